@@ -1,0 +1,86 @@
+"""The map of the course, read from course.toml."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.setup import load_toml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one exercise asks for; `number` counts from 1 within its day."""
+
+    number: int
+    title: str
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Day:
+    """One sitting."""
+
+    week: int
+    day: int
+    title: str
+    tasks: tuple[Task, ...]
+
+    @property
+    def test_file(self) -> Path:
+        """The tests of its tasks."""
+        return ROOT / "tests" / f"test_week_{self.week}_day_{self.day}.py"
+
+    def task(self, number: int) -> Task:
+        """The task of that number; ValueError if the day has none."""
+        if not 1 <= number <= len(self.tasks):
+            raise ValueError(
+                f"week {self.week} day {self.day} has tasks 1 to {len(self.tasks)}, not {number}"
+            )
+        return self.tasks[number - 1]
+
+
+@dataclass(frozen=True)
+class Course:
+    """All days in order."""
+
+    days: tuple[Day, ...]
+
+    def week(self, week: int) -> tuple[Day, ...]:
+        """The days of a week; ValueError if there are none."""
+        days = tuple(day for day in self.days if day.week == week)
+        if not days:
+            raise ValueError(f"there is no week {week}: {self._choices({day.week for day in self.days})}")
+        return days
+
+    def day(self, week: int, day: int) -> Day:
+        """One day; ValueError if there is no such day."""
+        days = self.week(week)
+        for candidate in days:
+            if candidate.day == day:
+                return candidate
+        raise ValueError(f"week {week} has no day {day}: {self._choices({each.day for each in days})}")
+
+    @staticmethod
+    def _choices(numbers: set[int]) -> str:
+        return f"choose one of {', '.join(map(str, sorted(numbers)))}"
+
+
+def load_course(path: Path = ROOT / "course.toml") -> Course:
+    """Read the map."""
+    content = load_toml(path.read_text(encoding="utf-8"))
+    return Course(
+        tuple(
+            Day(
+                week["week"],
+                day["day"],
+                day["title"],
+                tuple(
+                    Task(number, task["title"], tuple(task["symbols"]))
+                    for number, task in enumerate(day["tasks"], start=1)
+                ),
+            )
+            for week in content["weeks"]
+            for day in week["days"]
+        )
+    )

@@ -1,0 +1,156 @@
+"""Install what `pdm.lock` names into the running environment, unless that is done already.
+
+Every `pdm run` command of the course calls this first, so a fresh clone needs no other step. It uses the
+standard library and pip alone: a lock file is worth something only if nothing else resolves it again.
+
+    python scripts/setup.py [--dev]
+
+The Linux backend is MLX's CPU one; `TINY_LLM_BACKEND=cuda` in a new environment chooses CUDA.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+LOCK_FILE = Path(__file__).resolve().parent.parent / "pdm.lock"
+STAMP_FILE = Path(sys.prefix) / "tiny-llm-setup.txt"
+BACKENDS = ("cpu", "cuda")
+SUPPORTED_PYTHONS = ((3, 10), (3, 13))
+
+
+def main() -> None:
+    """Install if the last set-up here was of another lock file or of fewer groups."""
+    parser = argparse.ArgumentParser(description="Install what pdm.lock names, if it is not installed yet.")
+    parser.add_argument("--dev", action="store_true", help="the linter and the type checker too")
+    arguments = parser.parse_args()
+
+    check_python()
+    groups = {"default", chosen_backend()} | ({"dev"} if arguments.dev else set())
+    lock_hash = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()
+    stamp_hash, stamp_groups = read_stamp()
+    if stamp_hash == lock_hash and groups <= stamp_groups:
+        return
+    if stamp_hash == lock_hash:
+        groups |= stamp_groups
+    install(groups)
+    STAMP_FILE.write_text(" ".join([lock_hash, *sorted(groups)]))
+
+
+def check_python() -> None:
+    """Stop in one sentence on a Python that MLX has no wheels for."""
+    oldest, newest = SUPPORTED_PYTHONS
+    if not oldest <= sys.version_info[:2] <= newest:
+        sys.exit(
+            f"Python {sys.version_info.major}.{sys.version_info.minor} is not supported, 3.10 to 3.13 are: "
+            "choose one with `pdm use PYTHON` and run the command again."
+        )
+
+
+def chosen_backend() -> str:
+    """The backend named by TINY_LLM_BACKEND, else the one installed before, else the CPU's."""
+    installed = [name for name in BACKENDS if name in read_stamp()[1]]
+    backend = os.environ.get("TINY_LLM_BACKEND", (installed or ["cpu"])[0])
+    if backend not in BACKENDS:
+        sys.exit(f"TINY_LLM_BACKEND is {backend!r}: set it to one of {', '.join(BACKENDS)}, or unset it.")
+    if installed and backend not in installed:
+        # Both wheels carry the same library file, so one cannot be laid over the other.
+        sys.exit(
+            f"This environment has MLX's {installed[0]} backend: remove it (`rm -r {sys.prefix}`) to change."
+        )
+    return backend
+
+
+def read_stamp() -> tuple[str, set[str]]:
+    """Hash of the lock file and groups installed by the last set-up here; empty before the first."""
+    if not STAMP_FILE.exists():
+        return "", set()
+    lock_hash, *groups = STAMP_FILE.read_text().split()
+    return lock_hash, set(groups)
+
+
+def install(groups: set[str]) -> None:
+    """Let pip install the locked files of these groups, and no others."""
+    ensure_pip()
+    requirements = locked_requirements(groups)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "requirements.txt"
+        path.write_text("\n".join(requirements) + "\n")
+        print(
+            f"Installing up to {len(requirements)} locked packages into {sys.prefix}, once.", file=sys.stderr
+        )
+        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", "install", *options, "--requirement", str(path)]
+        if run_with_counter(command) != 0:
+            sys.exit(
+                "The installation stopped; the lines above say why. Mend that and run the command again."
+            )
+
+
+def ensure_pip() -> None:
+    """pdm makes environments without pip; Python carries a copy of it."""
+    if importlib.util.find_spec("pip"):
+        return
+    result = subprocess.run([sys.executable, "-m", "ensurepip"], capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(
+            "This Python has no pip and no ensurepip: install them (Debian: `apt install python3-venv`)."
+        )
+
+
+def locked_requirements(groups: set[str]) -> list[str]:
+    """Lines for pip, one a package: name, version, marker and the hash of every file it may have."""
+    packages = load_toml(LOCK_FILE.read_text(encoding="utf-8"))["package"]
+    return [requirement_line(package) for package in packages if groups & set(package["groups"])]
+
+
+def requirement_line(package: dict[str, Any]) -> str:
+    """One line of a requirements file."""
+    marker = f" ; {package['marker']}" if "marker" in package else ""
+    hashes = " ".join(f"--hash={file['hash']}" for file in package["files"])
+    return f"{package['name']}=={package['version']}{marker} {hashes}"
+
+
+def load_toml(text: str) -> dict[str, Any]:
+    """Parse TOML."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        from pip._vendor import tomli as tomllib  # Python 3.10 has no TOML reader of its own
+    return tomllib.loads(text)
+
+
+def run_with_counter(command: list[str]) -> int:
+    """Run pip with one line of progress in a terminal, and all it said if it fails."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    lines, num_collected = [], 0
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("Collecting "):
+            num_collected += 1
+            show_progress(f"{num_collected} {line.split()[1]}")
+        elif line.startswith("Installing "):
+            show_progress("unpacking")
+    show_progress("")
+    if process.wait() != 0:
+        sys.stderr.writelines(line for line in lines if not line.startswith("Ignoring "))
+    return process.returncode
+
+
+def show_progress(text: str) -> None:
+    """Replace the line of progress, in a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text[:70]}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

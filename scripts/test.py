@@ -1,0 +1,64 @@
+"""Run the tests of the whole course, a week, a day or a task."""
+
+import sys
+from typing import Annotated
+
+import pytest
+import typer
+
+from scripts.course import ROOT, load_course
+from scripts.errors import usage_errors
+
+NO_STARTER = (
+    "there is no tiny_llm/ to test yet: the starter package is not part of this version of the course. "
+    "Add --ref to test the reference."
+)
+
+Week = Annotated[int | None, typer.Option(help="Only this week.")]
+Day = Annotated[int | None, typer.Option(help="Only this day of the week.")]
+TaskNumber = Annotated[int | None, typer.Option(help="Only this task of the day.")]
+Ref = Annotated[bool, typer.Option("--ref", help="Test tiny_llm_ref, the finished solution.")]
+PytestArgs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- PYTEST OPTIONS]", help="Passed on to pytest, such as: -- -k words"),
+]
+
+
+def main(
+    week: Week = None,
+    day: Day = None,
+    task: TaskNumber = None,
+    ref: Ref = False,
+    pytest_args: PytestArgs = None,
+) -> None:
+    """Run tests. The exit code is pytest's own.
+
+    Example: pdm run test --week 2 --day 7 --task 2 --ref -- -x
+    """
+    with usage_errors():
+        selection = select_tests(week, day, task)
+        if not ref and not (ROOT / "tiny_llm").is_dir():
+            raise ValueError(NO_STARTER)
+    ref_option = ["--ref"] if ref else []
+    sys.exit(pytest.main([*selection, *ref_option, *(pytest_args or [])]))
+
+
+def select_tests(week: int | None, day: int | None, task: int | None) -> list[str]:
+    """Arguments that make pytest run these tests; ValueError for a week, day or task that is not there."""
+    course = load_course()
+    if week is None:
+        if day is not None or task is not None:
+            raise ValueError("--day and --task need --week: give it too, as in --week 1 --day 3")
+        return [str(ROOT / "tests")]
+    if day is None:
+        if task is not None:
+            raise ValueError(f"--task needs --day: give it too, as in --week {week} --day 1 --task {task}")
+        return [str(each.test_file) for each in course.week(week)]
+    chosen = course.day(week, day)
+    if task is None:
+        return [str(chosen.test_file)]
+    return [str(chosen.test_file), "--task", str(chosen.task(task).number)]
+
+
+if __name__ == "__main__":
+    typer.run(main)
