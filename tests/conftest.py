@@ -1,13 +1,8 @@
 """One suite for two packages: the tests import `tiny_llm`, and --ref makes that name mean the reference."""
 
-import importlib
-import pkgutil
-import sys
 
 import pytest
 from hypothesis import settings
-
-from scripts.test import NO_STARTER
 
 settings.register_profile("course", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("course")
@@ -19,18 +14,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--ref"):
-        use_reference()
-    elif importlib.util.find_spec("tiny_llm") is None:
-        raise pytest.UsageError(NO_STARTER)
-
-
-def use_reference() -> None:
-    reference = importlib.import_module("tiny_llm_ref")
-    sys.modules["tiny_llm"] = reference
-    for module in pkgutil.walk_packages(reference.__path__, "tiny_llm_ref."):
-        alias = module.name.replace("tiny_llm_ref", "tiny_llm", 1)
-        sys.modules[alias] = importlib.import_module(module.name)
+    try:
+        choose_package(reference=config.getoption("--ref"))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,7 +1,9 @@
 """A model and a tokenizer without weights, so that the tests of the batching days are exact and instant.
 
-The fake's next token depends on every visible token, on its position and on what both layers of the cache
-hold for it. A chunk fed twice, a token out of order or a row of another request changes the answer.
+The fake works as a real model of two layers does: a layer adds up what its cache lets a query see, token by
+token and position by position, and the second layer caches what the first made of it. So the next token
+depends on every visible token, on its position, on the mask of every earlier query and on the caches of
+both layers. A chunk fed twice, a token out of order or a row of another request changes the answer.
 """
 
 from collections.abc import Sequence
@@ -9,16 +11,31 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from tiny_llm import TinyKvFullCache
 
 VOCAB_SIZE = 61
 EOS = 0
 PRIME = 100_003
+MAX_CALLS = 2000
+
+
+class ModelFailureError(Exception):
+    """What a fake model raises when it was told to fail."""
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    """A prompt whose neighbouring tokens differ; another one for each seed."""
+    return [1 + (7 * i * i + 13 * i + 17 * seed + 5) % (VOCAB_SIZE - 1) for i in range(length)]
 
 
 def fingerprint(tokens: Sequence[int]) -> int:
-    """A number that depends on every token and its position."""
-    return sum((token + 1) * (position + 2) ** 2 for position, token in enumerate(tokens)) % PRIME
+    """What the fake makes of a sequence: a number that depends on every token and its position."""
+    first = second = 0
+    for position, token in enumerate(tokens):
+        first = (first + (token + 1) * (position + 2) ** 2) % PRIME
+        second = (second + (first + 1) * (position + 2) ** 2) % PRIME
+    return second
 
 
 def next_token(tokens: Sequence[int]) -> int:
@@ -36,19 +53,24 @@ def continuation(prompt: Sequence[int], num_tokens: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the model: offsets and tokens of each row."""
+    """One call of the model: offset and tokens of each row."""
 
     offsets: tuple[int, ...]
     tokens: tuple[tuple[int, ...], ...]
-    logits_to_keep: int | None
+    logits_to_keep: int | None = None
+
+    @property
+    def rows(self) -> list[tuple[int, list[int]]]:
+        """(offset, tokens) of each row."""
+        return [(offset, list(tokens)) for offset, tokens in zip(self.offsets, self.tokens, strict=True)]
 
 
 class FakeModel:
     """Called like Qwen3Model; records its calls.
 
-    `fail_at` raises `failure` in that call (counted from 0), after the first layer's cache was updated.
-    `eos_after` maps a fingerprint-independent total length to an end of text: a row of that many tokens
-    is continued by the end-of-text id.
+    Args:
+        eos_at_length: a sequence of this many tokens is continued by the end-of-text id.
+        fail_at: raise `failure` in that call (counted from 0), after the first layer's cache was updated.
     """
 
     num_hidden_layers = 2
@@ -57,7 +79,7 @@ class FakeModel:
         self,
         eos_at_length: int | None = None,
         fail_at: int | None = None,
-        failure: type[BaseException] = RuntimeError,
+        failure: type[BaseException] = ModelFailureError,
     ) -> None:
         self.calls: list[Call] = []
         self.caches: list[TinyKvFullCache] = []
@@ -72,74 +94,78 @@ class FakeModel:
 
     def __call__(self, tokens, offset=0, cache=None, logits_to_keep=None):  # type: ignore[no-untyped-def]
         B, L = tokens.shape
-        offsets = list(offset) if isinstance(offset, list) else [offset] * B
-        rows = tuple(tuple(int(token) for token in row) for row in tokens.tolist())
-        self.calls.append(Call(tuple(offsets), rows, logits_to_keep))
-        token = tokens.astype(mx.float32).reshape(B, 1, L, 1)
-        position = (mx.array(offsets)[:, None] + mx.arange(L)[None, :]).astype(mx.float32).reshape(B, 1, L, 1)
-        if cache is None:
-            layers = [(token, position, "causal"), (token + 1000, position, "causal")]
-        else:
-            layers = [self._update(layer, cache[layer], token, position, L) for layer in range(len(cache))]
+        offsets = list(offset) if isinstance(offset, list | tuple) else [offset] * B
+        caches = [None] * self.num_hidden_layers if cache is None else list(cache)
+        self._record(tokens, offsets, caches, logits_to_keep)
+        positions = np.array(offsets)[:, None] + np.arange(L)[None, :]
+        states = np.array(tokens, dtype=np.int64)
+        for layer, layer_cache in enumerate(caches):
+            if layer == 1 and self.fail_at == len(self.calls) - 1:
+                raise self.failure("the fake model was told to fail here")
+            states = self._layer(states, positions, layer_cache)
         keep = L if logits_to_keep is None else min(logits_to_keep, L)
-        return self._logits(layers, B, L)[:, L - keep :]
+        return self._logits(states[:, L - keep :], positions[:, L - keep :])
 
-    def _update(self, layer, cache, token, position, L):  # type: ignore[no-untyped-def]
-        if layer == 1 and self.fail_at == len(self.calls) - 1:
-            raise self.failure("the fake model was told to fail here")
-        key, value, _, mask = cache.update_and_fetch(
-            token + 1000 * layer, position, mask_length=L, mask="causal"
-        )
-        return key, value, mask
+    @property
+    def rows(self) -> list[list[tuple[int, list[int]]]]:
+        """(offset, tokens) of each row of each call."""
+        return [call.rows for call in self.calls]
 
-    def _logits(self, layers, B, L) -> mx.array:  # type: ignore[no-untyped-def]
-        logits = np.zeros((B, L, VOCAB_SIZE), dtype=np.float32)
-        for row in range(B):
-            for query in range(L):
-                seen = [self._seen(key, value, mask, row, query, L) for key, value, mask in layers]
-                tokens = [token for token, _ in seen[0]]
-                likeliest = 1 + self._mixed_fingerprint(seen) % (VOCAB_SIZE - 1)
-                if self.eos_at_length == len(tokens):
-                    likeliest = EOS
-                logits[row, query] = np.cos(np.arange(VOCAB_SIZE) * (1 + fingerprint(tokens) % 17))
-                logits[row, query, likeliest] = 3.0
-        return mx.array(logits)
+    def _record(self, tokens, offsets, caches, logits_to_keep) -> None:  # type: ignore[no-untyped-def]
+        if len(self.calls) >= MAX_CALLS:
+            pytest.fail(f"the model was called {MAX_CALLS} times and the run did not end")
+        if len(offsets) != tokens.shape[0] or len(caches) != self.num_hidden_layers:
+            raise ValueError(
+                f"{tokens.shape[0]} rows and {self.num_hidden_layers} layers got {len(offsets)} offsets "
+                f"and {len(caches)} caches"
+            )
+        rows = tuple(tuple(row) for row in tokens.tolist())
+        self.calls.append(Call(tuple(offsets), rows, logits_to_keep))
 
     @staticmethod
-    def _seen(key, value, mask, row, query, L):  # type: ignore[no-untyped-def]
-        """(token, position) of every entry that a query may see, as one layer's cache holds them."""
-        keys, values = np.array(key)[row, 0, :, 0], np.array(value)[row, 0, :, 0]
-        S = len(keys)
-        if isinstance(mask, str) or mask is None:
-            visible = np.arange(S) <= query + S - L if mask == "causal" else np.ones(S, dtype=bool)
+    def _layer(states, positions, cache):  # type: ignore[no-untyped-def]
+        """[B, L] -> [B, L]: for each query the sum over all it may see, of what is held times where."""
+        B, L = states.shape
+        key, value = (mx.array(x.astype(np.float32)).reshape(B, 1, L, 1) for x in (states, positions))
+        mask = "causal"
+        if cache is not None:
+            key, value, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask=mask)
+        held, where = (np.array(x)[:, 0, :, 0].astype(np.int64) for x in (key, value))
+        S = held.shape[1]
+        if isinstance(mask, mx.array):
+            visible = np.array(mx.broadcast_to(mask.astype(mx.float32), (B, 1, L, S)))[:, 0] == 0
         else:
-            visible = np.array(mx.broadcast_to(mask, (key.shape[0], 1, L, S)))[row, 0, query] == 0
-        return [(int(k), int(v)) for k, v in zip(keys[visible], values[visible], strict=True)]
+            latest = np.arange(L) + S - L if mask == "causal" else np.full(L, S)
+            visible = np.broadcast_to(np.arange(S)[None, :] <= latest[:, None], (B, L, S))
+        weighted = (held + 1) * (where + 2) ** 2
+        return (visible * weighted[:, None, :]).sum(axis=-1) % PRIME
 
-    @staticmethod
-    def _mixed_fingerprint(seen: list[list[tuple[int, int]]]) -> int:
-        """The fingerprint of the tokens, if both layers hold the same tokens at their own positions."""
-        first, second = seen
-        agree = [(token + 1000, position) for token, position in first] == second
-        in_place = [position for _, position in first] == list(range(len(first)))
-        disorder = (
-            0
-            if agree and in_place
-            else 1 + sum(token * 7 + position for layer in seen for token, position in layer)
-        )
-        return fingerprint([token for token, _ in first]) + disorder
+    def _logits(self, states, positions) -> mx.array:  # type: ignore[no-untyped-def]
+        """[B, L, V]: the likeliest token stands out, the others depend on the state too."""
+        likeliest = 1 + states % (VOCAB_SIZE - 1)
+        if self.eos_at_length is not None:
+            likeliest = np.where(positions + 1 == self.eos_at_length, EOS, likeliest)
+        logits = np.cos(np.arange(VOCAB_SIZE) * (1 + states[..., None] % 17))
+        np.put_along_axis(logits, likeliest[..., None], 3.0, axis=-1)
+        return mx.array(logits.astype(np.float32))
 
 
 class FakeTokenizer:
-    """One token a character: ids 1 to 60 are the characters from "A" on, 0 ends the text."""
+    """One token a character: ids 1 to 60 are the characters from "A" on, 0 ends the text.
+
+    With `pieces`, token i is the text `pieces[i]` instead, of any length.
+    """
 
     bos_token: str | None = None
 
-    def __init__(self) -> None:
-        self.eos_token_ids = {EOS}
+    def __init__(self, pieces: Sequence[str] | None = None, eos_token_ids: Sequence[int] = (EOS,)) -> None:
+        self.eos_token_ids = set(eos_token_ids)
+        self.pieces = pieces
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [ord(character) - ord("A") + 1 for character in text]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join(chr(ord("A") + token - 1) for token in token_ids)
+        return "".join(
+            chr(ord("A") + token - 1) if self.pieces is None else self.pieces[token] for token in token_ids
+        )

@@ -28,7 +28,7 @@ class Tokenizer(Protocol):
 def simple_generate(
     model: Qwen3Model,
     tokenizer: Tokenizer,
-    prompt: str,
+    prompt: str | Sequence[int],
     sampler: Sampler,
     max_tokens: int = 256,
     on_text: Callable[[str], None] | None = None,
@@ -38,7 +38,7 @@ def simple_generate(
     Args:
         model: called as (tokens [1, L], logits_to_keep=1).
         tokenizer: encodes the prompt, decodes the answer and names the end-of-text ids.
-        prompt: any text that encodes to a token or more.
+        prompt: text that encodes to a token or more, or token ids.
         sampler: log-probabilities [1, V] -> [1]
         max_tokens: the most tokens to generate.
         on_text: called with each new piece of text.
@@ -64,7 +64,7 @@ def simple_generate(
 def simple_generate_with_kv_cache(
     model: Qwen3Model,
     tokenizer: Tokenizer,
-    prompt: str,
+    prompt: str | Sequence[int],
     sampler: Sampler,
     max_tokens: int = 256,
     on_text: Callable[[str], None] | None = None,

@@ -1,0 +1,179 @@
+"""Serve a batch of requests of very different lengths and watch them being prefilled and decoded."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.errors import usage_errors
+from scripts.recorder import Recorder
+from scripts.run_report import as_json, final_report, live_picture, state_of
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from tiny_llm_ref import Qwen3Model
+
+QUESTIONS = Path(__file__).with_name("demo_prompts.json")
+OWN_PROMPTS = "demo_prompts.json"  # beside a checkpoint that is no assistant
+SECONDS_BETWEEN_PICTURES = 0.08
+
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+PrefillStep = Annotated[int, typer.Option(min=1, help="Most prompt tokens computed in a step.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Most requests that decode together.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
+Prompts = Annotated[Path | None, typer.Option(help="A prompt a line, or a JSON list of strings.")]
+NoChunking = Annotated[bool, typer.Option("--no-chunking", help="Prefill whole prompts, to see the stall.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
+Seed = Annotated[int, typer.Option(help="Of request 0; the others count on from it.")]
+JsonOutput = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+
+
+def main(
+    model: Model = SHIPPED_MODEL,
+    prefill_step: PrefillStep = 64,
+    batch_size: BatchSize = 4,
+    max_tokens: MaxTokens = 48,
+    prompts: Prompts = None,
+    no_chunking: NoChunking = False,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    json_output: JsonOutput = False,
+) -> None:
+    """Serve a batch of requests and watch it: who waits, who is prefilled, who decodes, and what it costs.
+
+    Example: pdm run demo --no-chunking, then again without the option; compare the longest gaps.
+    """
+    with usage_errors():
+        settings = {
+            "model": model,
+            "prefill_step": None if no_chunking else prefill_step,
+            "batch_size": batch_size,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        run(settings, read_prompts(prompts, resolve_checkpoint(model)), json_output)
+
+
+def read_prompts(file: Path | None, checkpoint: Path) -> list[str]:
+    """The prompts of a file, those beside the checkpoint, or the general questions.
+
+    Raises:
+        ValueError: the file cannot be read or holds no prompt.
+    """
+    if file is None:
+        own = checkpoint / OWN_PROMPTS
+        file = own if own.exists() else QUESTIONS
+    try:
+        content = file.read_text(encoding="utf-8")
+        prompts = json.loads(content) if file.suffix == ".json" else content.splitlines()
+    except OSError as error:
+        raise ValueError(f"cannot read the prompts in {file}: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"{file} is not valid UTF-8 text or JSON: give a prompt a line, or a list") from None
+    if not isinstance(prompts, list) or not all(isinstance(prompt, str) for prompt in prompts):
+        raise ValueError(f"{file} must hold a JSON list of strings")
+    prompts = [prompt for prompt in prompts if prompt.strip()]
+    if not prompts:
+        raise ValueError(f"{file} holds no prompt: write one a line")
+    return prompts
+
+
+def run(settings: dict[str, Any], prompts: list[str], json_output: bool) -> None:
+    """Load, serve, report."""
+    console = Console(highlight=False)
+    notes = Console(stderr=True, highlight=False)
+    start = time.perf_counter()
+    with notes.status(f"loading {settings['model']}"):
+        from scripts.models import load_by_name  # seconds of imports, so not before there is a status to show
+
+        model, tokenizer = load_by_name(settings["model"])
+    if not json_output:
+        load_seconds = time.perf_counter() - start
+        console.print(f"{settings['model']} loaded in {load_seconds:.1f} s")
+    recorder = make_recorder(settings, model, tokenizer, prompts)
+    with recorder.generator:
+        if json_output:
+            serve(recorder)
+            print(json.dumps(as_json(recorder, settings)))
+        elif console.is_terminal:
+            serve_live(recorder, console)
+        else:
+            serve_lines(recorder, console)
+
+
+def make_recorder(
+    settings: dict[str, Any], model: "Qwen3Model", tokenizer: "TokenizerWrapper", prompts: list[str]
+) -> Recorder:
+    """A generator with every prompt submitted; ValueError if one is too long for the model."""
+    from scripts.models import as_chat
+    from tiny_llm_ref import BatchGenerator, SamplingParams
+
+    max_seq_len = model.config.max_position_embeddings
+    generator = BatchGenerator(
+        model,
+        tokenizer,
+        batch_size=settings["batch_size"],
+        prefill_step=settings["prefill_step"] or max_seq_len,
+        max_seq_len=max_seq_len,
+    )
+    recorder = Recorder(generator)
+    for index, prompt in enumerate(prompts):
+        recorder.submit(
+            as_chat(tokenizer, prompt) if tokenizer.has_chat_template else prompt,
+            SamplingParams(
+                temp=settings["temperature"],
+                seed=settings["seed"] + index,
+                max_tokens=settings["max_tokens"],
+            ),
+        )
+    return recorder
+
+
+def serve(recorder: Recorder) -> None:
+    """Step until nothing is left."""
+    while recorder.generator.has_work:
+        recorder.step()
+
+
+def serve_live(recorder: Recorder, console: Console) -> None:
+    """In a terminal: a picture that changes as the requests do, then the report."""
+    with Live(console=console, auto_refresh=False) as live:
+        last_drawn = 0.0
+        while recorder.generator.has_work:
+            recorder.step()
+            if recorder.seconds - last_drawn > SECONDS_BETWEEN_PICTURES:
+                live.update(live_picture(recorder, console.width), refresh=True)
+                last_drawn = recorder.seconds
+        live.update(live_picture(recorder, console.width), refresh=True)
+    console.print()
+    console.print(final_report(recorder, console))
+
+
+def serve_lines(recorder: Recorder, console: Console) -> None:
+    """Elsewhere: a line whenever a request changes its state, its text at the end, then the report."""
+    shown: dict[int, str] = {}
+    while recorder.generator.has_work:
+        recorder.step()
+        for request in recorder.requests:
+            state = state_of(recorder, request)
+            if shown.get(request.prompt_idx, "waiting") != state:
+                shown[request.prompt_idx] = state
+                text = f": {' '.join(request.text().split())}" if request.is_done else ""
+                console.print(
+                    f"{recorder.seconds:7.2f} s  request {request.prompt_idx} {state}{text}",
+                    soft_wrap=True,
+                    markup=False,
+                )
+    console.print()
+    console.print(final_report(recorder, console))
+
+
+if __name__ == "__main__":
+    typer.run(main)

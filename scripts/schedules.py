@@ -1,0 +1,60 @@
+"""Try the law of output invariance on many random schedules: `tests/test_invariance.py` at length."""
+
+import sys
+from random import SystemRandom
+from typing import Annotated
+
+import typer
+from hypothesis import HealthCheck, given, seed, settings
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from scripts.course import ROOT
+from scripts.errors import usage_errors
+from scripts.packages import choose_package
+
+BATCH = 500  # schedules of one seed: hypothesis varies what it has drawn, so fresh seeds reach further
+
+Count = Annotated[int, typer.Option(min=1, help="How many schedules to try.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Try the same ones again.")]
+Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished solution.")]
+
+
+def main(count: Count = 50_000, first_seed: Seed = None, ref: Ref = False) -> None:
+    """Draw schedules at random and demand that each request gets the tokens it gets alone.
+
+    Example: pdm run schedules --ref --count 50000
+    """
+    with usage_errors():
+        choose_package(ref)
+        start = SystemRandom().randrange(2**32) if first_seed is None else first_seed
+        try_schedules(count, start)
+        print(f"{count} schedules, seed {start}: every request got the tokens it gets alone")
+
+
+def try_schedules(count: int, first_seed: int) -> None:
+    """Raise the AssertionError of the simplest schedule that breaks the law, if one does."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from schedules import Schedule, check_law, schedules
+
+    columns = (TextColumn("schedules"), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        bar = progress.add_task("schedules", total=count)
+        for batch_start in range(0, count, BATCH):
+
+            @seed(first_seed + batch_start)
+            @settings(
+                max_examples=min(BATCH, count - batch_start),
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(schedules())
+            def law(schedule: Schedule) -> None:
+                check_law(schedule)
+                progress.advance(bar)
+
+            law()
+
+
+if __name__ == "__main__":
+    typer.run(main)

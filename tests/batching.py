@@ -1,0 +1,102 @@
+"""What the tests of the caching and batching days share: caches with content, a small real model, time limits."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import FrameType
+
+import mlx.core as mx
+import pytest
+from check import check_equal, normal
+from checkpoints import Variant, build
+from fakes import VOCAB_SIZE, FakeModel
+from mlx.utils import tree_flatten
+from tiny_llm import BatchGenerator, ModelConfig, Qwen3Model, Request, SamplingParams, TinyKvFullCache
+from tiny_llm.generate import to_logprobs
+from tiny_llm.loader import Tensors, build_model
+
+HEADS, DIM = 2, 5
+
+
+def keys_and_values(
+    L: int, seed: int, B: int = 1, H: int = HEADS, D: int = DIM, dtype: mx.Dtype = mx.float32
+) -> tuple[mx.array, mx.array]:
+    """A key and a value [B, H, L, D] that have nothing in common."""
+    return normal(B, H, L, D, seed=2 * seed, dtype=dtype), normal(B, H, L, D, seed=2 * seed + 1, dtype=dtype)
+
+
+def cache_of(L: int, seed: int, **kwargs: int | mx.Dtype) -> TinyKvFullCache:
+    """One layer's cache that holds L tokens."""
+    filled = TinyKvFullCache()
+    filled.update_and_fetch(*keys_and_values(L, seed, **kwargs))  # type: ignore[arg-type]
+    return filled
+
+
+@cache
+def small_model(vocab_size: int = VOCAB_SIZE) -> Qwen3Model:
+    """A Qwen3 of three layers with random weights."""
+    variant = Variant("small", "qwen3", {"vocab_size": vocab_size, "hidden_size": 96})
+    weights = dict(tree_flatten(build(variant).parameters()))
+    return build_model(ModelConfig.from_dict(variant.config), Tensors(weights))
+
+
+def prefill(request: Request) -> None:
+    """Compute a whole prompt and sample its first token, as a later day does chunk by chunk."""
+    logits = request.model(mx.array([request.prompt_ids]), 0, request.cache, logits_to_keep=1)
+    token = request.sampler(to_logprobs(logits)).item()
+    request.offset = len(request.prompt_ids)
+    request.token_ids.append(int(token))
+
+
+def submit_prefilled(
+    generator: BatchGenerator, prompt: Sequence[int], params: SamplingParams | None = None
+) -> Request:
+    """Submit a prompt and make it the pending request, its prefill done."""
+    request = generator.submit(prompt, params)
+    generator.waiting.remove(request)
+    prefill(request)
+    generator.prefilling = request
+    return request
+
+
+def sampled_alone(prompt: Sequence[int], params: SamplingParams, num_tokens: int) -> list[int]:
+    """What the fake model's request gets when it runs alone, without any cache."""
+    model, sampler, tokens = FakeModel(), params.make_sampler(), list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(int(sampler(to_logprobs(model(mx.array([tokens]), logits_to_keep=1))).item()))
+    return tokens[len(prompt) :]
+
+
+def check_all_released(model: FakeModel, generator: BatchGenerator) -> None:
+    """Fail unless the generator is closed and no cache of it or of its requests holds anything."""
+    __tracebackhide__ = True
+    check_equal([generator.is_closed, generator.has_work], [True, False], "generator is closed, has work")
+    check_equal([cache.state for cache in model.caches], [[] for _ in model.caches], "caches of the requests")
+    check_equal([layer.state for layer in generator.cache], [[], []], "caches of the slots")
+
+
+@contextmanager
+def ends_within(seconds: float = 20) -> Iterator[None]:
+    """Fail, instead of hanging, when the block does not end."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        pytest.fail(f"no end after {seconds} s: a loop makes no progress")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def peak_bytes(compute: Callable[[], object]) -> int:
+    """The most memory that a computation held at once, beyond what was held before it."""
+    mx.synchronize()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    compute()
+    mx.synchronize()
+    return max(0, mx.get_peak_memory() - before)

@@ -1,0 +1,148 @@
+"""Random schedules of a batch on a random Qwen3, and the law they must keep.
+
+Scheduling changes when tokens are computed, never which: whatever runs beside a request, in whatever
+chunks and slots, it gets the token ids it gets alone.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import mlx.core as mx
+from checkpoints import Variant, build
+from hypothesis import strategies as st
+from mlx.utils import tree_flatten
+
+from tiny_llm import BatchGenerator, GenerationResult, ModelConfig, Qwen3Model, SamplingParams
+from tiny_llm.loader import Tensors, build_model
+
+VOCAB_SIZE = 29
+MAX_SEQ_LEN = 40
+EOS_TOKEN_IDS = {0, 1}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": 64,
+}
+
+
+class IdTokenizer:
+    """Prompts are token ids already; text is not looked at here."""
+
+    bos_token = None
+    eos_token_ids = EOS_TOKEN_IDS
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, token_ids: list[int]) -> str:
+        return " ".join(map(str, token_ids))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request that is submitted once so many steps have run."""
+
+    after_step: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What the law is tried on."""
+
+    batch_size: int
+    prefill_step: int
+    arrivals: tuple[Arrival, ...]
+
+
+@st.composite
+def sampling_params(draw: st.DrawFn) -> SamplingParams:
+    """Greedy half of the time, else every kind of cut with a seed of its own."""
+    max_tokens = draw(st.integers(1, 9))
+    if draw(st.booleans()):
+        return SamplingParams(max_tokens=max_tokens)
+    return SamplingParams(
+        temp=draw(st.sampled_from([0.5, 1.0, 1.7])),
+        top_p=draw(st.sampled_from([0.0, 0.6, 0.95])),
+        top_k=draw(st.sampled_from([None, 3, 11])),
+        min_p=draw(st.sampled_from([0.0, 0.05])),
+        seed=draw(st.integers(0, 2**32)),
+        max_tokens=max_tokens,
+    )
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    """One to six requests with prompts of 1 to MAX_SEQ_LEN tokens, arriving together or late."""
+    prompts = st.integers(1, MAX_SEQ_LEN).flatmap(
+        lambda length: st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=length, max_size=length)
+    )
+    arrivals = draw(
+        st.lists(
+            st.builds(Arrival, st.integers(0, 12), prompts.map(tuple), sampling_params()),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    return Schedule(draw(st.integers(1, 4)), draw(st.integers(1, MAX_SEQ_LEN)), tuple(arrivals))
+
+
+@functools.cache
+def random_qwen3() -> Qwen3Model:
+    """A Qwen3 with all its traits whose every weight counts, in float32."""
+    variant = Variant("invariance", "qwen3", SIZES)
+    tensors = dict(tree_flatten(build(variant, seed=11).parameters()))
+    louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
+    return build_model(ModelConfig.from_dict(variant.config), Tensors(louder))
+
+
+def run_together(schedule: Schedule) -> list[GenerationResult]:
+    """All requests of the schedule in one generator, each submitted when its time has come."""
+    pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
+    results: list[GenerationResult] = []
+    with BatchGenerator(
+        random_qwen3(), IdTokenizer(), schedule.batch_size, schedule.prefill_step, MAX_SEQ_LEN
+    ) as generator:
+        step = 0
+        while pending or generator.has_work:
+            while pending and pending[0].after_step <= step:
+                arrival = pending.pop(0)
+                generator.submit(arrival.prompt, arrival.params)
+            results += generator.step()
+            step += 1
+            assert step < 2000, "the batch does not end"
+    return sorted(results, key=lambda result: result.prompt_idx)
+
+
+def run_alone(arrival: Arrival) -> tuple[tuple[int, ...], str]:
+    """The ids one request gets from the model without cache, batch or chunks, and why it ends."""
+    model, sampler = random_qwen3(), arrival.params.make_sampler()
+    tokens, output = list(arrival.prompt), []
+    bound = min(arrival.params.max_tokens or MAX_SEQ_LEN, MAX_SEQ_LEN - len(tokens))
+    while True:
+        logits = model(mx.array([tokens]))[:, -1]
+        token = int(sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True)).item())
+        if token in EOS_TOKEN_IDS:
+            return tuple(output), "stop"
+        if len(output) == bound:
+            return tuple(output), "length"
+        tokens.append(token)
+        output.append(token)
+        if len(output) == bound:
+            return tuple(output), "length"
+
+
+def check_law(schedule: Schedule) -> None:
+    """Fail unless each request of the schedule gets what it gets alone."""
+    together = run_together(schedule)
+    in_order = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
+    assert [result.prompt_idx for result in together] == list(range(len(in_order)))
+    for arrival, result in zip(in_order, together, strict=True):
+        alone = run_alone(arrival)
+        assert (result.token_ids, result.finish_reason) == alone, f"request {result.prompt_idx} differs"
