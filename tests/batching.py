@@ -1,4 +1,4 @@
-"""What the tests of the caching and batching days share: caches with content, a small real model, time limits."""
+"""What the tests of the caching and batching days share: filled caches, a small real model, time limits."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,7 @@ from check import check_equal, normal
 from checkpoints import Variant, build
 from fakes import VOCAB_SIZE, FakeModel
 from mlx.utils import tree_flatten
+
 from tiny_llm import BatchGenerator, ModelConfig, Qwen3Model, Request, SamplingParams, TinyKvFullCache
 from tiny_llm.generate import to_logprobs
 from tiny_llm.loader import Tensors, build_model

@@ -1,8 +1,9 @@
 """One suite for two packages: the tests import `tiny_llm`, and --ref makes that name mean the reference."""
 
-
 import pytest
 from hypothesis import settings
+
+from scripts.packages import choose_package
 
 settings.register_profile("course", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("course")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 import pytest
+
 from tiny_llm import TinyKvFullCache
 
 VOCAB_SIZE = 61

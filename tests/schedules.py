@@ -8,10 +8,10 @@ import functools
 from dataclasses import dataclass
 
 import mlx.core as mx
-from checkpoints import Variant, build
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 
+from checkpoints import Variant, build
 from tiny_llm import BatchGenerator, GenerationResult, ModelConfig, Qwen3Model, SamplingParams
 from tiny_llm.loader import Tensors, build_model
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+
 from checkpoints import VARIANTS, Variant, build, save
 from tiny_llm.loader import load_model
 

@@ -1,6 +1,7 @@
 """Scheduling changes when tokens are computed, never which. `pdm run schedules` tries many more."""
 
 from hypothesis import HealthCheck, given, settings
+
 from schedules import Schedule, check_law, schedules
 
 NUM_SCHEDULES = 500
