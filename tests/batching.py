@@ -8,11 +8,11 @@ from types import FrameType
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
+
 from check import check_equal, normal
 from checkpoints import Variant, build
 from fakes import VOCAB_SIZE, FakeModel
-from mlx.utils import tree_flatten
-
 from tiny_llm import BatchGenerator, ModelConfig, Qwen3Model, Request, SamplingParams, TinyKvFullCache
 from tiny_llm.generate import to_logprobs
 from tiny_llm.loader import Tensors, build_model

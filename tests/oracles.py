@@ -3,11 +3,15 @@
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 Array = npt.NDArray[np.float64]
 
 # Largest share of the largest entry by which a result may differ, after rounding the exact one.
-LOW_PRECISION = [(mx.float16, 3e-3), (mx.bfloat16, 2e-2)]
+LOW_PRECISION = [
+    pytest.param(mx.float16, 3e-3, id="float16"),
+    pytest.param(mx.bfloat16, 2e-2, id="bfloat16"),
+]
 
 
 def exact(x: mx.array) -> Array:

@@ -107,7 +107,7 @@ class BatchGenerator:
     def decode_phase(self) -> bool:
         """Compute one token for every occupied slot."""
         with self._closed_on_error():
-            active = [(slot, request) for slot, request in enumerate(self.slots) if request is not None]
+            active = self._active()
             if not active:
                 return False
             next_tokens = mx.array([[request.next_token] for _, request in active])
@@ -161,6 +161,11 @@ class BatchGenerator:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _active(self) -> list[tuple[int, Request]]:
+        """Slot and request of each row of the batch."""
+        occupied = ((slot, self.slots[slot]) for slot in self.cache[0].active_slots)
+        return [(slot, request) for slot, request in occupied if request is not None]
 
     def _free(self, slot: int) -> None:
         for layer in self.cache:

@@ -73,6 +73,13 @@ class _Buffer:
         self.keys = mx.pad(self.keys, [(0, 0), (0, 0), (0, num_new), (0, 0)])
         self.values = mx.pad(self.values, [(0, 0), (0, 0), (0, num_new), (0, 0)])
 
+    def copy_row(self, source: int, target: int) -> None:
+        """Copy one row over another, and nothing but that row."""
+        # Evaluated on its own first: as long as a graph still reads the buffer, MLX writes to a copy of it.
+        moved = [self.keys[source] * 1, self.values[source] * 1]
+        mx.eval(moved)
+        self.keys[target], self.values[target] = moved
+
 
 class TinyKvFullCache(TinyKvCache):
     """Keeps every token; all rows of the batch have the same length, `offset`."""
@@ -127,8 +134,10 @@ class TinyKvFullCache(TinyKvCache):
 class BatchingKvCache(TinyKvCache):
     """Slots for requests of different lengths that decode together.
 
-    A row of a batch is an occupied slot, in the order of the slots; free slots are not computed at all.
-    Rows shorter than the longest are masked to their own length.
+    The rows of a batch are the occupied slots in the order of `active_slots`; a free slot is not computed
+    at all. Rows shorter than the longest are masked to their own length. In memory the occupied rows
+    always come first, so that attention reads them where they lie: a request that leaves makes room for
+    the last row.
 
     Args:
         max_active_requests: number of slots.
@@ -138,19 +147,21 @@ class BatchingKvCache(TinyKvCache):
     def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
         if max_active_requests < 1:
             raise ValueError(f"max_active_requests must be at least 1, got {max_active_requests}")
+        self.max_active_requests = max_active_requests
         self.max_seq_len = max_seq_len
-        self._lengths: list[int | None] = [None] * max_active_requests
+        self._slots: list[int] = []  # of each row
+        self._lengths: list[int] = []  # of each row
         self._buffer: _Buffer | None = None
 
     @property
     def active_slots(self) -> list[int]:
-        """The occupied slots in the order of the batch's rows."""
-        return [slot for slot, length in enumerate(self._lengths) if length is not None]
+        """The slot of each row of the batch."""
+        return list(self._slots)
 
     @property
     def lengths(self) -> list[int]:
         """Number of tokens cached for each row of the batch."""
-        return [length for length in self._lengths if length is not None]
+        return list(self._lengths)
 
     def add_request(self, cache: TinyKvFullCache, id: int) -> None:
         """Copy a prefilled cache of one row into the free slot `id`; the caller still owns `cache`.
@@ -159,7 +170,7 @@ class BatchingKvCache(TinyKvCache):
             ValueError: there is no such slot, it is occupied, or the cache does not fit.
         """
         self._check_slot(id)
-        if self._lengths[id] is not None:
+        if id in self._slots:
             raise ValueError(f"slot {id} is occupied: remove its request first")
         key, value = cache.fetch()
         B, _, L, _ = key.shape
@@ -167,52 +178,58 @@ class BatchingKvCache(TinyKvCache):
             raise ValueError(f"a slot holds one request, the cache has {B} rows")
         self._check_length(L)
         if self._buffer is None:
-            self._buffer = _Buffer(len(self._lengths), key, value)
+            self._buffer = _Buffer(self.max_active_requests, key, value)
         buffer = self._buffer
         buffer.check_fits(key, value)
 
         buffer.reserve(L)
-        # What the slot held before is masked, but 0 x NaN is NaN: a broken request must not outlive itself.
+        # What a row held before is masked, but 0 x NaN is NaN: a broken request must not outlive itself.
         padding = [(0, 0), (0, buffer.capacity - L), (0, 0)]
-        buffer.keys[id] = mx.pad(key[0], padding)
-        buffer.values[id] = mx.pad(value[0], padding)
-        self._lengths[id] = L
+        row = len(self._slots)
+        buffer.keys[row] = mx.pad(key[0], padding)
+        buffer.values[row] = mx.pad(value[0], padding)
+        self._slots.append(id)
+        self._lengths.append(L)
 
     def remove_request(self, id: int) -> None:
-        """Free the slot `id`.
+        """Free the slot `id`; the last row of the batch moves into its place.
 
         Raises:
             ValueError: there is no such slot, or it is free already.
         """
         self._check_slot(id)
-        if self._lengths[id] is None:
+        if id not in self._slots or self._buffer is None:
             raise ValueError(f"slot {id} is free already")
-        self._lengths[id] = None
+        row, last = self._slots.index(id), len(self._slots) - 1
+        if row != last:
+            self._buffer.copy_row(last, row)
+            self._slots[row], self._lengths[row] = self._slots[last], self._lengths[last]
+        self._slots.pop()
+        self._lengths.pop()
 
     def update_and_fetch(
         self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
     ) -> tuple[mx.array, mx.array, list[int], Mask]:
         B, _, L, _ = _check_pair(key, value)
-        slots, starts = self.active_slots, self.lengths
-        if self._buffer is None or len(slots) != B:
-            raise ValueError(f"{len(slots)} slots are occupied, so the batch has {len(slots)} rows, got {B}")
+        num_rows = len(self._slots)
+        if self._buffer is None or num_rows != B:
+            raise ValueError(f"{num_rows} slots are occupied, so the batch has {num_rows} rows, got {B}")
         buffer = self._buffer
         buffer.check_fits(key, value)
-        longest = max(starts) + L
+        longest = max(self._lengths) + L
         self._check_length(longest)
 
         buffer.reserve(longest)
-        rows = mx.array(slots)[:, None]  # [B, 1]
-        positions = mx.array(starts)[:, None] + mx.arange(L)[None, :]  # [B, L]
+        rows = mx.arange(B)[:, None]  # [B, 1]
+        positions = mx.array(self._lengths)[:, None] + mx.arange(L)[None, :]  # [B, L]
         buffer.keys[rows, :, positions] = key.swapaxes(1, 2)
         buffer.values[rows, :, positions] = value.swapaxes(1, 2)
-        for slot, start in zip(slots, starts, strict=True):
-            self._lengths[slot] = start + L
+        self._lengths = [length + L for length in self._lengths]
         return (
-            _rows(buffer.keys[:, :, :longest], slots),
-            _rows(buffer.values[:, :, :longest], slots),
+            buffer.keys[:B, :, :longest],
+            buffer.values[:B, :, :longest],
             self.lengths,
-            _ragged_causal_mask(self.lengths, mask_length or L, longest, key.dtype),
+            _ragged_causal_mask(self._lengths, mask_length or L, longest, key.dtype),
         )
 
     @property
@@ -220,12 +237,14 @@ class BatchingKvCache(TinyKvCache):
         return [] if self._buffer is None else [self._buffer.keys, self._buffer.values]
 
     def release(self) -> None:
-        self._lengths = [None] * len(self._lengths)
+        self._slots, self._lengths = [], []
         self._buffer = None
 
     def _check_slot(self, slot: int) -> None:
-        if not 0 <= slot < len(self._lengths):
-            raise ValueError(f"there is no slot {slot}: this cache has slots 0 to {len(self._lengths) - 1}")
+        if not 0 <= slot < self.max_active_requests:
+            raise ValueError(
+                f"there is no slot {slot}: this cache has slots 0 to {self.max_active_requests - 1}"
+            )
 
     def _check_length(self, length: int) -> None:
         if self.max_seq_len is not None and length > self.max_seq_len:
@@ -238,12 +257,6 @@ def _check_pair(key: mx.array, value: mx.array) -> tuple[int, int, int, int]:
         raise ValueError(f"key and value must both be [B, H, L, D], got {key.shape} and {value.shape}")
     B, H, L, D = key.shape
     return B, H, L, D
-
-
-def _rows(buffer: mx.array, slots: list[int]) -> mx.array:
-    """The rows of the occupied slots: a view when they are the first ones, a copy when there are holes."""
-    num_rows = len(slots)
-    return buffer[:num_rows] if slots[-1] == num_rows - 1 else buffer[mx.array(slots)]
 
 
 def _ragged_causal_mask(lengths: list[int], L: int, S: int, dtype: mx.Dtype) -> mx.array:
