@@ -1,0 +1,1 @@
+"""Benchmarks: each prints machine, versions, medians and spread."""
