@@ -1,0 +1,125 @@
+"""The commands as a user types them: selection, help, refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.course import ROOT
+from scripts.test import select_tests
+
+COMMANDS = ["demo", "generate", "get_model", "test", "schedules", "compare_mlx_lm"]
+
+
+def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """A command of the course in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, input=stdin, timeout=300
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    result = run(f"scripts.{command}", "--help")
+    assert result.returncode == 0
+    assert "pdm run" in result.stdout
+
+
+def test_a_task_is_selected_by_its_day_and_number() -> None:
+    assert select_tests(2, 7, 3) == [str(ROOT / "tests" / "test_week_2_day_7.py"), "--task", "3"]
+
+
+def test_a_week_is_all_its_days() -> None:
+    names = [Path(path).name for path in select_tests(2, None, None)]
+    assert names == [f"test_week_2_day_{day}.py" for day in (1, 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("selection", "sentence"),
+    [
+        ((9, None, None), "there is no week 9"),
+        ((1, 8, None), "week 1 has no day 8"),
+        ((1, 1, 4), "week 1 day 1 has tasks 1 to 3, not 4"),
+        ((None, 2, None), "--day and --task need --week"),
+        ((1, None, 2), "--task needs --day"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    selection: tuple[int | None, int | None, int | None], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        select_tests(*selection)
+
+
+def test_options_after_two_dashes_reach_pytest() -> None:
+    result = run(
+        "scripts.test", "--ref", "--week", "1", "--day", "1", "--task", "1", "--", "-k", "no_such_words"
+    )
+    assert result.returncode == 5  # pytest's own: nothing was selected
+    assert "deselected" in result.stdout
+
+
+def test_the_exit_code_of_a_task_is_pytests() -> None:
+    assert run("scripts.test", "--ref", "--week", "1", "--day", "1", "--task", "1").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["scripts.demo", "--model", "nowhere"], "no checkpoint is called 'nowhere'"),
+        (["scripts.demo", "--prompts", "nowhere.txt"], "cannot read the prompts in nowhere.txt"),
+        (["scripts.demo", "--temperature", "-1"], "temp must be 0 (greedy) or a positive number"),
+        (["scripts.generate", "In", "--top-p", "2"], "top_p must be between 0 and 1"),
+        (["scripts.generate", ""], "the prompt is empty"),
+        (["scripts.generate", "--chat", " "], "the message is empty"),
+        (["scripts.generate", "word " * 3000], "positions"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert (result.returncode, result.stdout.strip()) == (2, "")
+    (line,) = result.stderr.strip().splitlines()
+    assert sentence in line
+
+
+def test_generate_streams_a_completion() -> None:
+    result = run("scripts.generate", "In the beginning", "--max-tokens", "8")
+    assert result.returncode == 0
+    assert len(result.stdout.split()) >= 4
+
+
+def test_generate_reads_standard_input_and_any_characters() -> None:
+    result = run("scripts.generate", "-", "--max-tokens", "3", stdin="In the beginning — 起初 🌱")
+    assert result.returncode == 0, result.stderr
+
+
+def test_demo_serves_a_file_of_prompts_as_plain_lines(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("And God said\n\nBlessed are the meek, 🌱\n", encoding="utf-8")
+    result = run("scripts.demo", "--prompts", str(prompts), "--max-tokens", "5", "--prefill-step", "4")
+    assert result.returncode == 0, result.stderr
+    assert "request 0 prefill 4/" in result.stdout
+    assert "request 1 done" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_demo_prints_json_for_programs() -> None:
+    result = run("scripts.demo", "--json", "--max-tokens", "6")
+    run_json = json.loads(result.stdout)
+    requests = run_json["requests"]
+    assert len(requests) == 8
+    assert max(row["prompt_tokens"] for row in requests) >= 600
+    assert all(row["finish_reason"] in ("stop", "length") for row in requests)
+    computed = [event["tokens"] for event in run_json["events"] if event["phase"] == "prefill"]
+    assert sum(sum(tokens.values()) for tokens in computed) == sum(row["prompt_tokens"] for row in requests)
+    assert max(sum(tokens.values()) for tokens in computed) == 64
+
+
+def test_demo_without_chunking_gives_the_same_answers() -> None:
+    chunked, whole = (
+        json.loads(run("scripts.demo", "--json", "--max-tokens", "6", *option).stdout)["requests"]
+        for option in ([], ["--no-chunking"])
+    )
+    assert [row["token_ids"] for row in chunked] == [row["token_ids"] for row in whole]
