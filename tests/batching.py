@@ -30,7 +30,7 @@ def keys_and_values(
 def cache_of(L: int, seed: int, **kwargs: int | mx.Dtype) -> TinyKvFullCache:
     """One layer's cache that holds L tokens."""
     filled = TinyKvFullCache()
-    filled.update_and_fetch(*keys_and_values(L, seed, **kwargs))  # type: ignore[arg-type]
+    filled.update_and_fetch(*keys_and_values(L, seed, **kwargs))
     return filled
 
 

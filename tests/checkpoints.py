@@ -64,6 +64,7 @@ VARIANTS = [
         "qwen3-rope-parameters",
         "qwen3",
         {"rope_theta": None, "rope_parameters": {"rope_theta": 7000.0, "rope_type": "default"}},
+        oracle_changes={"rope_theta": 7000.0},  # mlx-lm's last release for Python 3.10 reads no other
     ),
     Variant("qwen3-yarn", "qwen3", {"rope_scaling": YARN}),
     Variant("qwen3-float16", "qwen3", dtype=mx.float16),

@@ -62,8 +62,10 @@ class Call:
 
     @property
     def rows(self) -> list[tuple[int, list[int]]]:
-        """(offset, tokens) of each row."""
-        return [(offset, list(tokens)) for offset, tokens in zip(self.offsets, self.tokens, strict=True)]
+        """(offset, tokens) of each row, sorted: which row comes first is the business of the cache."""
+        return sorted(
+            (offset, list(tokens)) for offset, tokens in zip(self.offsets, self.tokens, strict=True)
+        )
 
 
 class FakeModel:
@@ -93,7 +95,7 @@ class FakeModel:
         self.caches.extend(caches)
         return caches
 
-    def __call__(self, tokens, offset=0, cache=None, logits_to_keep=None):  # type: ignore[no-untyped-def]
+    def __call__(self, tokens, offset=0, cache=None, logits_to_keep=None):
         B, L = tokens.shape
         offsets = list(offset) if isinstance(offset, list | tuple) else [offset] * B
         caches = [None] * self.num_hidden_layers if cache is None else list(cache)
@@ -112,7 +114,7 @@ class FakeModel:
         """(offset, tokens) of each row of each call."""
         return [call.rows for call in self.calls]
 
-    def _record(self, tokens, offsets, caches, logits_to_keep) -> None:  # type: ignore[no-untyped-def]
+    def _record(self, tokens, offsets, caches, logits_to_keep) -> None:
         if len(self.calls) >= MAX_CALLS:
             pytest.fail(f"the model was called {MAX_CALLS} times and the run did not end")
         if len(offsets) != tokens.shape[0] or len(caches) != self.num_hidden_layers:
@@ -124,7 +126,7 @@ class FakeModel:
         self.calls.append(Call(tuple(offsets), rows, logits_to_keep))
 
     @staticmethod
-    def _layer(states, positions, cache):  # type: ignore[no-untyped-def]
+    def _layer(states, positions, cache):
         """[B, L] -> [B, L]: for each query the sum over all it may see, of what is held times where."""
         B, L = states.shape
         key, value = (mx.array(x.astype(np.float32)).reshape(B, 1, L, 1) for x in (states, positions))
@@ -141,7 +143,7 @@ class FakeModel:
         weighted = (held + 1) * (where + 2) ** 2
         return (visible * weighted[:, None, :]).sum(axis=-1) % PRIME
 
-    def _logits(self, states, positions) -> mx.array:  # type: ignore[no-untyped-def]
+    def _logits(self, states, positions) -> mx.array:
         """[B, L, V]: the likeliest token stands out, the others depend on the state too."""
         likeliest = 1 + states % (VOCAB_SIZE - 1)
         if self.eos_at_length is not None:
