@@ -10,8 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Task:
-    """What one exercise asks for; `number` counts from 1 within its day."""
+    """What one exercise asks for; `id` is week.day.number, and the number counts from 1 within the day."""
 
+    id: str
     number: int
     title: str
     symbols: tuple[str, ...]
@@ -76,7 +77,9 @@ def load_course(path: Path = ROOT / "course.toml") -> Course:
                 day["day"],
                 day["title"],
                 tuple(
-                    Task(number, task["title"], tuple(task["symbols"]))
+                    Task(
+                        f"{week['week']}.{day['day']}.{number}", number, task["title"], tuple(task["symbols"])
+                    )
                     for number, task in enumerate(day["tasks"], start=1)
                 ),
             )

@@ -1,4 +1,4 @@
-"""Checks whose messages a learner reads: what was compared, what was expected, what came, where it differs."""
+"""Checks whose messages a learner reads: what was compared, what was expected, what came, and where."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +37,8 @@ def check_close(
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         pytest.fail(
-            f"{what}: differs first at index {list(index)}: expected {right[index]:.6g}, got {left[index]:.6g} "
-            f"({int(wrong.sum())} of {wrong.size} entries differ)",
+            f"{what}: differs first at index {list(index)}: expected {right[index]:.6g}, "
+            f"got {left[index]:.6g} ({int(wrong.sum())} of {wrong.size} entries differ)",
             pytrace=True,
         )
 

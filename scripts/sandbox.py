@@ -1,0 +1,107 @@
+"""Run tests on a package that is not in the repository, many packages at a time.
+
+Each run is a forked process with the package under the name `tiny_llm`: the slow imports are done once,
+before the forks, and nothing one package does can reach another.
+"""
+
+import contextlib
+import importlib
+import io
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from scripts.render import write
+
+SECONDS_PER_RUN = 120
+SLOW_IMPORTS = (
+    "hypothesis",
+    "numpy",
+    "mlx.nn",
+    "mlx_lm.models.qwen3",
+    "mlx_lm.models.qwen2",
+    "mlx_lm.models.llama",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tests to run on a package, given as the sources of its files."""
+
+    name: str
+    sources: Mapping[Path, str]
+    tests: Sequence[str]
+    pytest_options: Sequence[str] = ()
+
+
+@dataclass
+class Outcome:
+    """What became of the tests: their names, and the message of each that failed."""
+
+    name: str
+    passed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    exit_code: int = 0
+    output: str = ""
+
+
+def run_all(runs: Iterable[Run], num_workers: int | None = None) -> Iterator[Outcome]:
+    """The outcome of each run, as they end."""
+    for module in SLOW_IMPORTS:
+        importlib.import_module(module)
+    context = multiprocessing.get_context("fork")
+    with context.Pool(num_workers or os.cpu_count(), maxtasksperchild=1) as pool:
+        yield from pool.imap_unordered(run_one, runs)
+
+
+def run_one(run: Run) -> Outcome:
+    """Run in this process, which is used up by it."""
+    outcome = Outcome(run.name)
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(SECONDS_PER_RUN)
+    with tempfile.TemporaryDirectory() as folder:
+        write(run.sources, Path(folder) / "tiny_llm")
+        sys.path.insert(0, folder)
+        with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
+            try:
+                outcome.exit_code = pytest.main(
+                    [*run.tests, *run.pytest_options], plugins=[Collector(outcome)]
+                )
+            except TimeoutError as error:
+                outcome.failed["(the run)"] = str(error)
+                outcome.exit_code = 1
+        outcome.output = output.getvalue()
+    signal.alarm(0)
+    return outcome
+
+
+def give_up(signal_number: int, frame: FrameType | None) -> None:
+    """End a test that loops for ever."""
+    raise TimeoutError(f"still running after {SECONDS_PER_RUN} s")
+
+
+class Collector:
+    """A pytest plugin that notes names and messages."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that passed, or that failed in its body or before."""
+        if report.failed:
+            self.outcome.failed[report.nodeid] = report.longreprtext
+        elif report.passed and report.when == "call":
+            self.outcome.passed.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note a file that could not be imported."""
+        if report.failed:
+            self.outcome.failed[report.nodeid] = report.longreprtext
