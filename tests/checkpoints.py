@@ -71,6 +71,7 @@ VARIANTS = [
     Variant("qwen3-bfloat16", "qwen3", dtype=mx.bfloat16),
     Variant("qwen3-4bit", "qwen3", quantization={"group_size": 32, "bits": 4}),
     Variant("qwen3-8bit", "qwen3", quantization={"group_size": 64, "bits": 8}),
+    Variant("qwen3-8bit-bfloat16", "qwen3", quantization={"group_size": 64, "bits": 8}, dtype=mx.bfloat16),
     Variant(
         "llama-mixed-bits",
         "llama",

@@ -588,6 +588,7 @@ def test_task_4_norms_and_biases_of_each_family(
     check_field(config, "qk_norm", qk_norm)
     check_field(config, "qkv_bias", qkv_bias)
     check_field(config, "output_bias", output_bias)
+    check_field(config, "mlp_bias", False)
 
 
 @pytest.mark.parametrize("field", ["mlp_bias", "rope_traditional"])
@@ -1122,12 +1123,11 @@ def test_task_5_a_missing_tokenizer_is_named(saved: Path) -> None:
         load(saved / "qwen3")
 
 
-@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/nowhere/at/all"])
-def test_task_5_a_folder_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/nowhere/at/all", "qwen3/config.json"])
+def test_task_5_a_folder_that_is_not_there_is_named(
+    name: str, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(saved)
+    load_model(Path("qwen3"))  # here folders are found by their names
     with check_value_error("no checkpoint folder", name):
-        load(name)
-
-
-def test_task_5_a_file_is_no_folder(saved: Path) -> None:
-    with check_value_error("no checkpoint folder", "config.json"):
-        load(saved / "qwen3" / "config.json")
+        load(str(saved / name) if name.startswith("qwen3") else name)

@@ -444,33 +444,6 @@ def run(generator: BatchGenerator, max_steps: int = 500) -> tuple[Timeline, list
     return timeline, results
 
 
-@settings(max_examples=150)
-@given(
-    jobs=st.lists(st.tuples(st.integers(1, 13), st.integers(0, 9), st.integers(1, 6)), max_size=6),
-    batch_size=st.integers(1, 4),
-    step=st.integers(1, 6),
-    eos_at_length=st.none() | st.integers(3, 15),
-)
-def test_task_3_timeline_equals_the_three_phases_on_paper(
-    jobs: list[tuple[int, int, int]], batch_size: int, step: int, eos_at_length: int | None
-) -> None:
-    all_jobs = [Job(prompt_of(size, seed), max_tokens) for size, seed, max_tokens in jobs]
-    generator = make_generator(batch_size, step, eos_at_length=eos_at_length)
-    for job in all_jobs:
-        generator.submit(job.prompt, length(job.max_tokens))
-    timeline, results = run(generator)
-    check_equal(
-        timeline, simulate(all_jobs, batch_size, step, eos_at_length), "model calls and finished, by step"
-    )
-    sampled = [job.sampled(eos_at_length) for job in all_jobs]
-    expected = [(tokens[:-1], "stop") if tokens[-1] == EOS else (tokens, "length") for tokens in sampled]
-    answers = {result.prompt_idx: (list(result.token_ids), result.finish_reason) for result in results}
-    check_equal(answers, dict(enumerate(expected)), "tokens of each request, and why it is done")
-    check_equal(
-        [cache.state for cache in generator.model.caches], [[]] * 2 * len(jobs), "the requests' own caches"
-    )
-
-
 def test_task_3_a_lone_prompt_of_several_chunks() -> None:
     generator = make_generator(batch_size=2, step=3)
     generator.submit(prompt_of(7), length(3))
@@ -740,6 +713,33 @@ def test_task_3_batch_generate_releases_everything_on_an_error() -> None:
     with pytest.raises(KeyboardInterrupt):
         generate_all([prompt_of(4), prompt_of(8), prompt_of(5)], model, batch_size=2, prefill_step=3)
     check_equal([cache.state for cache in model.caches], [[]] * len(model.caches), "caches of the requests")
+
+
+@settings(max_examples=150)
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 13), st.integers(0, 9), st.integers(1, 6)), max_size=6),
+    batch_size=st.integers(1, 4),
+    step=st.integers(1, 6),
+    eos_at_length=st.none() | st.integers(3, 15),
+)
+def test_task_3_timeline_equals_the_three_phases_on_paper(
+    jobs: list[tuple[int, int, int]], batch_size: int, step: int, eos_at_length: int | None
+) -> None:
+    all_jobs = [Job(prompt_of(size, seed), max_tokens) for size, seed, max_tokens in jobs]
+    generator = make_generator(batch_size, step, eos_at_length=eos_at_length)
+    for job in all_jobs:
+        generator.submit(job.prompt, length(job.max_tokens))
+    timeline, results = run(generator)
+    check_equal(
+        timeline, simulate(all_jobs, batch_size, step, eos_at_length), "model calls and finished, by step"
+    )
+    sampled = [job.sampled(eos_at_length) for job in all_jobs]
+    expected = [(tokens[:-1], "stop") if tokens[-1] == EOS else (tokens, "length") for tokens in sampled]
+    answers = {result.prompt_idx: (list(result.token_ids), result.finish_reason) for result in results}
+    check_equal(answers, dict(enumerate(expected)), "tokens of each request, and why it is done")
+    check_equal(
+        [cache.state for cache in generator.model.caches], [[]] * 2 * len(jobs), "the requests' own caches"
+    )
 
 
 # Task 4: chunk sizes

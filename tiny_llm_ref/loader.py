@@ -117,6 +117,9 @@ class Tensors:
             if self._quantization is None:
                 raise ValueError(f"{layer} is packed, but config.json says nothing of a quantization")
             biases = self._tensors.pop(f"{layer}.biases", None)
+            if self._dtype is not None and biases is not None:
+                # Before the product, or each weight would be rounded to the shorter type of the scales.
+                scales, biases = scales.astype(self._dtype), biases.astype(self._dtype)
             tensor = self._quantization.dequantize(layer, tensor, scales, biases)
         if tensor.dtype not in FLOAT_TYPES:
             raise ValueError(
