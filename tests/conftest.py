@@ -1,10 +1,13 @@
 """One suite for two packages: the tests import `tiny_llm`, and --ref makes that name mean the reference."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
 from scripts.packages import choose_package
 
+os.environ["MLX_ENABLE_TF32"] = "0"  # where MLX would multiply float32 in fewer bits
 settings.register_profile("course", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("course")
 

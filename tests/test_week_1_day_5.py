@@ -678,6 +678,14 @@ REFUSED = {
     "another family": ({"model_type": "gemma3"}, "gemma3"),
     "another activation": ({"hidden_act": "gelu"}, "gelu"),
     "part of each head rotated": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "part of each head rotated, newer": (
+        {"rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
+        "partial_rotary_factor",
+    ),
+    "a RoPE for each kind of layer": (
+        {"rope_parameters": {"full_attention": {"rope_theta": 5000.0}}},
+        "rope_parameters",
+    ),
     "unknown scaling": ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic"),
     "unknown scaling, older": ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
     "unknown scaling, newer": ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "ntk"),

@@ -116,12 +116,12 @@ def text_of(tokens: Sequence[int]) -> str:
 
 
 @pytest.mark.parametrize("prompt", ["A", "HELLO", "COURSE"])
-def test_task_2_text_of_the_likeliest_tokens(prompt: str) -> None:
+def test_task_3_text_of_the_likeliest_tokens(prompt: str) -> None:
     text = simple_generate(FakeModel(), FakeTokenizer(), prompt, greedy, max_tokens=6)
     check_equal(text, text_of(continuation(FakeTokenizer().encode(prompt), 6)), f"continuation of {prompt!r}")
 
 
-def test_task_2_each_step_feeds_the_whole_sequence() -> None:
+def test_task_3_each_step_feeds_the_whole_sequence() -> None:
     model, prompt = FakeModel(), FakeTokenizer().encode("HELLO")
     simple_generate(model, FakeTokenizer(), "HELLO", greedy, max_tokens=4)
     tokens = prompt + continuation(prompt, 3)
@@ -130,14 +130,14 @@ def test_task_2_each_step_feeds_the_whole_sequence() -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 7])
-def test_task_2_at_most_max_tokens(max_tokens: int) -> None:
+def test_task_3_at_most_max_tokens(max_tokens: int) -> None:
     model = ScriptedModel(3, 1, 2)
     text = simple_generate(model, FakeTokenizer(), "HELLO", greedy, max_tokens=max_tokens)
     check_equal(text, "CABBBBB"[:max_tokens], f"text with {max_tokens=}")
     check_equal(model.num_calls, max_tokens, f"calls of the model with {max_tokens=}")
 
 
-def test_task_2_no_tokens_asked_for_is_no_text() -> None:
+def test_task_3_no_tokens_asked_for_is_no_text() -> None:
     model = ScriptedModel(3)
     check_equal(
         simple_generate(model, FakeTokenizer(), "HELLO", greedy, max_tokens=0), "", "text of 0 tokens"
@@ -145,18 +145,18 @@ def test_task_2_no_tokens_asked_for_is_no_text() -> None:
     check_equal(model.num_calls, 0, "calls of the model for 0 tokens")
 
 
-def test_task_2_256_tokens_unless_asked_otherwise() -> None:
+def test_task_3_256_tokens_unless_asked_otherwise() -> None:
     text = simple_generate(ScriptedModel(3), FakeTokenizer(), "A", greedy)
     check_equal(len(text), 256, "length of the text without max_tokens")
 
 
-def test_task_2_end_of_text_ends_the_loop_and_is_not_in_the_text() -> None:
+def test_task_3_end_of_text_ends_the_loop_and_is_not_in_the_text() -> None:
     model = ScriptedModel(3, 1, 2, EOS, 4)
     check_equal(simple_generate(model, FakeTokenizer(), "HELLO", greedy, max_tokens=9), "CAB", "text")
     check_equal(model.num_calls, 4, "calls of the model until the end of text")
 
 
-def test_task_2_end_of_text_as_the_very_first_token() -> None:
+def test_task_3_end_of_text_as_the_very_first_token() -> None:
     model, pieces = ScriptedModel(EOS, 4), []
     check_equal(simple_generate(model, FakeTokenizer(), "HELLO", greedy, 9, pieces.append), "", "text")
     check_equal(model.num_calls, 1, "calls of the model")
@@ -164,26 +164,26 @@ def test_task_2_end_of_text_as_the_very_first_token() -> None:
 
 
 @pytest.mark.parametrize("end", [7, 8, 9])
-def test_task_2_any_end_of_text_id_ends_the_loop(end: int) -> None:
+def test_task_3_any_end_of_text_id_ends_the_loop(end: int) -> None:
     tokenizer = FakeTokenizer()
     tokenizer.eos_token_ids = {7, 8, 9}
     text = simple_generate(ScriptedModel(3, end, 2), tokenizer, "HELLO", greedy, max_tokens=9)
     check_equal(text, "C", f"text that ends with token {end}")
 
 
-def test_task_2_without_an_end_of_text_id_nothing_ends_early() -> None:
+def test_task_3_without_an_end_of_text_id_nothing_ends_early() -> None:
     tokenizer = FakeTokenizer()
     tokenizer.eos_token_ids = set()
     text = simple_generate(ScriptedModel(3, EOS, 2), tokenizer, "HELLO", greedy, max_tokens=3)
     check_equal(text, "C@B", "text of a tokenizer without end-of-text ids")
 
 
-def test_task_2_end_of_text_inside_the_prompt_ends_nothing() -> None:
+def test_task_3_end_of_text_inside_the_prompt_ends_nothing() -> None:
     text = simple_generate(ScriptedModel(3, 1, 2), FakeTokenizer(), "A@B", greedy, max_tokens=3)
     check_equal(text, "CAB", "continuation of a prompt that holds the end of a text")
 
 
-def test_task_2_the_sampler_sees_logprobs_of_one_row() -> None:
+def test_task_3_the_sampler_sees_logprobs_of_one_row() -> None:
     seen = []
 
     def recording(logprobs: mx.array) -> mx.array:
@@ -198,7 +198,7 @@ def test_task_2_the_sampler_sees_logprobs_of_one_row() -> None:
         check_close(mx.array(total), np.ones(1), f"sum of the probabilities of step {step}")
 
 
-def test_task_2_the_sampler_chooses() -> None:
+def test_task_3_the_sampler_chooses() -> None:
     choices = iter([3, 1, 2, EOS])
     model = FakeModel()
     text = simple_generate(model, FakeTokenizer(), "HELLO", lambda _: mx.array([next(choices)]), max_tokens=9)
@@ -206,14 +206,14 @@ def test_task_2_the_sampler_chooses() -> None:
     check_equal(model.calls[-1].tokens[0], (8, 5, 12, 12, 15, 3, 1, 2), "tokens of the last call")
 
 
-def test_task_2_an_empty_prompt_is_refused() -> None:
+def test_task_3_an_empty_prompt_is_refused() -> None:
     model = ScriptedModel(3)
     with check_value_error("prompt", "empty"):
         simple_generate(model, FakeTokenizer(), "", greedy)
     check_equal(model.num_calls, 0, "calls of the model for an empty prompt")
 
 
-def test_task_2_one_beginning_of_text_is_fed() -> None:
+def test_task_3_one_beginning_of_text_is_fed() -> None:
     model = FakeModel()
     simple_generate(model, BosTokenizer(), "<s>CAB", greedy, max_tokens=1)
     check_equal(model.calls[0].tokens[0], (BOS_ID, 3, 1, 2), "tokens of the first call")
@@ -260,28 +260,28 @@ def stream_pieces(tokenizer: FakeTokenizer, tokens: Sequence[int]) -> tuple[list
     return pieces, text
 
 
-def test_task_3_each_character_is_handed_on_at_once() -> None:
+def test_task_2_each_character_is_handed_on_at_once() -> None:
     pieces, text = stream_pieces(FakeTokenizer(), [3, 1, 2])
     check_equal(pieces, ["C", "A", "B", ""], "pieces after each token and at the end")
     check_equal(text, "CAB", "text")
 
 
 @pytest.mark.parametrize("character", ["é", "€", "語", "🦙"])
-def test_task_3_a_character_of_several_tokens_waits_until_it_is_whole(character: str) -> None:
+def test_task_2_a_character_of_several_tokens_waits_until_it_is_whole(character: str) -> None:
     tokens = list(f"a{character}b".encode())
     pieces, text = stream_pieces(ByteTokenizer(), tokens)
     check_equal(pieces, ["a", *[""] * (len(tokens) - 3), character, "b", ""], "pieces after each token")
     check_equal(text, f"a{character}b", "text")
 
 
-def test_task_3_a_family_of_emoji_arrives_part_by_part() -> None:
+def test_task_2_a_family_of_emoji_arrives_part_by_part() -> None:
     family = "👩‍👩‍👧"
     pieces, text = stream_pieces(ByteTokenizer(), list(family.encode()))
     check_equal([piece for piece in pieces if piece], list(family), "pieces")
     check_equal(text, family, "text")
 
 
-def test_task_3_a_character_cut_off_is_handed_on_at_the_end() -> None:
+def test_task_2_a_character_cut_off_is_handed_on_at_the_end() -> None:
     pieces, text = stream_pieces(ByteTokenizer(), list("a🦙".encode())[:-1])
     check_equal(
         pieces, ["a", "", "", "", "\N{REPLACEMENT CHARACTER}"], "pieces after each token and at the end"
@@ -289,28 +289,28 @@ def test_task_3_a_character_cut_off_is_handed_on_at_the_end() -> None:
     check_equal(text, "a\N{REPLACEMENT CHARACTER}", "text")
 
 
-def test_task_3_bytes_that_never_become_a_character_do_not_stop_the_text() -> None:
+def test_task_2_bytes_that_never_become_a_character_do_not_stop_the_text() -> None:
     pieces, text = stream_pieces(ByteTokenizer(), [*b"a", 0xE2, *b"bc"])
     check_equal("".join(pieces), f"a{BROKEN}bc", "pieces joined")
     check_equal(text, f"a{BROKEN}bc", "text")
 
 
-def test_task_3_text_of_a_token_depends_on_those_before() -> None:
+def test_task_2_text_of_a_token_depends_on_those_before() -> None:
     pieces, text = stream_pieces(WordTokenizer(), [0, 1, 2, 1])
     check_equal(pieces, ["the", " cat", " sat", " cat", ""], "pieces after each token and at the end")
     check_equal(text, "the cat sat cat", "text")
 
 
-def test_task_3_spaces_at_the_end_are_handed_on() -> None:
+def test_task_2_spaces_at_the_end_are_handed_on() -> None:
     pieces, _ = stream_pieces(ByteTokenizer(), list(b"a \n"))
     check_equal(pieces, ["a", " ", "\n", ""], "pieces after each token and at the end")
 
 
-def test_task_3_nothing_added_is_no_text() -> None:
+def test_task_2_nothing_added_is_no_text() -> None:
     check_equal(stream_pieces(ByteTokenizer(), []), ([""], ""), "pieces and text of no tokens")
 
 
-def test_task_3_text_without_anyone_listening() -> None:
+def test_task_2_text_without_anyone_listening() -> None:
     stream = TextStream(ByteTokenizer())
     for token in "a🦙".encode():
         stream.add(token)
@@ -318,7 +318,7 @@ def test_task_3_text_without_anyone_listening() -> None:
 
 
 @given(text=st.text(max_size=12), num_missing=st.integers(0, 3))
-def test_task_3_pieces_join_to_the_text(text: str, num_missing: int) -> None:
+def test_task_2_pieces_join_to_the_text(text: str, num_missing: int) -> None:
     tokens = list(text.encode(errors="replace"))
     tokens = tokens[: max(0, len(tokens) - num_missing)]
     pieces, whole = stream_pieces(ByteTokenizer(), tokens)

@@ -907,6 +907,7 @@ def test_task_4_an_impossible_measurement_is_an_error(record: tuple[int, float])
         {"max_chunk_size": 100},
         {"initial_chunk_size": 8},
         {"decode_latency_target": 0},
+        {"decode_latency_target": float("nan")},
         {"window": 0},
     ],
     ids=str,
@@ -914,6 +915,13 @@ def test_task_4_an_impossible_measurement_is_an_error(record: tuple[int, float])
 def test_task_4_options_that_make_no_sense_are_an_error(options: dict[str, int]) -> None:
     with check_value_error():
         AdaptiveChunker(**options)
+
+
+@pytest.mark.parametrize("decodes_and_slots", [(0, 0), (1, -1), (-1, 4)])
+def test_task_4_no_slots_or_fewer_than_no_decodes_are_an_error(decodes_and_slots: tuple[int, int]) -> None:
+    chunker = chunker_at(2048)
+    with check_value_error("slots"):
+        chunker.chunk_size(*decodes_and_slots)
 
 
 # Task 5: metrics
@@ -1033,6 +1041,8 @@ def test_task_5_percent_out_of_range_is_an_error(percent: float) -> None:
     metrics = recorded({3: (2.0, 3.0, 7.0)})
     with check_value_error():
         metrics.gap_percentile(percent)
+    with check_value_error():
+        ChunkedPrefillMetrics().gap_percentile(percent)
 
 
 def test_task_5_a_token_before_its_request_is_an_error() -> None:

@@ -74,7 +74,7 @@ class AdaptiveChunker:
             raise ValueError(
                 "chunk sizes must satisfy 1 <= min_chunk_size <= initial_chunk_size <= max_chunk_size"
             )
-        if decode_latency_target <= 0 or window < 1:
+        if not decode_latency_target > 0 or window < 1:
             raise ValueError("decode_latency_target must be positive and window at least 1")
         self.decode_latency_target = decode_latency_target
         self.min_chunk_size = min_chunk_size
@@ -98,9 +98,17 @@ class AdaptiveChunker:
         """Tokens of the next chunk.
 
         Args:
-            num_active_decodes: requests that decode now; with none nobody waits, so the chunk is the largest.
+            num_active_decodes: requests that decode now. With none nobody waits, so a measured chunker
+                answers the largest; one that measured nothing yet answers its initial size.
             batch_size: number of slots.
+
+        Raises:
+            ValueError: batch_size is not positive, or num_active_decodes is negative.
         """
+        if batch_size < 1 or num_active_decodes < 0:
+            raise ValueError(
+                f"{num_active_decodes} decodes in {batch_size} slots: neither may be negative, nor slots 0"
+            )
         if not self._recent:
             affordable: float = self.initial_chunk_size
         elif num_active_decodes == 0:

@@ -84,7 +84,10 @@ def _check_supported(config: ConfigDict, model_type: str) -> None:
         )
     if config.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act {config['hidden_act']!r} is not supported: the MLP is SwiGLU")
-    if config.get("partial_rotary_factor", 1.0) != 1.0:
+    rope_parameters = config.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in rope_parameters.values()):
+        raise ValueError("rope_parameters that differ by layer are not supported: all layers share one RoPE")
+    if any(part.get("partial_rotary_factor", 1.0) != 1.0 for part in (config, rope_parameters)):
         raise ValueError("partial_rotary_factor is not supported: RoPE rotates whole heads")
     if any(layer != "full_attention" for layer in config.get("layer_types") or []) or _slides(config):
         raise ValueError(

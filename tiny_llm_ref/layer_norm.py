@@ -23,4 +23,4 @@ class RMSNorm:
         """[..., E] -> [..., E] in the type of x; the mean of squares is taken in float32."""
         x32 = x.astype(mx.float32)
         mean_square = mx.mean(mx.square(x32), axis=-1, keepdims=True)
-        return self.weight * (x32 * mx.rsqrt(mean_square + self.eps)).astype(x.dtype)
+        return (self.weight * x32 * mx.rsqrt(mean_square + self.eps)).astype(x.dtype)

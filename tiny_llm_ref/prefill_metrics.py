@@ -63,5 +63,7 @@ class ChunkedPrefillMetrics:
         Raises:
             ValueError: percent is not between 0 and 100.
         """
+        if not 0 <= percent <= 100:
+            raise ValueError(f"percent must be between 0 and 100, got {percent}")
         gaps = self.gaps(request_id)
         return float(np.percentile(gaps, percent)) if gaps else None

@@ -176,12 +176,11 @@ class Request:
                 self.finish_reason = "length"
 
     def _ends_with_stop_string(self) -> bool:
-        """Whether the newest token completes one: a string of n bytes lies within the last n tokens."""
+        """Whether the newest token completes one, which may be spread over any number of tokens."""
         if not self.stop:
             return False
-        num_tokens = max(len(string.encode()) for string in self.stop)
-        tail = self.tokenizer.decode(self.token_ids[-num_tokens:])
-        return any(string in tail for string in self.stop)
+        text = self.tokenizer.decode(self.token_ids)
+        return any(string in text for string in self.stop)
 
     def _stage(self) -> str:
         if self.is_done:

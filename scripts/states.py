@@ -1,0 +1,99 @@
+"""Prove the states of the course: the starter, the package after each day, and each single hole."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from scripts.course import Course, load_course
+from scripts.errors import usage_errors
+from scripts.render import render
+from scripts.sandbox import Outcome, Run, run_all
+
+
+@dataclass(frozen=True)
+class State:
+    """A stage of the package, the tests it is put to and what must come of them."""
+
+    name: str
+    run: Run
+
+    def fault(self, outcome: Outcome) -> str | None:
+        """What is wrong with the outcome, or None."""
+        raise NotImplementedError
+
+
+class Starter(State):
+    """Nothing solved: every test fails, and says that something is not written yet."""
+
+    def fault(self, outcome: Outcome) -> str | None:
+        if outcome.passed:
+            return f"{len(outcome.passed)} tests pass unsolved, such as {outcome.passed[0]}"
+        for name, message in outcome.failed.items():
+            if "is not written yet" not in message:
+                return f"{name} fails for another reason: {message.strip().splitlines()[-1]}"
+        return None if outcome.failed else "no test ran"
+
+
+class AfterDay(State):
+    """All tasks of the days so far solved: all their tests pass."""
+
+    def fault(self, outcome: Outcome) -> str | None:
+        for name, message in outcome.failed.items():
+            return f"{name} needs a later day: {message.strip().splitlines()[-1]}"
+        return None if outcome.passed else "no test ran"
+
+
+class Hole(State):
+    """One task unsolved: a test of that task fails."""
+
+    def fault(self, outcome: Outcome) -> str | None:
+        return None if outcome.failed else "no test of the task notices that it is not solved"
+
+
+def all_states(course: Course) -> Iterator[State]:
+    """Every state of the map, the slowest first."""
+    every_id = [task.id for day in course.days for task in day.tasks]
+    for position in range(len(course.days), 0, -1):
+        days = course.days[:position]
+        solved = {task.id for day in days for task in day.tasks}
+        name = f"after week {days[-1].week} day {days[-1].day}"
+        yield AfterDay(name, Run(name, render(solved, course), [str(day.test_file) for day in days]))
+    starter = render((), course)
+    for day in course.days:
+        name = f"starter, week {day.week} day {day.day}"
+        yield Starter(name, Run(name, starter, [str(day.test_file)]))
+    for day in course.days:
+        for task in day.tasks:
+            name = f"all but task {task.id}"
+            sources = render(set(every_id) - {task.id}, course)
+            yield Hole(name, Run(name, sources, [str(day.test_file)], ["--task", str(task.number), "-x"]))
+
+
+def main() -> None:
+    """Render the package in every state and run the tests on it.
+
+    Example: pdm run states
+    """
+    with usage_errors():
+        states = {state.name: state for state in all_states(load_course())}
+        outcomes = run_all(state.run for state in states.values())
+        console = Console(stderr=True)
+        faults = [
+            f"{outcome.name}: {fault}"
+            for outcome in track(outcomes, "states", total=len(states), console=console)
+            if (fault := states[outcome.name].fault(outcome))
+        ]
+    print(
+        "\n".join(sorted(faults))
+        + "\n" * bool(faults)
+        + f"{len(states) - len(faults)} of {len(states)} states hold"
+    )
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
