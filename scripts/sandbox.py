@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,7 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
     exit_code: int = 0
     output: str = ""
+    seconds: float = 0.0
 
 
 def run_all(runs: Iterable[Run], num_workers: int | None = None) -> Iterator[Outcome]:
@@ -65,6 +67,7 @@ def run_all(runs: Iterable[Run], num_workers: int | None = None) -> Iterator[Out
 def run_one(run: Run) -> Outcome:
     """Run in this process, which is used up by it."""
     outcome = Outcome(run.name)
+    start = time.perf_counter()
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS_PER_RUN)
     with tempfile.TemporaryDirectory() as folder:
@@ -80,6 +83,7 @@ def run_one(run: Run) -> Outcome:
                 outcome.exit_code = 1
         outcome.output = output.getvalue()
     signal.alarm(0)
+    outcome.seconds = time.perf_counter() - start
     return outcome
 
 

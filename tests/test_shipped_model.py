@@ -1,7 +1,8 @@
 """The checkpoint that ships: its traits, its size, how it reads, and that mlx-lm says the same."""
 
+import importlib
 import json
-import re
+import sys
 
 import mlx.core as mx
 import pytest
@@ -12,18 +13,9 @@ from tiny_llm import Qwen3Model, SamplingParams, batch_generate, load
 
 FOLDER = resolve_checkpoint(SHIPPED_MODEL)
 CONFIG = json.loads((FOLDER / "config.json").read_text())
-OPENINGS = (
-    "In the beginning",
-    "And it came to pass",
-    "Blessed are",
-    "And the LORD spake unto Moses",
-    "My son,",
-    "Then Jesus said unto them",
-    "Now the sons of",
-    "The burden of",
-    "Behold,",
-    "And David said",
-)
+sys.path.insert(0, str(FOLDER))
+evaluate = importlib.import_module("evaluate")  # its openings were written down before it was first run
+corpus = importlib.import_module("corpus")
 
 
 @pytest.fixture(scope="module")
@@ -49,30 +41,22 @@ def test_its_greedy_answers_are_mlx_lms() -> None:
 
 def test_sampled_words_occur_in_the_corpus(loaded) -> None:  # type: ignore[no-untyped-def]
     model, tokenizer = loaded
-    corpus = set((FOLDER / "words.txt").read_text(encoding="utf-8").split())
-    params = [SamplingParams(temp=0.8, seed=seed, max_tokens=120) for seed in range(30)]
-    prompts = [OPENINGS[seed % len(OPENINGS)] for seed in range(30)]
-    results = batch_generate(model, tokenizer, prompts, batch_size=15, params=params)
-    # The last word of an answer may be cut off by max_tokens.
-    texts = [result.text.rsplit(maxsplit=1)[0] for result in results]
-    words = [word for text in texts for word in re.findall(r"[a-z]+", text.lower())]
+    known = set((FOLDER / "words.txt").read_text(encoding="utf-8").split())
+    prompts = [opening for opening in evaluate.OPENINGS for _ in range(4)]
+    params = [SamplingParams(temp=0.8, seed=seed, max_tokens=120) for seed in range(len(prompts))]
+    results = batch_generate(model, tokenizer, prompts, batch_size=20, params=params)
+    words = [word for result in results for word in corpus.words_of(whole_words(result.text))]
     assert len(words) >= 2000
-    known = sum(word in corpus for word in words[:2000])
-    assert known / 2000 >= 0.97
+    assert sum(word in known for word in words[:2000]) / 2000 >= 0.97
+
+
+def whole_words(text: str) -> str:
+    """Without the last word, which max_tokens may have cut off."""
+    return " ".join(text.split()[:-1])
 
 
 def test_greedy_continuations_do_not_loop(loaded) -> None:  # type: ignore[no-untyped-def]
     model, tokenizer = loaded
-    results = batch_generate(model, tokenizer, OPENINGS, batch_size=10, params=SamplingParams(max_tokens=40))
-    assert sum(not loops(result.token_ids) for result in results) >= 8
-
-
-def loops(tokens: tuple[int, ...]) -> bool:
-    """Whether some run of tokens comes three times in a row, or one of eight tokens comes twice."""
-    for size in range(1, len(tokens) // 3 + 1):
-        for start in range(len(tokens) - 3 * size + 1):
-            run = tokens[start : start + size]
-            if tokens[start + size : start + 3 * size] == run * 2:
-                return True
-    runs = [tokens[start : start + 8] for start in range(len(tokens) - 7)]
-    return len(set(runs)) < len(runs)
+    params = SamplingParams(max_tokens=evaluate.LOOP_TOKENS)
+    results = batch_generate(model, tokenizer, evaluate.OPENINGS, batch_size=10, params=params)
+    assert sum(not evaluate.loops(list(result.token_ids)) for result in results) >= 8
