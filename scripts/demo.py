@@ -17,7 +17,7 @@ from scripts.run_report import as_json, final_report, live_picture, state_of
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from tiny_llm_ref import Qwen3Model
+    from tiny_llm_ref import Qwen3Model, SamplingParams
 
 QUESTIONS = Path(__file__).with_name("demo_prompts.json")
 OWN_PROMPTS = "demo_prompts.json"  # beside a checkpoint that is no assistant
@@ -58,7 +58,9 @@ def main(
             "temperature": temperature,
             "seed": seed,
         }
-        run(settings, read_prompts(prompts, resolve_checkpoint(model)), json_output)
+        all_prompts = read_prompts(prompts, resolve_checkpoint(model))
+        request_params(settings, 0)  # out-of-range options are refused before anything is loaded
+        run(settings, all_prompts, json_output)
 
 
 def read_prompts(file: Path | None, checkpoint: Path) -> list[str]:
@@ -113,7 +115,7 @@ def make_recorder(
 ) -> Recorder:
     """A generator with every prompt submitted; ValueError if one is too long for the model."""
     from scripts.models import as_chat
-    from tiny_llm_ref import BatchGenerator, SamplingParams
+    from tiny_llm_ref import BatchGenerator
 
     max_seq_len = model.config.max_position_embeddings
     generator = BatchGenerator(
@@ -127,13 +129,17 @@ def make_recorder(
     for index, prompt in enumerate(prompts):
         recorder.submit(
             as_chat(tokenizer, prompt) if tokenizer.has_chat_template else prompt,
-            SamplingParams(
-                temp=settings["temperature"],
-                seed=settings["seed"] + index,
-                max_tokens=settings["max_tokens"],
-            ),
+            request_params(settings, index),
         )
     return recorder
+
+
+def request_params(settings: dict[str, Any], index: int) -> "SamplingParams":
+    """How one request is sampled, each with a seed of its own; ValueError for an option out of range."""
+    from tiny_llm_ref import SamplingParams
+
+    seed = settings["seed"] + index
+    return SamplingParams(temp=settings["temperature"], seed=seed, max_tokens=settings["max_tokens"])
 
 
 def serve(recorder: Recorder) -> None:

@@ -1,6 +1,7 @@
 """Loading a model by the name a command was given."""
 
 import mlx.core as mx
+import transformers
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from scripts.checkpoints import resolve_checkpoint
@@ -15,6 +16,7 @@ def load_by_name(name: str) -> tuple[Qwen3Model, TokenizerWrapper]:
     Raises:
         ValueError: there is no such checkpoint, or it cannot be loaded.
     """
+    transformers.logging.set_verbosity_error()  # what is wrong with an input, the commands say themselves
     dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
     return load(resolve_checkpoint(name), dtype)
 

@@ -7,7 +7,9 @@ One run does everything, in this order:
 3. trains a byte-level BPE tokenizer of 4096 tokens on the remaining chapters;
 4. trains the model in PyTorch on the CPU and saves its state every few minutes, so that a run that was
    stopped goes on from there when the same command is given again;
-5. writes the float32 weights in the Hugging Face layout and converts them with mlx-lm to 8 bits.
+5. goes on for some minutes with a loss on repetitions added (see unloop.py), and blends the weights of before
+   and after; this part begins anew when it is stopped;
+6. writes the float32 weights in the Hugging Face layout and converts them with mlx-lm to 8 bits.
 
 Two kinds of documents are mixed. A plain document is a run of whole verses, one on a line, up to the end of
 its chapter. A chat document is a user turn that holds the beginning of a passage and an assistant turn that
@@ -34,6 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from corpus import END_OF_TEXT, Chapter, cut_rows, plain_document, read_chapters, split_chapters, word_list
+from unloop import draw_chat_openings, draw_plain_openings, unlikelihood
 
 TURN_START = "<|im_start|>"
 TURN_END = "<|im_end|>"
@@ -245,16 +248,23 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of shape (batch, heads, length, head_dim)."""
         batch, length, _ = x.shape
         q = self.q_norm(self.q_proj(x).view(batch, length, self.heads, self.head_dim)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)).transpose(1, 2)
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
+        return rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype), v
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        """Attend and project back to the hidden size."""
         groups = self.heads // self.kv_heads
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return self.mix(*self.project(x, cos, sin), causal=True)
 
 
 class MLP(nn.Module):
@@ -317,13 +327,21 @@ class Qwen3(nn.Module):
                 scale = 0.02 / math.sqrt(2 * self.config.num_hidden_layers) if residual else 0.02
                 nn.init.normal_(parameter, std=scale)
 
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss over the targets."""
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Return the output of the last layer, before the last normalization."""
         x = self.model.dropout(self.model.embed_tokens(ids))
         cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
         for layer in self.model.layers:
             x = layer(x, cos, sin)
-        logits = functional.linear(self.model.norm(x), self.model.embed_tokens.weight)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the scores of all tokens."""
+        return functional.linear(self.model.norm(hidden), self.model.embed_tokens.weight)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss over the targets."""
+        logits = self.logits(self.hidden(ids))
         return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
@@ -413,12 +431,10 @@ class Trainer:
             writer.writerow(["step", "tokens", "train_loss", "val_loss", "lr"])
             writer.writerows(self.curve)
 
-    def train_step(self, share: float) -> tuple[float, float]:
+    def train_step(self, share: float, length: int, rate: float) -> tuple[float, float]:
         """Do one step at a given share of the run; return the loss and the learning rate."""
-        rate = learning_rate(share, self.args.lr)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        length = SHORT_ROW if share < self.args.short_share else LONG_ROW
         ids, targets = self.rows.draw_batch(TOKENS_PER_STEP // length, length)
         with torch.autocast("cpu", torch.bfloat16):
             loss = self.compiled(ids, targets)
@@ -436,7 +452,9 @@ class Trainer:
         losses: list[float] = []
         last, saved = time.monotonic(), time.monotonic()
         while self.progress.seconds < budget:
-            loss, rate = self.train_step(self.progress.seconds / budget)
+            share = self.progress.seconds / budget
+            length = SHORT_ROW if share < self.args.short_share else LONG_ROW
+            loss, rate = self.train_step(share, length, learning_rate(share, self.args.lr))
             losses.append(loss)
             now = time.monotonic()
             self.progress.seconds += now - last
@@ -449,6 +467,33 @@ class Trainer:
             if finished or last - saved > self.args.save_minutes * 60:
                 self.save_state()
                 saved = last = time.monotonic()
+
+    def unloop(self) -> None:
+        """Go on with the ordinary loss and the unlikelihood loss together, then blend old and new weights.
+
+        The blend keeps most of the cure for repetitions and gives back most of the validation loss it cost.
+        """
+        budget = self.args.unloop_minutes * 60
+        start = time.monotonic()
+        before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        shares: list[float] = []
+        losses: list[float] = []
+        while (share := (time.monotonic() - start) / budget) < 1:
+            draw = draw_plain_openings if len(shares) % 2 == 0 else draw_chat_openings
+            prompts = draw(self.rows.documents, self.rows.tokenizer)
+            penalty, looped = unlikelihood(self.model, prompts)
+            penalty.backward()
+            shares.append(looped)
+            loss, rate = self.train_step(share, LONG_ROW, learning_rate(share, self.args.unloop_lr))
+            losses.append(loss)
+            print(f"unloop {len(shares):4d}  repeating greedy texts {looped:.0%}", flush=True)
+            if len(shares) % 20 == 0:
+                self.report(sum(losses[-20:]) / 20, rate)
+        after = self.model.state_dict()
+        blend = {name: torch.lerp(before[name], after[name], self.args.blend) for name in before}
+        self.model.load_state_dict(blend)
+        self.report(sum(losses[-20:]) / len(losses[-20:]), rate)
+        self.save_state()
 
     def report(self, train_loss: float, rate: float) -> None:
         """Measure the validation loss and print one line."""
@@ -496,7 +541,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "eos_token": END_OF_TEXT,
         "pad_token": END_OF_TEXT,
-        "model_max_length": 1024,
+        "model_max_length": 2048,
         "chat_template": CHAT_TEMPLATE,
     }
     write_json(folder / "tokenizer_config.json", settings)
@@ -595,7 +640,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument(
-        "--short-share", type=float, default=0.5, help="share of the run with rows of 256 tokens"
+        "--short-share", type=float, default=0.6, help="share of the run with rows of 256 tokens"
     )
     parser.add_argument("--validate-every", type=int, default=100, help="steps between two validations")
     parser.add_argument("--save-minutes", type=float, default=3.0, help="minutes between two saved states")
@@ -603,7 +648,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--no-compile", action="store_true", help="do without torch.compile and its C++ compiler"
     )
-    parser.add_argument("--dtype", default="bfloat16", help="type of the scales and norms in the export")
+    parser.add_argument("--unloop-minutes", type=float, default=12.0, help="time of the second part")
+    parser.add_argument("--unloop-lr", type=float, default=1e-3, help="its highest learning rate")
+    parser.add_argument("--blend", type=float, default=0.7, help="share of the weights after the second part")
+    parser.add_argument("--dtype", default="float32", help="type of the scales and norms in the export")
     parser.add_argument("--export-only", action="store_true", help="export the saved state without training")
     return parser.parse_args()
 
@@ -618,6 +666,7 @@ def main() -> None:
     trainer = Trainer(args, tokenizer, chapters)
     if not args.export_only:
         trainer.run()
+        trainer.unloop()
     export(trainer, tokenizer, chapters)
 
 
