@@ -1,14 +1,18 @@
 """Loading a model by the name a command was given."""
 
+import os
+from typing import TYPE_CHECKING
+
 import mlx.core as mx
-import transformers
-from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from scripts.checkpoints import resolve_checkpoint
 from tiny_llm_ref import Qwen3Model, load
 
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-def load_by_name(name: str) -> tuple[Qwen3Model, TokenizerWrapper]:
+
+def load_by_name(name: str) -> tuple[Qwen3Model, "TokenizerWrapper"]:
     """Model and tokenizer of a folder, the shipped model or one that `pdm run get-model` fetched.
 
     On a CPU the model computes in float32: its matrix products have no fast path for shorter types.
@@ -16,12 +20,12 @@ def load_by_name(name: str) -> tuple[Qwen3Model, TokenizerWrapper]:
     Raises:
         ValueError: there is no such checkpoint, or it cannot be loaded.
     """
-    transformers.logging.set_verbosity_error()  # what is wrong with an input, the commands say themselves
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would miss PyTorch aloud
     dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
     return load(resolve_checkpoint(name), dtype)
 
 
-def as_chat(tokenizer: TokenizerWrapper, message: str) -> list[int]:
+def as_chat(tokenizer: "TokenizerWrapper", message: str) -> list[int]:
     """Token ids of one user message in the checkpoint's chat template, ready for the answer.
 
     Raises:

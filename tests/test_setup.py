@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from packaging.markers import Marker
+from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 from scripts import setup
+from scripts.course import ROOT
 from scripts.setup import LOCK_FILE, load_toml, locked_requirements
 
 LOCK = load_toml(LOCK_FILE.read_text(encoding="utf-8"))
@@ -69,6 +71,14 @@ def test_the_lock_file_names_no_address_and_no_torch() -> None:
     text = LOCK_FILE.read_text(encoding="utf-8")
     assert "://" not in text
     assert "torch" not in {package["name"] for package in LOCK["package"]}
+
+
+def test_the_lock_file_satisfies_the_project() -> None:
+    project = load_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [*project["project"]["dependencies"], *itertools.chain(*project["dependency-groups"].values())]
+    for requirement in map(Requirement, wanted):
+        versions = [package["version"] for package in LOCK["package"] if package["name"] == requirement.name]
+        assert any(requirement.specifier.contains(version) for version in versions), str(requirement)
 
 
 def test_requirements_are_pinned_by_hash() -> None:
