@@ -8,7 +8,7 @@ from scripts.setup import load_toml
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Task:
     """What one exercise asks for; `id` is week.day.number, and the number counts from 1 within the day."""
 
@@ -18,7 +18,7 @@ class Task:
     symbols: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Day:
     """One sitting."""
 

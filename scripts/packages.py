@@ -6,8 +6,8 @@ import pkgutil
 import sys
 
 NO_STARTER = (
-    "there is no tiny_llm/ to test yet: the starter package is not part of this version of the course. "
-    "Add --ref to test the reference."
+    "there is no tiny_llm/ here: `git checkout tiny_llm` brings the starter package back, "
+    "and --ref tests the reference instead."
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.course import ROOT, Course, load_course
+from scripts.course import ROOT, Course, Day, Task, load_course
 
 REFERENCE = ROOT / "tiny_llm_ref"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,10 +35,10 @@ def render(solved: Collection[str], course: Course | None = None) -> dict[Path, 
         solved: ids of the tasks that are solved, as `Task.id` writes them ("2.7.1").
         course: the map; that of the repository unless given.
     """
-    holes = unsolved_symbols(solved, course or load_course())
+    tasks = [(day, task) for day in (course or load_course()).days for task in day.tasks]
     return tidy(
         {
-            path: render_module(source, ".".join(path.with_suffix("").parts), holes)
+            path: render_module(source, ".".join(path.with_suffix("").parts), tasks, solved)
             for path, source in read_reference().items()
         }
     )
@@ -50,34 +50,33 @@ def read_reference() -> dict[Path, str]:
     return {path.relative_to(REFERENCE): path.read_text(encoding="utf-8") for path in files}
 
 
-def unsolved_symbols(solved: Collection[str], course: Course) -> dict[str, str]:
-    """The sentence that stands in each hole, by "module.symbol"."""
-    return {
-        symbol: f"week {day.week} day {day.day} task {task.number}"
-        for day in course.days
-        for task in day.tasks
-        if task.id not in solved
-        for symbol in task.symbols
-    }
-
-
-def render_module(source: str, module: str, holes: Mapping[str, str]) -> str:
-    """One module with its holes; the source itself where it has none."""
-    own = {
-        symbol.removeprefix(f"{module}."): where
-        for symbol, where in holes.items()
-        if symbol.startswith(f"{module}.")
-    }
-    if not own:
-        return source
-    tree = ast.parse(source)
+def render_module(
+    source: str, module: str, tasks: Collection[tuple[Day, Task]], solved: Collection[str]
+) -> str:
+    """One module with a hole for each function of an unsolved task; the source itself without any."""
     edits = [
-        hole
-        for name, where in own.items()
-        for path, function in functions_of(find(tree, name.split(".")), name)
-        for hole in [make_hole(function, f"{where}: {path} is not written yet")]
+        make_hole(function, f"week {day.week} day {day.day} task {task.number}: {path} is not written yet")
+        for path, (function, day, task) in owners(ast.parse(source), module, tasks).items()
+        if task.id not in solved
     ]
-    return drop_unused(apply(source, edits))
+    return drop_unused(apply(source, edits)) if edits else source
+
+
+def owners(
+    tree: ast.Module, module: str, tasks: Collection[tuple[Day, Task]]
+) -> dict[str, tuple[Function, Day, Task]]:
+    """The task that asks for each function, by its dotted name; one listed by itself is not its class's."""
+    symbols = sorted(
+        (symbol.removeprefix(f"{module}."), day, task)
+        for day, task in tasks
+        for symbol in task.symbols
+        if symbol.startswith(f"{module}.")
+    )
+    return {  # a class sorts before its members, which so override it
+        path: (function, day, task)
+        for name, day, task in symbols
+        for path, function in functions_of(find(tree, name.split(".")), name)
+    }
 
 
 def find(tree: ast.AST, path: list[str]) -> Definition:

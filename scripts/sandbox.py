@@ -20,6 +20,7 @@ from types import FrameType
 
 import pytest
 
+from scripts.course import ROOT
 from scripts.render import write
 
 SECONDS_PER_RUN = 120
@@ -73,11 +74,11 @@ def run_one(run: Run) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         write(run.sources, Path(folder) / "tiny_llm")
         sys.path.insert(0, folder)
+        # Before the repository, which has a tiny_llm of its own.
+        options = ["-o", f"pythonpath={folder} {ROOT}", *run.pytest_options]
         with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
             try:
-                outcome.exit_code = pytest.main(
-                    [*run.tests, *run.pytest_options], plugins=[Collector(outcome)]
-                )
+                outcome.exit_code = pytest.main([*run.tests, *options], plugins=[Collector(outcome)])
             except TimeoutError as error:
                 outcome.failed["(the run)"] = str(error)
                 outcome.exit_code = 1

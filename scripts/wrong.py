@@ -48,7 +48,7 @@ class WrongSolution:
                 f"{self.id}: its text occurs {sources[self.file].count(self.find)} times in {self.file}"
             )
         sources[self.file] = sources[self.file].replace(self.find, self.replace)
-        return Run(self.id, sources, [str(self.day.test_file)], ["--task", str(self.task), "-x"])
+        return Run(self.id, sources, [str(self.day.test_file)], ["--task", str(self.task), "-x", "--tb=line"])
 
 
 def load_bank(days: tuple[Day, ...]) -> list[WrongSolution]:
@@ -95,8 +95,11 @@ def main(week: Week = None, day: DayNumber = None) -> None:
 
 
 def is_caught(outcome: Outcome) -> bool:
-    """Whether a test failed: not the collection, which would catch anything."""
-    return any("::" in name or name == "(the run)" for name in outcome.failed)
+    """Whether a test failed on the solution: not in the collection, and not at a hole."""
+    return any(
+        ("::" in name or name == "(the run)") and "is not written yet" not in message
+        for name, message in outcome.failed.items()
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""Write the starter package, tiny_llm/, from the reference, or check that it is what would be written."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from scripts.course import ROOT
+from scripts.render import render, write
+
+STARTER = ROOT / "tiny_llm"
+
+Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if a file differs.")]
+
+
+def main(check: Check = False) -> None:
+    """Make tiny_llm/ as a learner gets it: for those who change the reference, not for learners.
+
+    Example: pdm run starter --check
+    """
+    sources = render(())
+    if not check:
+        write(sources, STARTER)
+        return
+    present = {path.relative_to(STARTER): path.read_text(encoding="utf-8") for path in STARTER.rglob("*.py")}
+    different = sorted(
+        str(path) for path in sources.keys() | present.keys() if sources.get(path) != present.get(path)
+    )
+    for path in different:
+        print(f"tiny_llm/{path} is not what the reference and course.toml make: run `pdm run starter`")
+    sys.exit(1 if different else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

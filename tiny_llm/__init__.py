@@ -1,0 +1,67 @@
+"""An LLM serving engine on MLX, from a matrix product to batches of requests prefilled in chunks."""
+
+from .attention import (
+    SimpleMultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
+from .basics import linear, silu, softmax
+from .batch import BatchGenerator, batch_generate
+from .chunk_policy import AdaptiveChunker, PriorityScheduler, select_optimal_chunk_size
+from .chunked_prefill import (
+    chunked_attention_mask,
+    chunked_prefill_schedule,
+    num_prefill_steps,
+    repaired_prefill_schedule,
+)
+from .config import ModelConfig
+from .embedding import Embedding
+from .generate import simple_generate, simple_generate_with_kv_cache
+from .kv_cache import BatchingKvCache, TinyKvCache, TinyKvFullCache
+from .layer_norm import RMSNorm
+from .loader import load
+from .mlp import Qwen3MLP
+from .positional_encoding import RoPE
+from .prefill_metrics import ChunkedPrefillMetrics
+from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
+from .request import GenerationResult, Request
+from .sampler import SamplingParams, make_sampler
+
+__all__ = [
+    "AdaptiveChunker",
+    "BatchGenerator",
+    "BatchingKvCache",
+    "ChunkedPrefillMetrics",
+    "Embedding",
+    "GenerationResult",
+    "ModelConfig",
+    "PriorityScheduler",
+    "Qwen3MLP",
+    "Qwen3Model",
+    "Qwen3MultiHeadAttention",
+    "Qwen3TransformerBlock",
+    "RMSNorm",
+    "Request",
+    "RoPE",
+    "SamplingParams",
+    "SimpleMultiHeadAttention",
+    "TinyKvCache",
+    "TinyKvFullCache",
+    "batch_generate",
+    "causal_mask",
+    "chunked_attention_mask",
+    "chunked_prefill_schedule",
+    "linear",
+    "load",
+    "make_sampler",
+    "num_prefill_steps",
+    "repaired_prefill_schedule",
+    "scaled_dot_product_attention_grouped",
+    "scaled_dot_product_attention_simple",
+    "select_optimal_chunk_size",
+    "silu",
+    "simple_generate",
+    "simple_generate_with_kv_cache",
+    "softmax",
+]

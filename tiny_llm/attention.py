@@ -1,0 +1,117 @@
+"""Scaled dot-product attention, from its formula. Source: arXiv:1706.03762, section 3.2."""
+
+from typing import Literal, Protocol
+
+import mlx.core as mx
+
+Mask = mx.array | Literal["causal"] | None
+"""Added to the scores: 0 where a query may look, -inf where it may not; or the word "causal"; or nothing."""
+
+
+class Attention(Protocol):
+    """What the model asks of an attention function; later days bring faster ones."""
+
+    def __call__(
+        self, query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
+    ) -> mx.array: ...
+
+
+def scaled_dot_product_attention_simple(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: mx.array | None = None,
+) -> mx.array:
+    """Each query's average of the values, weighted by softmax of its products with the keys.
+
+    Args:
+        query: [..., L, D]
+        key: [..., S, D]
+        value: [..., S, D]
+        scale: factor of the scores, 1 / sqrt(D) unless given.
+        mask: broadcast to [..., L, S] and added to the scaled scores.
+
+    Returns:
+        [..., L, D]
+    """
+    raise NotImplementedError("week 1 day 1 task 2: scaled_dot_product_attention_simple is not written yet")
+
+
+def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> mx.array:
+    """Additive mask that lets each query see itself and every earlier key.
+
+    The L queries are the last L of the S positions, so a chunk of a longer prompt
+    sees all that was cached before it.
+
+    Args:
+        L: number of queries, at most S.
+        S: number of keys, cached ones included.
+        dtype: type of the mask.
+
+    Returns:
+        [L, S], 0 where query i may see key j (j <= i + S - L), -inf elsewhere.
+
+    Raises:
+        ValueError: L is larger than S.
+    """
+    raise NotImplementedError("week 1 day 3 task 1: causal_mask is not written yet")
+
+
+def scaled_dot_product_attention_grouped(
+    query: mx.array,
+    key: mx.array,
+    value: mx.array,
+    scale: float | None = None,
+    mask: Mask = None,
+) -> mx.array:
+    """Attention in which H_q / H neighbouring query heads share one key and value head.
+
+    The keys and values are broadcast over their group and never copied. Source: arXiv:2305.13245.
+
+    Args:
+        query: [..., H_q, L, D]
+        key: [..., H, S, D], H a divisor of H_q.
+        value: [..., H, S, D]
+        scale: factor of the scores, 1 / sqrt(D) unless given.
+        mask: broadcast to [..., H_q, L, S] and added; or "causal".
+
+    Returns:
+        [..., H_q, L, D]
+
+    Raises:
+        ValueError: H_q is not a multiple of H.
+    """
+    raise NotImplementedError("week 1 day 3 task 2: scaled_dot_product_attention_grouped is not written yet")
+
+
+class SimpleMultiHeadAttention:
+    """Attention of `num_heads` heads side by side, each on its own slice of the projections.
+
+    Args:
+        hidden_size: E, the width of the input; a multiple of num_heads.
+        num_heads: H; each head has D = E / H dimensions.
+        wq, wk, wv: [H x D, E]
+        wo: [E, H x D]
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, wq: mx.array, wk: mx.array, wv: mx.array, wo: mx.array
+    ) -> None:
+        raise NotImplementedError("week 1 day 1 task 3: SimpleMultiHeadAttention.__init__ is not written yet")
+
+    def __call__(
+        self, query: mx.array, key: mx.array, value: mx.array, mask: mx.array | None = None
+    ) -> mx.array:
+        """Project, attend head by head, join the heads, project back.
+
+        Args:
+            query: [B, L, E]
+            key: [B, S, E]
+            value: [B, S, E]
+            mask: broadcast to [B, H, L, S]
+
+        Returns:
+            [B, L, E]
+        """
+        raise NotImplementedError("week 1 day 1 task 3: SimpleMultiHeadAttention.__call__ is not written yet")

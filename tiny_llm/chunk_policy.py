@@ -1,0 +1,104 @@
+"""How large the next chunk is, and whose it is."""
+
+from typing import Literal
+
+QWEN3_0_6B_KV_BYTES_PER_TOKEN = 28 * 8 * 128 * 2 * 2
+"""Layers x KV heads x head dimension x (key, value) x 2 bytes."""
+
+PriorityClass = Literal["interactive", "batch"]
+
+
+def select_optimal_chunk_size(
+    sequence_length: int,
+    available_memory: int,
+    active_decode_requests: int,
+    batch_size: int = 5,
+    bytes_per_token: int = QWEN3_0_6B_KV_BYTES_PER_TOKEN,
+) -> int:
+    """A chunk size by rule of thumb: 64 when most slots decode, 256 for a long prompt, else 128.
+
+    Most means more than four of five, long means over 2048 tokens. A chunk is never longer than the
+    prompt, nor than the memory has room for.
+
+    Args:
+        sequence_length: tokens of the prompt still to prefill.
+        available_memory: bytes free for keys and values.
+        active_decode_requests: requests that wait for each chunk to end.
+        batch_size: number of slots.
+        bytes_per_token: keys and values of one token, over all layers.
+
+    Raises:
+        ValueError: an argument is out of range, or the memory does not hold one token.
+    """
+    raise NotImplementedError("week 2 day 7 task 4: select_optimal_chunk_size is not written yet")
+
+
+class AdaptiveChunker:
+    """Chooses each chunk so that those who decode wait about as long as they were promised.
+
+    Chunk times are measured; a chunk then takes as many tokens as fit in the target. Decodes that run
+    beside it need time in the same step, so a full batch halves the chunk.
+
+    Args:
+        decode_latency_target: seconds a chunk may delay the next token.
+        min_chunk_size, max_chunk_size: bounds of the answer.
+        initial_chunk_size: the answer before anything was measured.
+        window: number of chunks that the measurement looks back.
+    """
+
+    def __init__(
+        self,
+        decode_latency_target: float = 0.05,
+        min_chunk_size: int = 16,
+        max_chunk_size: int = 512,
+        initial_chunk_size: int = 128,
+        window: int = 8,
+    ) -> None:
+        raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.__init__ is not written yet")
+
+    def record(self, chunk_size: int, seconds: float) -> None:
+        """Note how long a chunk of so many tokens took.
+
+        Raises:
+            ValueError: the chunk has no token, or took no positive time.
+        """
+        raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.record is not written yet")
+
+    def chunk_size(self, num_active_decodes: int, batch_size: int) -> int:
+        """Tokens of the next chunk.
+
+        Args:
+            num_active_decodes: requests that decode now. With none nobody waits, so a measured chunker
+                answers the largest; one that measured nothing yet answers its initial size.
+            batch_size: number of slots.
+
+        Raises:
+            ValueError: batch_size is not positive, or num_active_decodes is negative.
+        """
+        raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.chunk_size is not written yet")
+
+
+class PriorityScheduler:
+    """Interactive requests before batch ones, first come first served within a class, and none starves.
+
+    A batch request that waits is passed over at most `max_passed_over` times in a row. So one with p batch
+    requests before it is taken within (p + 1) x (max_passed_over + 1) turns, whatever else arrives.
+    """
+
+    def __init__(self, max_passed_over: int = 4) -> None:
+        raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.__init__ is not written yet")
+
+    def __len__(self) -> int:
+        raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.__len__ is not written yet")
+
+    def add(self, request_id: int, priority: PriorityClass = "interactive") -> None:
+        """Queue a request at the end of its class.
+
+        Raises:
+            ValueError: there is no such class.
+        """
+        raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.add is not written yet")
+
+    def next(self) -> int | None:
+        """Take the request whose turn it is; None when nobody waits."""
+        raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.next is not written yet")

@@ -1,0 +1,63 @@
+"""What a run with chunked prefill cost, and what its users felt."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class ChunkedPrefillMetrics:
+    """What a run cost and what its users felt. It has no clock: times in seconds come from the caller."""
+
+    smoothing: float = 0.2
+    num_chunks: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    average_chunk_seconds: float | None = None
+    _arrivals: dict[int, float] = field(default_factory=dict)
+    _tokens_at: dict[int, list[float]] = field(default_factory=dict)
+
+    def record_arrival(self, request_id: int, now: float) -> None:
+        """A request was submitted."""
+        raise NotImplementedError(
+            "week 2 day 7 task 5: ChunkedPrefillMetrics.record_arrival is not written yet"
+        )
+
+    def record_chunk(self, num_tokens: int, seconds: float) -> None:
+        """A chunk was computed; its time enters an exponential moving average."""
+        raise NotImplementedError(
+            "week 2 day 7 task 5: ChunkedPrefillMetrics.record_chunk is not written yet"
+        )
+
+    def record_token(self, request_id: int, now: float) -> None:
+        """A token reached its user: the first comes from the prefill, the others from decodes.
+
+        Raises:
+            ValueError: the arrival of this request was not recorded.
+        """
+        raise NotImplementedError(
+            "week 2 day 7 task 5: ChunkedPrefillMetrics.record_token is not written yet"
+        )
+
+    @property
+    def prefill_to_decode_ratio(self) -> float | None:
+        """Prompt tokens computed for each token decoded; None before the first decode."""
+        raise NotImplementedError(
+            "week 2 day 7 task 5: ChunkedPrefillMetrics.prefill_to_decode_ratio is not written yet"
+        )
+
+    def ttft(self, request_id: int) -> float | None:
+        """Time to first token: from arrival, waiting included. None while there is none."""
+        raise NotImplementedError("week 2 day 7 task 5: ChunkedPrefillMetrics.ttft is not written yet")
+
+    def gaps(self, request_id: int | None = None) -> list[float]:
+        """Every gap between neighbouring tokens (ITL), of one request or of all."""
+        raise NotImplementedError("week 2 day 7 task 5: ChunkedPrefillMetrics.gaps is not written yet")
+
+    def gap_percentile(self, percent: float, request_id: int | None = None) -> float | None:
+        """The gap that so many percent of all gaps do not exceed, interpolated; None without gaps.
+
+        Raises:
+            ValueError: percent is not between 0 and 100.
+        """
+        raise NotImplementedError(
+            "week 2 day 7 task 5: ChunkedPrefillMetrics.gap_percentile is not written yet"
+        )

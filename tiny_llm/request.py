@@ -1,0 +1,145 @@
+"""One request: its prompt, its cache, what it has generated and why it ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .generate import Tokenizer, encode_prompt
+from .kv_cache import TinyKvFullCache
+from .qwen3 import Qwen3Model
+from .sampler import Sampler, make_sampler
+
+NO_BOUND = 2**63
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """What became of one request.
+
+    `token_ids` are those generated, without the end-of-text id; `finish_reason` is "stop" after an
+    end-of-text id or a stop string, "length" where a bound ended it.
+    """
+
+    prompt_idx: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+
+
+class Request:
+    """One prompt on its way: prefilled chunk by chunk, then decoded token by token.
+
+    `offset` is the number of its tokens whose keys and values are computed. `next_token` is the token
+    sampled last, whose keys and values are not.
+
+    Args:
+        model: computes chunks, and makes the cache.
+        tokenizer: encodes the prompt, decodes the answer and names the end-of-text ids.
+        prompt: text, or token ids.
+        prefill_max_step: most tokens of a chunk.
+        prompt_idx: the caller's number for it.
+        max_seq_len: most tokens of prompt and answer together.
+        sampler: log-probabilities [1, V] -> [1]; greedy unless given. Of its own, if it is seeded.
+        max_tokens: most tokens of the answer.
+        stop: strings that end the answer.
+
+    Raises:
+        ValueError: the prompt is empty or longer than max_seq_len, or prefill_max_step is not positive.
+    """
+
+    def __init__(
+        self,
+        model: Qwen3Model,
+        tokenizer: Tokenizer,
+        prompt: str | Sequence[int],
+        prefill_max_step: int = 128,
+        prompt_idx: int = 0,
+        max_seq_len: int | None = None,
+        sampler: Sampler | None = None,
+        max_tokens: int | None = None,
+        stop: tuple[str, ...] = (),
+    ) -> None:
+        if prefill_max_step < 1:
+            raise ValueError(f"prefill_max_step must be at least 1, got {prefill_max_step}")
+        self.prompt_ids = encode_prompt(tokenizer, prompt)
+        if max_seq_len is not None and len(self.prompt_ids) > max_seq_len:
+            raise ValueError(
+                f"prompt {prompt_idx} has {len(self.prompt_ids)} tokens and max_seq_len is {max_seq_len}: "
+                "shorten the prompt or raise max_seq_len"
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.prefill_max_step = prefill_max_step
+        self.prompt_idx = prompt_idx
+        self.sampler = sampler or make_sampler(0)
+        self.stop = stop
+        self.cache: list[TinyKvFullCache] = model.create_kv_cache()
+        self.offset = 0
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self._max_new_tokens = min(
+            max_tokens if max_tokens is not None else NO_BOUND,
+            max_seq_len - len(self.prompt_ids) if max_seq_len is not None else NO_BOUND,
+        )
+
+    @property
+    def is_prefill_done(self) -> bool:
+        return self.offset >= len(self.prompt_ids)
+
+    @property
+    def is_done(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def next_token(self) -> int:
+        """The token to feed next. ValueError while there is none."""
+        if not self.token_ids or self.is_done:
+            raise ValueError(f"request {self.prompt_idx} has no token to decode: {self._stage()}")
+        return self.token_ids[-1]
+
+    def try_prefill(self) -> int:
+        """Compute the next chunk of the prompt; the last one yields the first token.
+
+        Logits are read only there: earlier chunks are computed for their keys and values. The chunk is
+        evaluated before returning, so no lazy graph is carried to the next. After an error the cache is
+        released and the prefill starts from the beginning.
+
+        Returns:
+            The number of tokens computed, at most `prefill_max_step`.
+
+        Raises:
+            ValueError: the prefill is complete.
+        """
+        raise NotImplementedError("week 2 day 7 task 2: Request.try_prefill is not written yet")
+
+    def decode_done(self, token: int) -> None:
+        """Record that `next_token` was computed and `token` sampled after it.
+
+        Raises:
+            ValueError: there was no token to decode.
+        """
+        raise NotImplementedError("week 2 day 6 task 3: Request.decode_done is not written yet")
+
+    def text(self) -> str:
+        """The answer so far, up to a stop string."""
+        raise NotImplementedError("week 2 day 6 task 3: Request.text is not written yet")
+
+    def result(self) -> GenerationResult:
+        """What came of a request that is done."""
+        if self.finish_reason is None:
+            raise ValueError(f"request {self.prompt_idx} is not done: {self._stage()}")
+        return GenerationResult(self.prompt_idx, self.text(), tuple(self.token_ids), self.finish_reason)
+
+    def release(self) -> None:
+        """Give the memory of the cache back."""
+        for layer in self.cache:
+            layer.release()
+
+    def _stage(self) -> str:
+        if self.is_done:
+            return f"it is done ({self.finish_reason})"
+        if self.is_prefill_done:
+            return "it is decoding"
+        return f"{self.offset} of {len(self.prompt_ids)} prompt tokens are computed"
