@@ -57,6 +57,15 @@ class RoPE:
         """
         raise NotImplementedError("week 1 day 2 task 2: RoPE.__call__ is not written yet")
 
+    @staticmethod
+    def first_positions(offset: int | slice | list[int] | None, B: int, L: int) -> list[int]:
+        """The first position of each of the B rows, or a single one that all rows share.
+
+        Raises:
+            ValueError: a list has not one offset a row, or a slice does not name L positions.
+        """
+        raise NotImplementedError("week 1 day 2 task 3: RoPE.first_positions is not written yet")
+
 
 def rope_frequencies(dims: int, base: float) -> mx.array:
     """Radians a position for each pair, from 1 down to nearly 1 / base: [dims / 2]."""

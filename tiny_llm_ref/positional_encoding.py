@@ -68,7 +68,7 @@ class RoPE:
         B, L, _, D = x.shape
         if self.dims != D:
             raise ValueError(f"this RoPE rotates {self.dims} dimensions, x has {D}")
-        first = self._first_positions(offset, B, L)
+        first = self.first_positions(offset, B, L)
         if min(first) < 0 or max(first) + L > self.seq_len:
             raise ValueError(
                 f"positions {min(first)} to {max(first) + L - 1} are outside the {self.seq_len} of this RoPE"
@@ -79,8 +79,12 @@ class RoPE:
         return self._rotate(x.astype(mx.float32), cos, sin).astype(x.dtype)
 
     @staticmethod
-    def _first_positions(offset: int | slice | list[int] | None, B: int, L: int) -> list[int]:
-        """The first position of every row, or a single one that all rows share."""
+    def first_positions(offset: int | slice | list[int] | None, B: int, L: int) -> list[int]:
+        """The first position of each of the B rows, or a single one that all rows share.
+
+        Raises:
+            ValueError: a list has not one offset a row, or a slice does not name L positions.
+        """
         if offset is None:
             return [0]
         if isinstance(offset, slice):

@@ -63,7 +63,7 @@ def make_sampler(
     _check_ranges(temp, top_p, top_k, min_p, seed)
     if temp == 0:
         return lambda logprobs: mx.argmax(logprobs, axis=-1)
-    keys = _random_keys(seed)
+    keys = random_keys(seed)
 
     def sample(logprobs: mx.array) -> mx.array:
         kept = keep_likely(logprobs, top_p, top_k, min_p)
@@ -108,7 +108,7 @@ def _check_ranges(temp: float, top_p: float, top_k: int | None, min_p: float, se
         raise ValueError(f"seed must be a non-negative integer below 2**64, got {seed}")
 
 
-def _random_keys(seed: int | None) -> Iterator[mx.array | None]:
+def random_keys(seed: int | None) -> Iterator[mx.array | None]:
     """A key a draw; without a seed None, which stands for MLX's own state."""
     if seed is None:
         yield from itertools.repeat(None)
