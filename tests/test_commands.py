@@ -10,7 +10,24 @@ import pytest
 from scripts.course import ROOT
 from scripts.test import select_tests
 
-COMMANDS = ["demo", "generate", "get_model", "test", "schedules", "compare_mlx_lm"]
+COMMANDS = [
+    "catch_up",
+    "compare_mlx_lm",
+    "demo",
+    "doctor",
+    "generate",
+    "get_model",
+    "hint",
+    "mutants",
+    "progress",
+    "reset",
+    "schedules",
+    "starter",
+    "states",
+    "test",
+    "watch",
+    "wrong",
+]
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
