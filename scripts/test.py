@@ -14,6 +14,9 @@ Week = Annotated[int | None, typer.Option(help="Only this week.")]
 Day = Annotated[int | None, typer.Option(help="Only this day of the week.")]
 TaskNumber = Annotated[int | None, typer.Option(help="Only this task of the day.")]
 Ref = Annotated[bool, typer.Option("--ref", help="Test tiny_llm_ref, the finished solution.")]
+ShowAll = Annotated[
+    bool, typer.Option("--all", help="Show every failure, not only the first unsolved task's.")
+]
 PytestArgs = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- PYTEST OPTIONS]", help="Passed on to pytest, such as: -- -k words"),
@@ -25,6 +28,7 @@ def main(
     day: Day = None,
     task: TaskNumber = None,
     ref: Ref = False,
+    show_all: ShowAll = False,
     pytest_args: PytestArgs = None,
 ) -> None:
     """Run tests. The exit code is pytest's own.
@@ -34,8 +38,8 @@ def main(
     with usage_errors():
         selection = select_tests(week, day, task)
         choose_package(ref)
-    ref_option = ["--ref"] if ref else []
-    sys.exit(pytest.main([*selection, *ref_option, *(pytest_args or [])]))
+    options = [*(["--ref"] if ref else []), *(["--all"] if show_all else [])]
+    sys.exit(pytest.main([*selection, *options, *(pytest_args or [])]))
 
 
 def select_tests(week: int | None, day: int | None, task: int | None) -> list[str]:

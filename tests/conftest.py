@@ -5,6 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
+from reporting import FailureReporter
 from scripts.packages import choose_package
 
 os.environ["MLX_ENABLE_TF32"] = "0"  # where MLX would multiply float32 in fewer bits
@@ -15,6 +16,9 @@ settings.load_profile("course")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ref", action="store_true", help="test tiny_llm_ref, the reference")
     parser.addoption("--task", type=int, help="only the tests of this task of a day")
+    parser.addoption(
+        "--all", action="store_true", help="show every failure, not only the first unsolved task's"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
         choose_package(reference=config.getoption("--ref"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+    if config.option.tbstyle == "auto":
+        config.pluginmanager.register(FailureReporter(shows_all=config.getoption("--all")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,6 +18,7 @@ COMMANDS = [
     "generate",
     "get_model",
     "hint",
+    "messages",
     "mutants",
     "progress",
     "reset",

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from check import check_close, check_equal, check_value_error, normal
-from oracles import LOW_PRECISION, attention, causal_mask, exact, softmax
+from oracles import (
+    LOW_PRECISION,
+    Mistakes,
+    attention,
+    attention_mistakes,
+    causal_mask,
+    exact,
+    linear_mistakes,
+    softmax,
+    softmax_mistakes,
+)
 from tiny_llm import SimpleMultiHeadAttention, linear, scaled_dot_product_attention_simple
 from tiny_llm import softmax as tiny_softmax
 
@@ -16,7 +26,10 @@ from tiny_llm import softmax as tiny_softmax
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
 def test_task_1_softmax_along_every_axis(axis: int) -> None:
     x = 3 * normal(5, 5, 5, seed=1)  # a cube, so that the wrong axis is no mere error of shapes
-    check_close(tiny_softmax(x, axis), softmax(exact(x), axis), f"softmax along axis {axis}")
+    mistakes = softmax_mistakes(exact(x), axis)
+    check_close(
+        tiny_softmax(x, axis), softmax(exact(x), axis), f"softmax along axis {axis}", mistakes=mistakes
+    )
 
 
 def test_task_1_softmax_of_one_axis() -> None:
@@ -77,13 +90,19 @@ def test_task_1_linear_takes_any_leading_axes(shape: tuple[int, ...]) -> None:
 
 def test_task_1_linear_weight_has_one_row_an_output() -> None:
     x, w = normal(3, 5, seed=12), normal(5, 5, seed=13)
-    check_close(linear(x, w), exact(x) @ exact(w).T, "linear with a square weight")
+    mistakes = linear_mistakes(exact(x), exact(w))
+    check_close(linear(x, w), exact(x) @ exact(w).T, "linear with a square weight", mistakes=mistakes)
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 7)])
 def test_task_1_linear_adds_the_bias(shape: tuple[int, ...]) -> None:
     x, w, bias = normal(*shape, seed=14), normal(11, 7, seed=15), normal(11, seed=16)
-    check_close(linear(x, w, bias), exact(x) @ exact(w).T + exact(bias), "linear with bias")
+    check_close(
+        linear(x, w, bias),
+        exact(x) @ exact(w).T + exact(bias),
+        "linear with bias",
+        mistakes=linear_mistakes(exact(x), exact(w), exact(bias)),
+    )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
@@ -116,7 +135,8 @@ def qkv(
 def test_task_2_attention_follows_the_formula(leading: tuple[int, ...]) -> None:
     query, key, value = qkv(*leading)
     expected = attention(exact(query), exact(key), exact(value))
-    check_close(scaled_dot_product_attention_simple(query, key, value), expected, "attention")
+    actual = scaled_dot_product_attention_simple(query, key, value)
+    check_close(actual, expected, "attention", mistakes=attention_mistakes(*map(exact, (query, key, value))))
 
 
 def test_task_2_attention_equals_mlx() -> None:
@@ -131,16 +151,18 @@ def test_task_2_attention_equals_mlx() -> None:
 def test_task_2_attention_of_every_length(L: int, S: int, D: int) -> None:
     query, key, value = qkv(2, 3, L=L, S=S, D=D)
     expected = attention(exact(query), exact(key), exact(value))
-    check_close(scaled_dot_product_attention_simple(query, key, value), expected, f"attention {L=} {S=} {D=}")
+    actual = scaled_dot_product_attention_simple(query, key, value)
+    mistakes = attention_mistakes(*map(exact, (query, key, value)))
+    check_close(actual, expected, f"attention {L=} {S=} {D=}", mistakes=mistakes)
 
 
 @pytest.mark.parametrize("scale", [0.3, 2.0, 0.0])
 def test_task_2_a_given_scale_replaces_the_default(scale: float) -> None:
     query, key, value = qkv(2, 3)
     expected = attention(exact(query), exact(key), exact(value), scale)
-    check_close(
-        scaled_dot_product_attention_simple(query, key, value, scale), expected, f"attention {scale=}"
-    )
+    actual = scaled_dot_product_attention_simple(query, key, value, scale)
+    mistakes = attention_mistakes(*map(exact, (query, key, value)), scale)
+    check_close(actual, expected, f"attention {scale=}", mistakes=mistakes)
 
 
 MASK_SHAPES = {
@@ -158,7 +180,8 @@ def test_task_2_mask_is_added_to_the_scaled_scores(shape: tuple[int, ...]) -> No
     mask = 2 * normal(*shape, seed=30)
     expected = attention(exact(query), exact(key), exact(value), mask=exact(mask))
     actual = scaled_dot_product_attention_simple(query, key, value, mask=mask)
-    check_close(actual, expected, f"attention with a mask {shape}")
+    mistakes = attention_mistakes(*map(exact, (query, key, value)), mask=exact(mask))
+    check_close(actual, expected, f"attention with a mask {shape}", mistakes=mistakes)
 
 
 def test_task_2_mask_is_added_after_a_given_scale() -> None:
@@ -166,7 +189,8 @@ def test_task_2_mask_is_added_after_a_given_scale() -> None:
     mask = normal(L, S, seed=31)
     expected = attention(exact(query), exact(key), exact(value), 0.1, exact(mask))
     actual = scaled_dot_product_attention_simple(query, key, value, scale=0.1, mask=mask)
-    check_close(actual, expected, "attention with a mask and a scale")
+    mistakes = attention_mistakes(*map(exact, (query, key, value)), 0.1, exact(mask))
+    check_close(actual, expected, "attention with a mask and a scale", mistakes=mistakes)
 
 
 def test_task_2_masked_keys_are_not_seen() -> None:
@@ -174,7 +198,8 @@ def test_task_2_masked_keys_are_not_seen() -> None:
     mask = causal_mask(L, S)
     expected = attention(exact(query), exact(key), exact(value), mask=mask)
     actual = scaled_dot_product_attention_simple(query, key, value, mask=mx.array(mask, mx.float32))
-    check_close(actual, expected, "attention with a mask of 0 and -inf")
+    mistakes = attention_mistakes(*map(exact, (query, key, value)), mask=mask)
+    check_close(actual, expected, "attention with a mask of 0 and -inf", mistakes=mistakes)
 
 
 def test_task_2_what_a_masked_key_holds_does_not_matter() -> None:
@@ -235,10 +260,42 @@ def heads_one_by_one(
     return np.concatenate(heads, axis=-1) @ wo.T
 
 
+def head_mistakes(
+    matrices: list[mx.array], xs: list[mx.array], num_heads: int, mask: np.ndarray | float = 0.0
+) -> Mistakes:
+    wq, wk, wv, wo = matrices
+    query, key, value = xs
+    every_hth = mx.array(np.arange(E).reshape(-1, num_heads).T.reshape(-1))
+    return {
+        "many heads without the mask": lambda: heads_one_by_one(matrices, xs, num_heads),
+        "many heads that each own every H-th dimension, not D neighbours": lambda: heads_one_by_one(
+            [wq[every_hth], wk[every_hth], wv[every_hth], wo], xs, num_heads, mask
+        ),
+        "one head over the whole width": lambda: heads_one_by_one(matrices, xs, 1, mask),
+        "many heads with the values projected by wk": lambda: heads_one_by_one(
+            [wq, wk, wk, wo], xs, num_heads, mask
+        ),
+        "many heads with the values taken from the key input": lambda: heads_one_by_one(
+            matrices, [query, key, key], num_heads, mask
+        ),
+        "many heads with the keys taken from the query input": lambda: heads_one_by_one(
+            matrices, [query, query, value], num_heads, mask
+        ),
+        "many heads without the output projection": lambda: heads_one_by_one(
+            [wq, wk, wv, mx.eye(E)], xs, num_heads, mask
+        ),
+        "many heads with wo not transposed": lambda: heads_one_by_one(
+            [wq, wk, wv, wo.T], xs, num_heads, mask
+        ),
+    }
+
+
 @pytest.mark.parametrize(("L", "S"), [(7, 7), (7, 11), (1, 11), (1, 1)])
 def test_task_3_heads_attend_on_their_own_slice(L: int, S: int) -> None:
     actual = SimpleMultiHeadAttention(E, HEADS, *weights())(*inputs(L, S))
-    check_close(actual, heads_one_by_one(weights(), inputs(L, S), HEADS), f"many heads {L=} {S=}")
+    expected = heads_one_by_one(weights(), inputs(L, S), HEADS)
+    mistakes = head_mistakes(weights(), inputs(L, S), HEADS)
+    check_close(actual, expected, f"many heads {L=} {S=}", mistakes=mistakes)
 
 
 @pytest.mark.parametrize("num_heads", [1, 5, 15])
@@ -268,7 +325,8 @@ def test_task_3_mask_is_passed_on(shape: tuple[int, ...]) -> None:
     mask = 2 * normal(*shape, seed=60)
     actual = SimpleMultiHeadAttention(E, HEADS, *weights())(*inputs(), mask=mask)
     expected = heads_one_by_one(weights(), inputs(), HEADS, exact(mask))
-    check_close(actual, expected, f"many heads with a mask {shape}")
+    mistakes = head_mistakes(weights(), inputs(), HEADS, exact(mask))
+    check_close(actual, expected, f"many heads with a mask {shape}", mistakes=mistakes)
 
 
 def test_task_3_a_masked_key_is_not_seen() -> None:

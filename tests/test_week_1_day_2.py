@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.models.rope_utils import initialize_rope
 
 from check import check_close, check_equal, check_value_error, normal
-from oracles import LOW_PRECISION, Array, exact, rotate
+from oracles import LOW_PRECISION, Array, Mistakes, exact, rotate, rotation_mistakes
 from oracles import rope_frequencies as exact_frequencies
 from tiny_llm import RoPE
 from tiny_llm.positional_encoding import LinearScaling, Llama3Scaling, YarnScaling, rope_frequencies
@@ -19,9 +19,26 @@ PAIRINGS = pytest.mark.parametrize("traditional", [False, True], ids=["halves", 
 # --- task 1 ------------------------------------------------------------------------------------------------
 
 
-def check_frequencies(actual: mx.array, expected: Array, what: str) -> None:
+def check_frequencies(actual: mx.array, expected: Array, what: str, mistakes: Mistakes | None = None) -> None:
     """Compare by ratio, since the slowest pair is a million times slower than the fastest."""
-    check_close(mx.log(actual), np.log(expected), f"logarithm of {what}")
+    check_close(mx.log(actual), np.log(expected), f"logarithm of {what}", mistakes=mistakes)
+
+
+def frequency_mistakes(dims: int, base: float) -> Mistakes:
+    """Logarithms of what other exponents and bases give."""
+    right = np.log(exact_frequencies(dims, base))
+    pairs = np.arange(dims // 2)
+    return {
+        "that of base ** (-i / D): the exponent is -2 i / D": lambda: right / 2,
+        "that of base ** (-2 i / (D / 2)): 2 i is divided by D": lambda: right * 2,
+        "that of base ** (2 i / D): the exponent is negative": lambda: -right,
+        "that of pairs that count from 1": lambda: -np.log(base) * 2 * (pairs + 1) / dims,
+        "that of frequencies that reach 1 / base at the last pair": lambda: (
+            -np.log(base) * 2 * pairs / max(dims - 2, 1)
+        ),
+        "that of base 10000": lambda: np.log(exact_frequencies(dims, 10000.0)),
+        "that of turns a position: a frequency is in radians": lambda: right - np.log(2 * np.pi),
+    }
 
 
 @pytest.mark.parametrize(
@@ -31,7 +48,10 @@ def test_task_1_frequencies_fall_geometrically(dims: int, base: float) -> None:
     actual = rope_frequencies(dims, base)
     check_equal(actual.shape, (dims // 2,), "shape of the frequencies: one a pair")
     check_frequencies(
-        actual, exact_frequencies(dims, base), f"the frequencies of {dims} dims and base {base}"
+        actual,
+        exact_frequencies(dims, base),
+        f"the frequencies of {dims} dims and base {base}",
+        frequency_mistakes(dims, base),
     )
 
 
@@ -58,11 +78,20 @@ def expected_rotation(x: mx.array, positions: Any, traditional: bool, base: floa
     return rotate(exact(x), np.asarray(positions), exact_frequencies(x.shape[-1], base), traditional)
 
 
+def rotated_wrongly(x: mx.array, positions: Any, traditional: bool) -> Mistakes:
+    frequencies = exact_frequencies(x.shape[-1], BASE)
+    return {
+        **rotation_mistakes(exact(x), positions, frequencies, traditional),
+        "x rotated with base 10000": lambda: expected_rotation(x, positions, traditional, 10000.0),
+    }
+
+
 @PAIRINGS
 def test_task_2_each_pair_turns_by_its_angle(traditional: bool) -> None:
     x = normal(B, L, H, D, seed=1)
     actual = RoPE(D, SEQ_LEN, BASE, traditional)(x)
-    check_close(actual, expected_rotation(x, range(L), traditional), "rotated x")
+    expected = expected_rotation(x, range(L), traditional)
+    check_close(actual, expected, "rotated x", mistakes=rotated_wrongly(x, range(L), traditional))
 
 
 @PAIRINGS
@@ -172,6 +201,11 @@ def rotate_four(
     return RoPE(D, SEQ_LEN, BASE, traditional)(normal(batch_size, FOUR, H, D, seed=20), offset)
 
 
+def four_wrongly(first: list[int], batch_size: int, traditional: bool = False) -> Mistakes:
+    positions = np.array(first)[:, None] + np.arange(FOUR)
+    return rotated_wrongly(normal(batch_size, FOUR, H, D, seed=20), positions, traditional)
+
+
 def expected_four(first: list[int], batch_size: int, traditional: bool = False) -> Array:
     positions = np.array(first)[:, None] + np.arange(FOUR)
     return expected_rotation(normal(batch_size, FOUR, H, D, seed=20), positions, traditional)
@@ -181,7 +215,9 @@ def expected_four(first: list[int], batch_size: int, traditional: bool = False) 
 @pytest.mark.parametrize("offset", [0, 1, 17, SEQ_LEN - FOUR])
 def test_task_3_one_offset_for_all_rows(offset: int, traditional: bool) -> None:
     actual = rotate_four(offset, 3, traditional)
-    check_close(actual, expected_four([offset] * 3, 3, traditional), f"x rotated from {offset=}")
+    expected = expected_four([offset] * 3, 3, traditional)
+    mistakes = four_wrongly([offset] * 3, 3, traditional)
+    check_close(actual, expected, f"x rotated from {offset=}", mistakes=mistakes)
 
 
 @PAIRINGS
@@ -189,13 +225,18 @@ def test_task_3_one_offset_for_all_rows(offset: int, traditional: bool) -> None:
 def test_task_3_one_offset_a_row(offsets: list[int], traditional: bool) -> None:
     actual = rotate_four(offsets, len(offsets), traditional)
     expected = expected_four(offsets, len(offsets), traditional)
-    for row in range(len(offsets)):
-        check_close(actual[row], expected[row], f"row {row} of x rotated from {offsets=}")
+    mistakes = four_wrongly(offsets, len(offsets), traditional)
+    check_close(actual, expected, f"x rotated from {offsets=}", mistakes=mistakes)
 
 
 def test_task_3_four_rows_of_four_vectors() -> None:
     offsets = [3, 12, 0, 8]
-    check_close(rotate_four(offsets, 4), expected_four(offsets, 4), f"x rotated from {offsets=}")
+    check_close(
+        rotate_four(offsets, 4),
+        expected_four(offsets, 4),
+        f"x rotated from {offsets=}",
+        mistakes=four_wrongly(offsets, 4),
+    )
 
 
 def test_task_3_every_row_as_if_it_were_alone() -> None:
@@ -209,7 +250,10 @@ def test_task_3_every_row_as_if_it_were_alone() -> None:
 def test_task_3_slice_names_the_positions(first: int) -> None:
     actual = rotate_four(slice(first, first + FOUR), 3)
     check_close(
-        actual, expected_four([first] * 3, 3), f"x rotated at positions {first} to {first + FOUR - 1}"
+        actual,
+        expected_four([first] * 3, 3),
+        f"x rotated at positions {first} to {first + FOUR - 1}",
+        mistakes=four_wrongly([first] * 3, 3),
     )
 
 

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from check import check_close, check_equal, check_value_error, normal
-from oracles import LOW_PRECISION, Array, exact, grouped_attention
+from oracles import (
+    LOW_PRECISION,
+    Array,
+    Mistakes,
+    causal_mask_mistakes,
+    exact,
+    grouped_attention,
+    grouped_attention_mistakes,
+)
 from oracles import causal_mask as exact_mask
 from tiny_llm import causal_mask, scaled_dot_product_attention_grouped
 
@@ -14,12 +22,20 @@ from tiny_llm import causal_mask, scaled_dot_product_attention_grouped
 
 @pytest.mark.parametrize(("L", "S"), [(7, 7), (2, 2), (1, 1), (3, 11), (1, 7), (6, 7), (2, 13)])
 def test_task_1_each_query_sees_itself_and_what_came_before(L: int, S: int) -> None:
-    check_close(causal_mask(L, S), exact_mask(L, S), f"causal mask of {L} queries and {S} keys")
+    check_close(
+        causal_mask(L, S),
+        exact_mask(L, S),
+        f"causal mask of {L} queries and {S} keys",
+        mistakes=causal_mask_mistakes(L, S),
+    )
 
 
 @pytest.mark.parametrize("S", [1, 5, 17])
 def test_task_1_a_single_query_sees_all_keys(S: int) -> None:
-    check_close(causal_mask(1, S), exact_mask(1, S), f"causal mask of one query and {S} keys")
+    mistakes = causal_mask_mistakes(1, S)
+    check_close(
+        causal_mask(1, S), exact_mask(1, S), f"causal mask of one query and {S} keys", mistakes=mistakes
+    )
 
 
 def test_task_1_the_first_query_of_a_prompt_sees_itself_alone() -> None:
@@ -70,6 +86,16 @@ def qkv(
     return query, key, value
 
 
+def attention_mistakes(
+    query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Array | float = 0.0
+) -> Mistakes:
+    return grouped_attention_mistakes(exact(query), exact(key), exact(value), scale, mask)
+
+
+def causal_mistakes(query: mx.array, key: mx.array, value: mx.array, scale: float | None = None) -> Mistakes:
+    return grouped_attention_mistakes(exact(query), exact(key), exact(value), scale, is_causal=True)
+
+
 def expected_attention(
     query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Array | float = 0.0
 ) -> Array:
@@ -81,8 +107,8 @@ def test_task_2_neighbouring_query_heads_share_a_key_head(H_q: int, H: int) -> N
     query, key, value = qkv(B, H_q=H_q, H=H)
     actual = scaled_dot_product_attention_grouped(query, key, value)
     expected = expected_attention(query, key, value)
-    for head in range(H_q):
-        check_close(actual[:, head], expected[:, head], f"query head {head} of {H_q} over {H} key heads")
+    mistakes = attention_mistakes(query, key, value)
+    check_close(actual, expected, f"attention of {H_q} query heads over {H} key heads", mistakes=mistakes)
 
 
 @heads_of_every_kind
@@ -105,9 +131,9 @@ def test_task_2_any_leading_axes(leading: tuple[int, ...]) -> None:
 def test_task_2_causal_mask_by_name(H_q: int, H: int, L: int, S: int) -> None:
     query, key, value = qkv(B, H_q=H_q, H=H, L=L, S=S)
     actual = scaled_dot_product_attention_grouped(query, key, value, mask="causal")
-    check_close(
-        actual, expected_attention(query, key, value, mask=exact_mask(L, S)), f"causal attention {L=} {S=}"
-    )
+    expected = expected_attention(query, key, value, mask=exact_mask(L, S))
+    mistakes = causal_mistakes(query, key, value)
+    check_close(actual, expected, f"causal attention {L=} {S=}", mistakes=mistakes)
 
 
 def test_task_2_causal_attention_equals_mlx() -> None:
@@ -152,6 +178,7 @@ def test_task_2_mask_is_added_to_the_scores(shape: tuple[int, ...]) -> None:
         actual,
         expected_attention(query, key, value, mask=exact(mask)),
         f"grouped attention with a mask {shape}",
+        mistakes=attention_mistakes(query, key, value, mask=exact(mask)),
     )
 
 
@@ -188,7 +215,9 @@ def test_task_2_a_given_scale_replaces_the_default(scale: float, is_causal: bool
     query, key, value = qkv(B)
     mask = exact_mask(L, S) if is_causal else 0.0
     actual = scaled_dot_product_attention_grouped(query, key, value, scale, "causal" if is_causal else None)
-    check_close(actual, expected_attention(query, key, value, scale, mask), f"grouped attention {scale=}")
+    expected = expected_attention(query, key, value, scale, mask)
+    mistakes = attention_mistakes(query, key, value, scale, mask)
+    check_close(actual, expected, f"grouped attention {scale=}", mistakes=mistakes)
 
 
 def test_task_2_grouped_equals_repeated_key_heads() -> None:

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from check import check_close, check_equal, check_value_error, normal
-from oracles import LOW_PRECISION, Array, exact, rms_norm
+from oracles import (
+    LOW_PRECISION,
+    Array,
+    Mistakes,
+    exact,
+    mlp_mistakes,
+    rms_norm,
+    rms_norm_mistakes,
+    silu_mistakes,
+)
 from oracles import silu as exact_silu
 from tiny_llm import Qwen3MLP, RMSNorm, silu
 
@@ -21,15 +30,21 @@ def norm_weight(dim: int, dtype: mx.Dtype = mx.float32) -> mx.array:
     return (1 + 0.3 * normal(dim, seed=1)).astype(dtype)
 
 
+def norm_mistakes(x: mx.array, weight: mx.array, eps: float = EPS) -> Mistakes:
+    return rms_norm_mistakes(exact(x), exact(weight), eps)
+
+
 @pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7), (2, 3, 5, 7), (1, 1, 7)], ids=str)
 def test_task_1_each_vector_is_divided_by_its_root_mean_square(shape: tuple[int, ...]) -> None:
     x, weight = 3 * normal(*shape, seed=2), norm_weight(7)
-    check_close(RMSNorm(7, weight, EPS)(x), rms_norm(exact(x), exact(weight), EPS), "normalized x")
+    expected = rms_norm(exact(x), exact(weight), EPS)
+    check_close(RMSNorm(7, weight, EPS)(x), expected, "normalized x", mistakes=norm_mistakes(x, weight))
 
 
 def test_task_1_the_last_axis_is_normalized() -> None:
     x, weight = normal(5, 5, 5, seed=3), norm_weight(5)
-    check_close(RMSNorm(5, weight, EPS)(x), rms_norm(exact(x), exact(weight), EPS), "normalized cube")
+    expected = rms_norm(exact(x), exact(weight), EPS)
+    check_close(RMSNorm(5, weight, EPS)(x), expected, "normalized cube", mistakes=norm_mistakes(x, weight))
 
 
 def test_task_1_equals_mlx() -> None:
@@ -39,19 +54,24 @@ def test_task_1_equals_mlx() -> None:
 
 def test_task_1_the_mean_is_not_taken_off() -> None:
     x, weight = normal(3, 7, seed=5) + 10, norm_weight(7)
-    check_close(RMSNorm(7, weight, EPS)(x), rms_norm(exact(x), exact(weight), EPS), "normalized x around 10")
+    expected = rms_norm(exact(x), exact(weight), EPS)
+    mistakes = norm_mistakes(x, weight)
+    check_close(RMSNorm(7, weight, EPS)(x), expected, "normalized x around 10", mistakes=mistakes)
 
 
 @pytest.mark.parametrize("eps", [0.5, 1e-2, 1e-6])
 def test_task_1_eps_stands_under_the_root(eps: float) -> None:
     x, weight = 0.1 * normal(3, 7, seed=6), norm_weight(7)
     actual = RMSNorm(7, weight, eps)(x)
-    check_close(actual, rms_norm(exact(x), exact(weight), eps), f"small x normalized with {eps=}")
+    expected = rms_norm(exact(x), exact(weight), eps)
+    mistakes = norm_mistakes(x, weight, eps)
+    check_close(actual, expected, f"small x normalized with {eps=}", mistakes=mistakes)
 
 
 def test_task_1_eps_is_1e_5_unless_given() -> None:
     x, weight = 3e-3 * normal(3, 7, seed=7), norm_weight(7)
-    check_close(RMSNorm(7, weight)(x), rms_norm(exact(x), exact(weight), 1e-5), "small x normalized")
+    expected = rms_norm(exact(x), exact(weight), 1e-5)
+    check_close(RMSNorm(7, weight)(x), expected, "small x normalized", mistakes=norm_mistakes(x, weight))
 
 
 def test_task_1_a_vector_of_zeros_stays_finite() -> None:
@@ -95,7 +115,7 @@ E, HIDDEN = 7, 13
 @pytest.mark.parametrize("shape", [(), (11,), (2, 3, 7)], ids=str)
 def test_task_2_silu_is_x_times_its_sigmoid(shape: tuple[int, ...]) -> None:
     x = 3 * normal(*shape, seed=20)
-    check_close(silu(x), exact_silu(exact(x)), "silu(x)")
+    check_close(silu(x), exact_silu(exact(x)), "silu(x)", mistakes=silu_mistakes(exact(x)))
 
 
 def test_task_2_silu_equals_mlx() -> None:
@@ -129,7 +149,9 @@ def expected_mlp(x: mx.array, weights: list[mx.array]) -> Array:
 @pytest.mark.parametrize("leading", [(2, 3), (1, 1), (5, 1)], ids=str)
 def test_task_2_mlp_is_gated(leading: tuple[int, ...]) -> None:
     x = normal(*leading, E, seed=40)
-    check_close(Qwen3MLP(E, HIDDEN, *mlp_weights())(x), expected_mlp(x, mlp_weights()), "MLP of x")
+    mistakes = mlp_mistakes(exact(x), *map(exact, mlp_weights()))
+    actual = Qwen3MLP(E, HIDDEN, *mlp_weights())(x)
+    check_close(actual, expected_mlp(x, mlp_weights()), "MLP of x", mistakes=mistakes)
 
 
 def test_task_2_mlp_of_square_weights() -> None:

@@ -18,6 +18,7 @@ from checkpoints import BASE_CONFIG, LLAMA3, VARIANTS, Variant, build, save
 from oracles import (
     LOW_PRECISION,
     Array,
+    Mistakes,
     causal_mask,
     exact,
     grouped_attention,
@@ -51,7 +52,11 @@ def test_task_1_each_token_has_its_vector(shape: tuple[int, ...]) -> None:
     weight = normal(V, E, seed=1)
     tokens = mx.random.randint(0, V, shape, key=mx.random.key(2))
     actual = Embedding(V, E, weight)(tokens)
-    check_close(actual, exact(weight)[np.array(tokens)], f"vectors of tokens {shape}")
+    mistakes = {
+        "the vectors of the tokens before: ids count from 0": exact(weight)[np.array(tokens) - 1],
+        "the vectors times the root of the width": exact(weight)[np.array(tokens)] * E**0.5,
+    }
+    check_close(actual, exact(weight)[np.array(tokens)], f"vectors of tokens {shape}", mistakes=mistakes)
 
 
 def test_task_1_first_and_last_token() -> None:
@@ -172,6 +177,20 @@ def expected_self_attention(
     )
 
 
+def self_attention_mistakes(x: mx.array, norms: dict[str, RMSNorm]) -> Mistakes:
+    L = x.shape[1]
+    return {
+        "self-attention without the causal mask": lambda: expected_self_attention(
+            x, range(L), norms, mask=0.0
+        ),
+        "self-attention without the norms of the heads": lambda: expected_self_attention(x, range(L)),
+        "self-attention with the norm of the query for the keys too": lambda: expected_self_attention(
+            x, range(L), dict.fromkeys(norms, norms["q_norm"])
+        ),
+        "self-attention without the rotation": lambda: expected_self_attention(x, [0] * L, norms),
+    }
+
+
 @pytest.fixture(params=["plain heads", "normalized heads"])
 def norms(request: pytest.FixtureRequest) -> dict[str, RMSNorm]:
     return head_norms() if request.param == "normalized heads" else {}
@@ -181,7 +200,8 @@ def norms(request: pytest.FixtureRequest) -> dict[str, RMSNorm]:
 def test_task_2_self_attention(norms: dict[str, RMSNorm], B: int, L: int) -> None:
     x = normal(B, L, E, seed=30)
     expected = expected_self_attention(x, range(L), norms)
-    check_close(make_attention(**norms)(x), expected, "self-attention of x")
+    mistakes = self_attention_mistakes(x, norms)
+    check_close(make_attention(**norms)(x), expected, "self-attention of x", mistakes=mistakes)
 
 
 def test_task_2_one_offset_for_all_rows(norms: dict[str, RMSNorm]) -> None:
@@ -327,7 +347,18 @@ def test_task_3_block_adds_attention_then_mlp_each_normalized_before() -> None:
     x = normal(B, L, E, seed=64)
     actual = Qwen3TransformerBlock(attention, mlp, first, second)(x)
     middle = x + attention.function(first(x))
-    check_close(actual, middle + mlp(second(middle)), "output of the block")
+    attended = attention.function(first(x))
+    mistakes = {
+        "the block without its first residual": attended + mlp(second(attended)),
+        "the block without its second residual": mlp(second(middle)),
+        "the block with the norms swapped": (swapped := x + attention.function(second(x)))
+        + mlp(first(swapped)),
+        "the block with both halves fed by its input": x + attended + mlp(second(x)),
+        "the block whose second residual is its input": x + mlp(second(middle)),
+        "the block with the norms after, not before": (late := x + first(attention.function(x)))
+        + second(mlp(late)),
+    }
+    check_close(actual, middle + mlp(second(middle)), "output of the block", mistakes=mistakes)
 
 
 @pytest.mark.parametrize("offset", [3, [3, 8]], ids=str)
@@ -357,10 +388,21 @@ class FakeModelParts:
         self.model = Qwen3Model(small_config(), self.embedding, self.layers, self.norm, head)
 
     def hidden(self, tokens: mx.array) -> mx.array:
+        return self.norm(self.through(tokens, self.layers))
+
+    def through(self, tokens: mx.array, layers: list[FakeAttention]) -> mx.array:
         x = self.embedding.weight[tokens]
-        for layer in self.layers:
+        for layer in layers:
             x = layer.function(x)
-        return self.norm(x)
+        return x
+
+    def mistakes(self, tokens: mx.array) -> dict[str, mx.array]:
+        head, layers = self.embedding.weight.T, self.layers
+        return {
+            "the logits without the final norm": self.through(tokens, layers) @ head,
+            "the logits with the layers backwards": self.norm(self.through(tokens, layers[::-1])) @ head,
+            "the logits after the first layer alone": self.norm(self.through(tokens, layers[:1])) @ head,
+        }
 
     def logits(self, tokens: mx.array) -> mx.array:
         return self.hidden(tokens) @ self.embedding.weight.T
@@ -373,7 +415,8 @@ TOKENS = mx.random.randint(0, V, (B, L), key=mx.random.key(75))
 def test_task_3_embedding_layers_norm_and_tied_head(B: int, L: int) -> None:
     parts = FakeModelParts()
     tokens = mx.random.randint(0, V, (B, L), key=mx.random.key(76))
-    check_close(parts.model(tokens), parts.logits(tokens), f"logits of tokens {B=} {L=}")
+    mistakes = parts.mistakes(tokens)
+    check_close(parts.model(tokens), parts.logits(tokens), f"logits of tokens {B=} {L=}", mistakes=mistakes)
 
 
 def test_task_3_a_head_of_its_own() -> None:

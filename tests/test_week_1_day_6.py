@@ -73,7 +73,13 @@ def test_task_1_a_beginning_of_text_alone_is_a_prompt() -> None:
 @pytest.mark.parametrize(("B", "L"), [(1, 1), (1, 5), (3, 5), (5, 5)])
 def test_task_1_logprobs_of_the_last_position(B: int, L: int) -> None:
     logits = 3 * normal(B, L, 11, seed=1)
-    check_close(to_logprobs(logits), log_softmax(exact(logits)[:, -1]), "log-probabilities")
+    last = exact(logits)[:, -1]
+    mistakes = {
+        "the log-probabilities of the first position": log_softmax(exact(logits)[:, 0]),
+        "the logits as they are": last,
+        "the probabilities, without a logarithm": np.exp(log_softmax(last)),
+    }
+    check_close(to_logprobs(logits), log_softmax(last), "log-probabilities", mistakes=mistakes)
 
 
 def test_task_1_logprobs_of_large_logits() -> None:
@@ -118,7 +124,17 @@ def text_of(tokens: Sequence[int]) -> str:
 @pytest.mark.parametrize("prompt", ["A", "HELLO", "COURSE"])
 def test_task_3_text_of_the_likeliest_tokens(prompt: str) -> None:
     text = simple_generate(FakeModel(), FakeTokenizer(), prompt, greedy, max_tokens=6)
-    check_equal(text, text_of(continuation(FakeTokenizer().encode(prompt), 6)), f"continuation of {prompt!r}")
+    tokens = FakeTokenizer().encode(prompt)
+    expected = text_of(continuation(tokens, 6))
+    alone = tokens[-1:]
+    for _ in range(6):
+        alone = [*alone, continuation(alone[-1:], 1)[0]]
+    mistakes = {
+        "what comes when only the last token is fed": text_of(alone[1:]),
+        "the prompt and its continuation": prompt + expected,
+        "the token after the prompt, again and again": expected[:1] * 6,
+    }
+    check_equal(text, expected, f"continuation of {prompt!r}", mistakes)
 
 
 def test_task_3_each_step_feeds_the_whole_sequence() -> None:

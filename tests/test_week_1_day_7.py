@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from check import check_close, check_equal, check_value_error, normal
+from check import check_close, check_equal, check_value_error, fail, normal
 from oracles import Array, exact, log_softmax, softmax
 from tiny_llm import SamplingParams, make_sampler
 from tiny_llm.sampler import keep_likely
@@ -29,15 +30,39 @@ def many(logprobs: mx.array) -> mx.array:
     return mx.broadcast_to(logprobs, (NUM_DRAWS, logprobs.shape[-1]))
 
 
-def check_draws(drawn: mx.array, expected: Array, what: str) -> None:
+def check_draws(
+    drawn: mx.array, expected: Array, what: str, mistakes: Mapping[str, Array] | None = None
+) -> None:
     """Compare how often each token was drawn with its probability, in total variation."""
+    __tracebackhide__ = True
     frequencies = np.bincount(np.array(drawn), minlength=len(expected)) / drawn.size
-    distance = np.abs(frequencies - expected).sum() / 2
-    if distance > DISTANCE:
-        pytest.fail(
-            f"{what}: drawn with frequencies {frequencies.round(3).tolist()}, "
-            f"expected {expected.round(3).tolist()}"
+    if distance(frequencies, expected) > DISTANCE:
+        token = int(np.abs(frequencies - expected).argmax())
+        fail(
+            f"{what}: expected token {token} in {expected[token]:.0%} of the draws, "
+            f"got it in {frequencies[token]:.0%}",
+            cause_of_draws(frequencies, mistakes or {}),
         )
+
+
+def cause_of_draws(frequencies: Array, mistakes: Mapping[str, Array]) -> str | None:
+    if frequencies.max() == 1:
+        return "All rows got the same token: one draw for all of them?"
+    names = (name for name, wrong in mistakes.items() if distance(frequencies, wrong) <= DISTANCE)
+    return next((f"The tokens are drawn as by {name}." for name in names), None)
+
+
+def distance(first: Array, second: Array) -> float:
+    """Total variation of two distributions."""
+    return float(np.abs(first - second).sum() / 2)
+
+
+def temperature_mistakes(logprobs: Array, temp: float) -> dict[str, Array]:
+    return {
+        "logits multiplied by the temperature, not divided": softmax(logprobs * temp),
+        "logits without the temperature": softmax(logprobs),
+        "chance alone, all tokens equally often": np.full(len(logprobs), 1 / len(logprobs)),
+    }
 
 
 # --- task 1 ------------------------------------------------------------------------------------------------
@@ -67,7 +92,9 @@ def test_task_1_greedy_whatever_else_is_asked(cuts: dict[str, Any]) -> None:
 def test_task_1_logprobs_are_divided_by_the_temperature(temp: float) -> None:
     logprobs = logprobs_of(1, V, seed=4)
     drawn = make_sampler(temp, seed=5)(many(logprobs))
-    check_draws(drawn, softmax(exact(logprobs)[0] / temp), f"tokens at temperature {temp}")
+    row = exact(logprobs)[0]
+    mistakes = temperature_mistakes(row, temp)
+    check_draws(drawn, softmax(row / temp), f"tokens at temperature {temp}", mistakes)
 
 
 def test_task_1_a_low_temperature_is_nearly_greedy() -> None:
@@ -129,10 +156,37 @@ def expected_kept(row: Array, top_p: float = 0, top_k: int | None = None, min_p:
     return kept
 
 
+def kept_mistakes(row: Array, kept: list[bool], **cuts: Any) -> dict[str, list[bool]]:
+    """What else would be kept of a row by a single cut."""
+    order = np.argsort(-row)
+    num_kept = sum(kept)
+    top_k, top_p, min_p = (cuts.get(name) for name in ("top_k", "top_p", "min_p"))
+    mistakes = {}
+    if top_k and len(cuts) == 1:
+        mistakes["the least likely instead of the likeliest"] = among(row, order[-top_k:])
+        mistakes["the first tokens, whatever their probabilities"] = among(row, range(top_k))
+        mistakes["one token more than top_k"] = among(row, order[: top_k + 1])
+    if top_p and len(cuts) == 1:
+        mistakes["without the token that crosses top_p"] = among(row, order[: num_kept - 1])
+        mistakes["one token more than reach top_p"] = among(row, order[: num_kept + 1])
+    if min_p and len(cuts) == 1:
+        mistakes["min_p as a bound by itself, not relative to the likeliest"] = (
+            np.exp(row) >= min_p
+        ).tolist()
+    return mistakes
+
+
+def among(row: Array, tokens: Iterable[int]) -> list[bool]:
+    chosen = set(map(int, tokens))
+    return [token in chosen for token in range(len(row))]
+
+
 def check_kept(logprobs: mx.array, what: str, **cuts: Any) -> None:
     actual = kept_tokens(logprobs, **cuts)
     for row, expected in enumerate(exact(logprobs)):
-        check_equal(actual[row].tolist(), expected_kept(expected, **cuts), f"{what}, row {row} of the batch")
+        kept = expected_kept(expected, **cuts)
+        label = f"{what}, row {row} of the batch"
+        check_equal(actual[row].tolist(), kept, label, kept_mistakes(expected, kept, **cuts))
 
 
 def row_of(*probs: float) -> mx.array:

@@ -1,7 +1,7 @@
 """Week 2, day 1: KV cache."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from batching import cache_of, keys_and_values, peak_bytes, small_model
 from check import check_close, check_equal, check_value_error
 from fakes import VOCAB_SIZE, FakeModel, FakeTokenizer, ModelFailureError, continuation
-from tiny_llm import TinyKvFullCache, make_sampler, simple_generate, simple_generate_with_kv_cache
+from tiny_llm import Qwen3Model, TinyKvFullCache, make_sampler, simple_generate, simple_generate_with_kv_cache
 
 APPENDS = (3, 1, 7, 1, 2)
 PROMPT = "TINY"
@@ -47,8 +47,9 @@ def test_task_1_returns_all_tokens_in_order(B: int, dtype: mx.Dtype) -> None:
     for i, (key, value) in enumerate(chunks):
         returned = cache.update_and_fetch(key, value)
         so_far = [mx.concatenate(pieces, axis=2) for pieces in zip(*chunks[: i + 1], strict=True)]
+        mistakes = {"the keys": so_far[0], "the new keys alone": key, "the new values alone": value}
         for name, actual, expected in zip(("keys", "values"), returned[:2], so_far, strict=True):
-            check_close(actual, expected, f"{name} after append {i}", tolerance=0)
+            check_close(actual, expected, f"{name} after append {i}", tolerance=0, mistakes=mistakes)
             check_equal(actual.dtype, dtype, f"type of the {name}")
 
 
@@ -232,6 +233,20 @@ def test_task_2_each_call_makes_fresh_caches() -> None:
     check_equal(len({id(cache) for cache in [*used, *fresh]}), 6, "different caches of two requests")
 
 
+def cached_wrongly(
+    model: Qwen3Model, tokens: mx.array, chunks: Sequence[int]
+) -> dict[str, Callable[[], mx.array]]:
+    """Logits of a model that makes a mistake with its cache."""
+    starts = [sum(chunks[:i]) for i in range(len(chunks))]
+    pieces = [tokens[:, start : start + size] for start, size in zip(starts, chunks, strict=True)]
+
+    def of_new_tokens() -> mx.array:
+        logits = [model(piece, start) for piece, start in zip(pieces, starts, strict=True)]
+        return mx.concatenate(logits, axis=1)
+
+    return {"the logits when each piece attends to itself alone": of_new_tokens}
+
+
 @pytest.mark.parametrize("B", [1, 2])
 @pytest.mark.parametrize("chunks", [(13,), (1,) * 13, (5, 7, 1), (1, 12), (12, 1), (2, 3, 8)], ids=str)
 def test_task_2_model_with_cache_equals_the_model_without(chunks: tuple[int, ...], B: int) -> None:
@@ -241,7 +256,8 @@ def test_task_2_model_with_cache_equals_the_model_without(chunks: tuple[int, ...
     for size in chunks:
         logits.append(model(tokens[:, offset : offset + size], offset, cache))
         offset += size
-    check_close(mx.concatenate(logits, axis=1), model(tokens), "logits with a cache", tolerance=1e-4)
+    actual, mistakes = mx.concatenate(logits, axis=1), cached_wrongly(model, tokens, chunks)
+    check_close(actual, model(tokens), "logits with a cache", tolerance=1e-4, mistakes=mistakes)
     check_equal([layer.offset for layer in cache], [13] * 3, "tokens cached in each layer")
 
 

@@ -18,6 +18,7 @@ from batching import (
 )
 from check import check_close, check_equal, check_value_error
 from fakes import FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
+from oracles import causal_mask, causal_mask_mistakes, hidden_where
 from tiny_llm import BatchGenerator, BatchingKvCache, Request, SamplingParams, TinyKvFullCache
 from tiny_llm.attention import scaled_dot_product_attention_grouped
 
@@ -252,11 +253,26 @@ class Rows:
         mask = mx.broadcast_to(mask, (B, 2, L, S))
         for row, (key, value) in enumerate(rows):
             length = lengths[row]
-            check_close(keys[row, :, :length], key, f"keys of row {row}", tolerance=0)
-            check_close(values[row, :, :length], value, f"values of row {row}", tolerance=0)
+            others = {
+                f"the {name} of row {other}": held[i][:, :length]
+                for other, held in enumerate(rows)
+                for i, name in enumerate(("keys", "values"))
+            }
+            check_close(keys[row, :, :length], key, f"keys of row {row}", tolerance=0, mistakes=others)
+            check_close(values[row, :, :length], value, f"values of row {row}", tolerance=0, mistakes=others)
             sees = np.arange(S)[None, :] <= length - L + np.arange(L)[:, None]
             expected = np.broadcast_to(np.where(sees, 0.0, -np.inf), (2, L, S))
-            check_close(mask[row], expected, f"mask of row {row}", tolerance=0)
+            wrong_masks = {
+                name: np.broadcast_to(wrong, (2, L, S))
+                for name, wrong in {
+                    "the mask of the longest row": causal_mask(L, S),
+                    "a mask made before the new tokens were counted": hidden_where(
+                        np.arange(S)[None, :] > length - 2 * L + np.arange(L)[:, None]
+                    ),
+                    **causal_mask_mistakes(L, S, first=length - L),
+                }.items()
+            }
+            check_close(mask[row], expected, f"mask of row {row}", tolerance=0, mistakes=wrong_masks)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from batching import check_all_released, ends_within, peak_bytes, sampled_alone, small_model
 from check import check_close, check_equal, check_value_error
 from fakes import EOS, FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
+from oracles import causal_mask_mistakes
 from tiny_llm import (
     AdaptiveChunker,
     BatchGenerator,
@@ -88,7 +89,9 @@ def test_task_1_mask_of_a_chunk() -> None:
     x = -np.inf
     expected = [[0, 0, 0, x, x, x, x], [0, 0, 0, 0, x, x, x], [0, 0, 0, 0, 0, x, x]]
     mask = chunked_attention_mask(2, 3, 7)
-    check_close(mask, np.array(expected), "mask of 3 queries from position 2, for 7 keys", tolerance=0)
+    mistakes = causal_mask_mistakes(3, 7, first=2)
+    what = "mask of 3 queries from position 2, for 7 keys"
+    check_close(mask, np.array(expected), what, tolerance=0, mistakes=mistakes)
     check_equal(mask.dtype, mx.float32, "type of the mask")
 
 
@@ -102,7 +105,8 @@ def test_task_1_masks_of_all_chunks_are_the_causal_mask(chunk_size: int) -> None
 
 def test_task_1_chunk_that_ends_with_the_keys() -> None:
     expected = np.where(np.tri(5, 9, k=4), 0.0, -np.inf)
-    check_close(chunked_attention_mask(4, 5, 9), expected, "mask of the last 5 of 9 tokens", tolerance=0)
+    actual, mistakes = chunked_attention_mask(4, 5, 9), causal_mask_mistakes(5, 9)
+    check_close(actual, expected, "mask of the last 5 of 9 tokens", tolerance=0, mistakes=mistakes)
 
 
 def test_task_1_attention_by_chunks_equals_attention_at_once() -> None:
@@ -151,7 +155,21 @@ def test_task_2_each_chunk_is_computed_once_and_in_order(length: int, step: int)
     computed = prefill_all(Request(model, tokenizer, prompt, step))
     chunks = chunks_of(prompt, step)
     check_equal(computed, [len(tokens) for _, tokens in chunks], "tokens computed by each call")
-    check_equal(model.rows, [[chunk] for chunk in chunks], "offset and tokens of each model call")
+    mistakes = {
+        "each chunk right but for its offset, which is always 0": [[(0, tokens)] for _, tokens in chunks],
+        "each chunk right but for its offset, which is that of its end": [
+            [(start + len(tokens), tokens)] for start, tokens in chunks
+        ],
+        "the head of the prompt again in each chunk": [
+            [(start, prompt[: len(tokens)])] for start, tokens in chunks
+        ],
+        "the tokens of each chunk in reverse": [[(start, tokens[::-1])] for start, tokens in chunks],
+        "everything up to here in each chunk": [
+            [(start, prompt[: start + len(tokens)])] for start, tokens in chunks
+        ],
+        "the whole prompt at once": [[(0, prompt)]],
+    }
+    check_equal(model.rows, [[chunk] for chunk in chunks], "offset and tokens of each model call", mistakes)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 8])
@@ -451,7 +469,13 @@ def test_task_3_a_lone_prompt_of_several_chunks() -> None:
     timeline, results = run(generator)
     chunks = [([[chunk]], []) for chunk in chunks_of(prompt_of(7), 3)]
     decodes = [([[(7, [first])]], []), ([[(8, [second])]], [0])]
-    check_equal(timeline, [*chunks, *decodes], "model calls and finished, by step")
+    mistakes = {
+        "the whole prompt in one step: a step computes one chunk": [
+            ([call for calls, _ in chunks for call in calls], []),
+            *decodes,
+        ]
+    }
+    check_equal(timeline, [*chunks, *decodes], "model calls and finished, by step", mistakes)
     check_equal(
         results,
         [GenerationResult(0, tokenizer.decode([first, second, third]), (first, second, third), "length")],

@@ -1,0 +1,372 @@
+"""What a learner reads when a test of a day fails: what went wrong and where, without any traceback.
+
+A pytest plugin. It writes the reports of the day tests anew and shows those of the first unsolved task
+alone, unless --all is given. Other tests keep pytest's own reports, and so do all with an explicit --tb.
+"""
+
+import importlib.util
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.course import ROOT, Day, Task, load_course
+
+MAX_LINES = 15
+MAX_COLUMNS = 110
+MAX_PRINTED = 3
+MAX_FAILURES = 3
+MAX_OWN_LINES = 2
+NOT_WRITTEN = "is not written yet"
+DAY_TEST = re.compile(r"test_week_(\d+)_day_(\d+)\.py(?:::test_task_(\d+)_)?")
+
+
+@dataclass(frozen=True, order=True)
+class Where:
+    """The task that a test belongs to; task 0 is the file as a whole."""
+
+    week: int
+    day: int
+    task: int
+
+    @classmethod
+    def of(cls, nodeid: str) -> "Where | None":
+        """Of a test of a day; None for any other."""
+        found = DAY_TEST.search(nodeid)
+        return cls(*(int(number or 0) for number in found.groups())) if found else None
+
+    def __str__(self) -> str:
+        return f"week {self.week} day {self.day}" + (f" task {self.task}" if self.task else "")
+
+    @property
+    def heading(self) -> str:
+        """The task with its title, or the day with its."""
+        titled = find_task(self) or find_day(self)
+        return f"{self}: {titled.title}" if titled else str(self)
+
+
+@cache
+def find_day(where: Where) -> Day | None:
+    """The day of the map, if it is there."""
+    days = [day for day in load_course().days if (day.week, day.day) == (where.week, where.day)]
+    return days[0] if days else None
+
+
+def find_task(where: Where) -> Task | None:
+    """The task of the map, if it is there."""
+    day = find_day(where)
+    return day.tasks[where.task - 1] if day and 1 <= where.task <= len(day.tasks) else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, and what stands there."""
+
+    file: Path
+    line: int
+    source: str = ""
+
+    def lines(self) -> list[str]:
+        """One line that an editor can follow, and the source if there is any."""
+        place = f"  {relative(self.file)}:{self.line}"
+        return [place, f"      {self.source}"] if self.source else [place]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One test that failed, or a file that could not be read: how it is told."""
+
+    where: Where
+    name: str
+    message: str
+    places: tuple[Place, ...]
+    printed: str = ""
+    is_error: bool = False
+
+    @property
+    def key(self) -> object:
+        """What two failures have in common when the second says nothing new."""
+        return self.places[0] if self.is_error else self.message
+
+    def lines(self) -> list[str]:
+        """At most 15 lines of at most 110 columns."""
+        places = [line for place in self.places for line in place.lines()]
+        printed = [f"  printed: {line}" for line in self.printed.splitlines()[-MAX_PRINTED:]]
+        room = MAX_LINES - 2 - len(places) - len(printed)
+        message = cut_lines(wrap(self.message), room)
+        return [cut(line) for line in [self.where.heading, self.name, *message, *places, *printed]]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+@dataclass(frozen=True)
+class Told:
+    """An exception of a test, read for what a learner should know of it."""
+
+    error: BaseException
+    test_file: Path
+    test_name: str
+
+    @cached_property
+    def frames(self) -> Sequence[Any]:
+        """From the test down to where the exception was raised."""
+        return pytest.ExceptionInfo.from_exception(self.error).traceback
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether something is not written yet."""
+        return isinstance(self.error, NotImplementedError) and NOT_WRITTEN in str(self.error)
+
+    @property
+    def is_from_a_check(self) -> bool:
+        """Whether the test itself found fault, and not Python or MLX with the learner's code."""
+        if isinstance(self.error, AssertionError):
+            return not self.frames or ROOT / "tests" in Path(self.frames[-1].path).parents
+        return isinstance(self.error, pytest.fail.Exception)
+
+    @property
+    def message(self) -> str:
+        """What is said first."""
+        text = str(self.error)
+        if self.is_from_a_check:
+            text = text.split("\nassert ")[0]
+        elif not self.is_hole:
+            text = f"{type(self.error).__name__}: {text}" if text else type(self.error).__name__
+        return "\n".join([text, *self._example()])
+
+    @property
+    def test_places(self) -> list[Place]:
+        """The line of the test function, which hypothesis may stand around."""
+        name, file = self.test_name, self.test_file
+        frames = [frame for frame in self.frames if frame.name == name and Path(frame.path) == file]
+        return [place_of(frame) for frame in frames[-1:]]
+
+    @property
+    def learner_places(self) -> list[Place]:
+        """The innermost line of the learner's package, and the line of theirs that called it."""
+        if isinstance(self.error, SyntaxError) and self.error.filename:
+            source = " ".join((self.error.text or "").split())
+            return [Place(Path(self.error.filename), self.error.lineno or 0, source)]
+        own = [frame for frame in self.frames if is_learners(Path(frame.path))]
+        return [place_of(frame) for frame in own[: -MAX_OWN_LINES - 1 : -1]]
+
+    def _example(self) -> list[str]:
+        """The arguments with which hypothesis made the test fail."""
+        for note in getattr(self.error, "__notes__", []):
+            found = re.match(
+                r"(?:Falsifying example|Failing test case): \w+\((.*?),?\s*\)(\n|$)", note, flags=re.DOTALL
+            )
+            if found:
+                arguments = re.sub(r"\s*#[^\n]*", "", found[1])
+                return [f"with {' '.join(arguments.split())}"]
+        return []
+
+
+def tell(
+    error: BaseException,
+    where: Where,
+    name: str,
+    test_file: Path,
+    test: Any = None,
+    printed: str = "",
+) -> Failure:
+    """What to say of an exception that a test ended with."""
+    while getattr(error, "exceptions", None):  # hypothesis groups different failures of one test
+        error = error.exceptions[0]  # type: ignore[attr-defined]
+    told = Told(error, test_file, getattr(test, "__name__", ""))
+    own = told.learner_places
+    if told.is_hole and own:
+        return Failure(where, name, told.message, (Place(own[0].file, own[0].line),), printed)
+    places = [*(own or definitions(where, test)), *told.test_places]
+    return Failure(where, name, told.message, tuple(places), printed, is_error=bool(own))
+
+
+def place_of(frame: Any) -> Place:
+    """Where a frame is, with its whole statement."""
+    statement = (
+        " ".join(str(frame.statement).split()).replace("( ", "(").replace(" )", ")").replace(",)", ")")
+    )
+    return Place(Path(frame.path), frame.lineno + 1, statement)
+
+
+def definitions(where: Where, test: Any) -> list[Place]:
+    """Where the learner wrote what the task asks for: what the test names, or else all of it."""
+    task = find_task(where)
+    symbols = task.symbols if task else ()
+    inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
+    source = inspect.getsource(inner) if inner else ""
+    named = [symbol for symbol in symbols if symbol.rsplit(".", 1)[-1] in source]
+    places = [definition(symbol) for symbol in named or symbols]
+    return [place for place in places if place][:2]
+
+
+def definition(symbol: str) -> Place | None:
+    """The line at which a symbol of the map is defined; None if it cannot be found."""
+    module, *path = symbol.split(".")
+    found: Any = sys.modules.get(f"tiny_llm.{module}")
+    for name in path:
+        found = getattr(found, name, None)
+    try:
+        lines, first = inspect.getsourcelines(found)
+        file = inspect.getsourcefile(found)
+    except (TypeError, OSError):
+        return None
+    offset = next((i for i, line in enumerate(lines) if re.match(r"\s*(def|class) ", line)), 0)
+    return Place(Path(file), first + offset, lines[offset].strip()) if file else None
+
+
+def is_learners(file: Path) -> bool:
+    """Whether a file belongs to the package under test."""
+    return package_folder() in file.resolve().parents
+
+
+@cache
+def package_folder() -> Path:
+    """The folder of what is called tiny_llm."""
+    spec = importlib.util.find_spec("tiny_llm")  # also when its import failed
+    return Path(spec.origin).resolve().parent if spec and spec.origin else ROOT / "tiny_llm"
+
+
+def relative(file: Path) -> Path:
+    """A path from the folder that the package, or the course, is in."""
+    for folder in (package_folder().parent, ROOT):
+        if folder in file.resolve().parents:
+            return file.resolve().relative_to(folder)
+    return file
+
+
+def wrap(text: str) -> list[str]:
+    """Lines that fit."""
+    return [
+        part
+        for line in text.splitlines()
+        for part in textwrap.wrap(line, MAX_COLUMNS, subsequent_indent="  ") or [""]
+    ]
+
+
+def cut_lines(lines: list[str], room: int) -> list[str]:
+    """Some lines without their middle."""
+    if len(lines) <= room:
+        return lines
+    last = (room - 1) // 2
+    return [*lines[: room - 1 - last], "...", *lines[len(lines) - last :]]
+
+
+def cut(line: str) -> str:
+    """A line without its middle."""
+    if len(line) <= MAX_COLUMNS:
+        return line
+    half = (MAX_COLUMNS - 5) // 2
+    return f"{line[:half]} ... {line[len(line) - half :]}"
+
+
+class FailureReporter:
+    """The plugin."""
+
+    def __init__(self, shows_all: bool) -> None:
+        self.shows_all = shows_all
+        self.failures: list[Failure] = []
+        self.reports: set[str] = set()
+        self.has_other_tests = False
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note whether there is anything but day tests."""
+        self.has_other_tests = any(Where.of(item.nodeid) is None for item in session.items)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Tell a failure of a day test anew."""
+        report = yield
+        where = Where.of(item.nodeid)
+        if report.failed and where and call.excinfo:
+            failure = tell(
+                call.excinfo.value, where, item.name, item.path, getattr(item, "obj", None), report.capstdout
+            )
+            self._take(report, failure)
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Tell anew why the tests of a day cannot be read: nearly always an error of the learner's module."""
+        report = yield
+        where = Where.of(collector.nodeid)
+        call = getattr(report, "call", None)
+        if report.failed and where and call:
+            error = call.excinfo.value
+            self._take(report, tell(error.__cause__ or error, where, collector.name, collector.path))
+        return report
+
+    def _take(self, report: pytest.TestReport | pytest.CollectReport, failure: Failure) -> None:
+        report.longrepr = str(failure)
+        self.failures.append(failure)
+        self.reports.add(report.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
+        """Write the failures of the day tests, then let pytest write the others."""
+        stats = terminalreporter.stats
+        if not self.has_other_tests:
+            stats.pop("warnings", None)
+        if self.failures:
+            self._write(terminalreporter)
+        hidden = {key: stats[key] for key in ("failed", "error") if key in stats}
+        for key, reports in hidden.items():
+            stats[key] = [report for report in reports if report.nodeid not in self.reports]
+        try:
+            return (yield)
+        finally:
+            stats.update(hidden)
+
+    def _write(self, terminal: Any) -> None:
+        failures = sorted(self.failures, key=lambda failure: failure.where)
+        shown = failures if self.shows_all else first_failures(failures)
+        terminal.section("FAILURES", "=")
+        for failure in shown:
+            title, *rest = failure.lines()
+            terminal.write_line(title, bold=True)
+            terminal.write_line(rest[0], red=True)
+            for line in rest[1:]:
+                terminal.write_line(line)
+            terminal.write_line("")
+        for sentence in what_is_left(failures, shown):
+            terminal.write_line(sentence)
+
+
+def first_failures(failures: Sequence[Failure]) -> list[Failure]:
+    """Of the first task that fails, the first three failures that say different things."""
+    chosen: dict[object, Failure] = {}
+    for failure in failures:
+        if failure.where == failures[0].where:
+            chosen.setdefault(failure.key, failure)
+    return list(chosen.values())[:MAX_FAILURES]
+
+
+def what_is_left(failures: Sequence[Failure], shown: Sequence[Failure]) -> list[str]:
+    """Sentences on the failures that are not shown."""
+    first = failures[0].where
+    of_first = sum(failure.where == first for failure in failures)
+    later_tasks = {failure.where for failure in failures} - {failure.where for failure in shown}
+    sentences = []
+    if len(shown) < of_first:
+        sentences.append(f"and {count(of_first - len(shown), 'more test')} of this task")
+    if later_tasks:
+        fails = "fails" if len(later_tasks) == 1 else "fail"
+        sentences.append(f"{count(len(later_tasks), 'later task')} {fails} too: --all shows every failure")
+    return sentences
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
