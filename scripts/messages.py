@@ -154,7 +154,7 @@ Update = Annotated[bool, typer.Option("--update", help="Keep the messages as the
 def main(update: Update = False) -> None:
     """Compare the messages of wrong solutions with those kept in tests/messages.
 
-    Example: python -m scripts.messages --update
+    Example: pdm run messages --update
     """
     start = time.perf_counter()
     with usage_errors():
