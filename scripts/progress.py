@@ -176,7 +176,7 @@ def print_next(states: list[TaskState], console: Console) -> None:
         soft_wrap=True,
     )
     if reason := load_error(state):
-        console.print(f"its tests do not load: {reason}", soft_wrap=True)
+        console.print(f"its tests do not run: {reason}", soft_wrap=True)
 
 
 def load_error(state: TaskState) -> str | None:

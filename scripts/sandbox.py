@@ -10,11 +10,13 @@ import io
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import FrameType
 
@@ -57,12 +59,45 @@ class Outcome:
 
 
 def run_all(runs: Iterable[Run], num_workers: int | None = None) -> Iterator[Outcome]:
-    """The outcome of each run, as they end."""
+    """The outcome of each run, as they end; a process that died is an outcome too."""
     for module in SLOW_IMPORTS:
         importlib.import_module(module)
     context = multiprocessing.get_context("fork")
-    with context.Pool(num_workers or os.cpu_count(), maxtasksperchild=1) as pool:
-        yield from pool.imap_unordered(run_one, runs)
+    waiting = iter(runs)
+    running: dict[object, tuple[Run, ForkProcess, Connection]] = {}
+    try:
+        while True:
+            for run in islice(waiting, (num_workers or os.cpu_count() or 1) - len(running)):
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=send_outcome, args=(run, sender))
+                process.start()
+                sender.close()
+                running[receiver] = (run, process, receiver)
+            if not running:
+                return
+            for ready in wait([receiver for _, _, receiver in running.values()]):
+                yield receive_outcome(*running.pop(ready))
+    finally:
+        for _, process, _ in running.values():
+            process.kill()
+
+
+def send_outcome(run: Run, sender: Connection) -> None:
+    """The whole life of a forked process."""
+    sender.send(run_one(run))
+
+
+def receive_outcome(run: Run, process: ForkProcess, receiver: Connection) -> Outcome:
+    """What the process sent, or that it ended without a word."""
+    try:
+        outcome: Outcome = receiver.recv()
+    except EOFError:
+        process.join()
+        sentence = f"the process died with exit code {process.exitcode}, in native code perhaps"
+        outcome = Outcome(run.name, failed={"(the run)": sentence}, exit_code=1)
+    receiver.close()
+    process.join()
+    return outcome
 
 
 def run_one(run: Run) -> Outcome:
@@ -73,7 +108,6 @@ def run_one(run: Run) -> Outcome:
     signal.alarm(SECONDS_PER_RUN)
     with tempfile.TemporaryDirectory() as folder:
         write(run.sources, Path(folder) / "tiny_llm")
-        sys.path.insert(0, folder)
         # Before the repository, which has a tiny_llm of its own.
         options = ["-o", f"pythonpath={folder} {ROOT}", *run.pytest_options]
         with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):

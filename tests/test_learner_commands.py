@@ -148,7 +148,7 @@ def test_progress_says_why_tests_do_not_load(package: Path) -> None:
     (package / "basics.py").write_text("import no_such_module\n")
     result = run("scripts.progress", "--week", "1", "--day", "1", "--package", str(package))
     assert result.returncode == 0
-    assert "its tests do not load: ModuleNotFoundError: No module named 'no_such_module'" in result.stdout
+    assert "its tests do not run: ModuleNotFoundError: No module named 'no_such_module'" in result.stdout
 
 
 # mistakes
