@@ -8,6 +8,7 @@ import typer
 
 from scripts.course import Course, load_course
 from scripts.errors import usage_errors
+from scripts.languages import holes_of
 from scripts.learner import (
     PACKAGE,
     Package,
@@ -21,7 +22,6 @@ from scripts.learner import (
     shown,
 )
 from scripts.patching import Sources, fill
-from scripts.source_lines import holes
 
 To = Annotated[str, typer.Option(help="The last day to fill, as w2d3.", metavar="wWdD")]
 
@@ -30,7 +30,7 @@ def main(to: To, yes: Yes = False, package: Package = PACKAGE) -> None:
     """Write the reference's solution into every function that is not written yet, up to and including a day.
 
     Nothing that you wrote is touched. You see the difference and are asked first, and the files as they
-    were are kept in tiny_llm.backups/.
+    were are kept in tiny_llm.backups/. With --yes you see how many lines each file gains and loses.
 
     Example: pdm run catch-up --to w2d1
     """
@@ -88,8 +88,8 @@ def mixed_classes(starter: Sources, before: Sources, after: Sources) -> list[str
         owner
         for path in sorted(before)
         for owner in sorted(
-            owners_of(holes(before[path]).keys() - holes(after[path]).keys())
-            & owners_of(holes(starter.get(path, "")).keys() - holes(before[path]).keys())
+            owners_of(holes_of(path, before[path]).keys() - holes_of(path, after[path]).keys())
+            & owners_of(holes_of(path, starter.get(path, "")).keys() - holes_of(path, before[path]).keys())
         )
     ]
 

@@ -3,14 +3,17 @@
 import json
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
 
+import tiny_llm_ref
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
+from scripts.packages import learners_package, sentences_of
 from scripts.recorder import Recorder
 from scripts.run_report import as_json, final_report, live_picture, state_of
 
@@ -31,6 +34,7 @@ Prompts = Annotated[Path | None, typer.Option(help="A prompt a line, or a JSON l
 NoChunking = Annotated[bool, typer.Option("--no-chunking", help="Prefill whole prompts, to see the stall.")]
 Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
 Seed = Annotated[int, typer.Option(help="Of request 0; the others count on from it.")]
+Mine = Annotated[bool, typer.Option("--mine", help="Serve with tiny_llm, your own, not with the reference.")]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 
 
@@ -43,9 +47,12 @@ def main(
     no_chunking: NoChunking = False,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
+    mine: Mine = False,
     json_output: JsonOutput = False,
 ) -> None:
     """Serve a batch of requests and watch it: who waits, who is prefilled, who decodes, and what it costs.
+
+    The reference serves, tiny_llm_ref, unless you give --mine: then your own package does.
 
     Example: pdm run demo --no-chunking, then again without the option; compare the longest gaps.
     """
@@ -60,7 +67,12 @@ def main(
         }
         all_prompts = read_prompts(prompts, resolve_checkpoint(model))
         request_params(settings, 0)  # out-of-range options are refused before anything is loaded
-        run(settings, all_prompts, json_output)
+        if not mine:
+            run(settings, all_prompts, json_output, tiny_llm_ref)
+            return
+        package = learners_package()
+        with sentences_of(package):
+            run(settings, all_prompts, json_output, package)
 
 
 def read_prompts(file: Path | None, checkpoint: Path) -> list[str]:
@@ -87,7 +99,7 @@ def read_prompts(file: Path | None, checkpoint: Path) -> list[str]:
     return prompts
 
 
-def run(settings: dict[str, Any], prompts: list[str], json_output: bool) -> None:
+def run(settings: dict[str, Any], prompts: list[str], json_output: bool, package: ModuleType) -> None:
     """Load, serve, report."""
     console = Console(highlight=False)
     notes = Console(stderr=True, highlight=False)
@@ -95,11 +107,12 @@ def run(settings: dict[str, Any], prompts: list[str], json_output: bool) -> None
     with notes.status(f"loading {settings['model']}"):
         from scripts.models import load_by_name  # seconds of imports, so not before there is a status to show
 
-        model, tokenizer = load_by_name(settings["model"])
+        model, tokenizer = load_by_name(settings["model"], package)
     if not json_output:
         load_seconds = time.perf_counter() - start
-        console.print(f"{settings['model']} loaded in {load_seconds:.1f} s")
-    recorder = make_recorder(settings, model, tokenizer, prompts)
+        by = "your tiny_llm" if package.__name__ == "tiny_llm" else f"the reference, {package.__name__}"
+        console.print(f"{settings['model']} loaded in {load_seconds:.1f} s by {by}")
+    recorder = make_recorder(settings, model, tokenizer, prompts, package)
     with recorder.generator:
         if json_output:
             serve(recorder)
@@ -111,14 +124,17 @@ def run(settings: dict[str, Any], prompts: list[str], json_output: bool) -> None
 
 
 def make_recorder(
-    settings: dict[str, Any], model: "Qwen3Model", tokenizer: "TokenizerWrapper", prompts: list[str]
+    settings: dict[str, Any],
+    model: "Qwen3Model",
+    tokenizer: "TokenizerWrapper",
+    prompts: list[str],
+    package: ModuleType = tiny_llm_ref,
 ) -> Recorder:
-    """A generator with every prompt submitted; ValueError if one is too long for the model."""
+    """A package's generator with every prompt submitted; ValueError if one is too long for the model."""
     from scripts.models import as_chat
-    from tiny_llm_ref import BatchGenerator
 
     max_seq_len = model.config.max_position_embeddings
-    generator = BatchGenerator(
+    generator = package.BatchGenerator(
         model,
         tokenizer,
         batch_size=settings["batch_size"],
@@ -129,17 +145,20 @@ def make_recorder(
     for index, prompt in enumerate(prompts):
         recorder.submit(
             as_chat(tokenizer, prompt) if tokenizer.has_chat_template else prompt,
-            request_params(settings, index),
+            request_params(settings, index, package),
         )
     return recorder
 
 
-def request_params(settings: dict[str, Any], index: int) -> "SamplingParams":
+def request_params(
+    settings: dict[str, Any], index: int, package: ModuleType = tiny_llm_ref
+) -> "SamplingParams":
     """How one request is sampled, each with a seed of its own; ValueError for an option out of range."""
-    from tiny_llm_ref import SamplingParams
-
     seed = settings["seed"] + index
-    return SamplingParams(temp=settings["temperature"], seed=seed, max_tokens=settings["max_tokens"])
+    params: SamplingParams = package.SamplingParams(
+        temp=settings["temperature"], seed=seed, max_tokens=settings["max_tokens"]
+    )
+    return params
 
 
 def serve(recorder: Recorder) -> None:

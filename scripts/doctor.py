@@ -31,6 +31,11 @@ MIN_FREE_GB = 2
 IMPORT_SECONDS = 120
 DEVICE_PROBE = "import mlx.core as mx; mx.eval(mx.ones(2) + 1); print(mx.default_device())"
 
+KERNEL_PROBE = """
+from tiny_llm_ref import accelerate, native
+print(accelerate.best_matmul() is not None, native.num_blas_calls() is not None)
+"""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -64,6 +69,7 @@ def findings(package: Path) -> Iterable[Finding]:
         lambda: check_packages(setup.LOCK_FILE, setup.read_stamp()),
         check_mlx,
         lambda: check_compiler(COMPILERS),
+        check_kernels,
         lambda: check_checkpoint(REPO / "models" / SHIPPED_MODEL),
         lambda: check_disk(REPO, shutil.disk_usage(REPO).free),
         lambda: check_package(package),
@@ -141,6 +147,20 @@ def check_compiler(names: Iterable[str]) -> Finding:
         else "install g++ (Debian: `apt install g++`)"
     )
     return Finding("note", "no C++ compiler found, and week 2 needs one from day 3 on", fix)
+
+
+def check_kernels() -> Finding:
+    """The reference's kernels compile and compute the right thing, and on Linux MLX has a fast BLAS."""
+    result = run_python(KERNEL_PROBE)
+    if result.returncode != 0:
+        return Finding("problem", f"the kernels cannot be tried: {last_line(result.stderr)}")
+    has_kernels, has_blas = (word == "True" for word in result.stdout.split())
+    if has_kernels and (has_blas or sys.platform != "linux"):
+        blas = ", and MLX multiplies with OpenBLAS" if has_blas else ""
+        return Finding("ok", f"the kernels compile and are right{blas}")
+    what = "the kernels" if not has_kernels else "the fast BLAS"
+    reason = last_line(result.stderr).removeprefix("tiny-llm: ") or "a TINY_LLM_ variable turns it off"
+    return Finding("note", f"{what} cannot be used here, so models are slow: {reason}")
 
 
 def check_checkpoint(folder: Path) -> Finding:

@@ -1,12 +1,15 @@
 """Stream one completion of a prompt."""
 
+import importlib
 import sys
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
+from scripts.packages import learners_package, sentences_of
 
 Prompt = Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -19,6 +22,7 @@ TopP = Annotated[float, typer.Option(help="Keep the likeliest tokens up to this 
 TopK = Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")]
 MinP = Annotated[float, typer.Option(help="Keep tokens this fraction as likely as the likeliest.")]
 Seed = Annotated[int | None, typer.Option(help="Repeat the same draws.")]
+Mine = Annotated[bool, typer.Option("--mine", help="Generate with tiny_llm, your own.")]
 
 
 def main(
@@ -31,8 +35,11 @@ def main(
     top_k: TopK = None,
     min_p: MinP = 0.0,
     seed: Seed = None,
+    mine: Mine = False,
 ) -> None:
     """Stream one completion.
+
+    The reference generates it, tiny_llm_ref, unless you give --mine: then your own package does.
 
     Example: pdm run generate "In the beginning" --temperature 0.8 --seed 1
     """
@@ -40,15 +47,17 @@ def main(
         checkpoint = resolve_checkpoint(model)
         text = sys.stdin.read() if prompt == "-" else prompt
         from scripts.models import as_chat, load_by_name  # seconds of imports, after the cheap checks
-        from tiny_llm_ref import SamplingParams, simple_generate_with_kv_cache
 
-        sampler = SamplingParams(temperature, top_p, top_k, min_p, seed).make_sampler()
-        loaded, tokenizer = load_by_name(str(checkpoint))
         if chat and not text.strip():
             raise ValueError("the message is empty: write something to answer")
-        simple_generate_with_kv_cache(
-            loaded, tokenizer, as_chat(tokenizer, text) if chat else text, sampler, max_tokens, print_piece
-        )
+        package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
+        with sentences_of(package) if mine else nullcontext():
+            params = package.SamplingParams(temperature, top_p, top_k, min_p, seed)
+            loaded, tokenizer = load_by_name(str(checkpoint), package)
+            prompt_or_ids = as_chat(tokenizer, text) if chat else text
+            package.simple_generate_with_kv_cache(
+                loaded, tokenizer, prompt_or_ids, params.make_sampler(), max_tokens, print_piece
+            )
         print()
 
 

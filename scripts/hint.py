@@ -1,5 +1,6 @@
 """Show the hints of a task, one more each time it is asked."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -18,14 +19,14 @@ from scripts.errors import usage_errors
 from scripts.setup import load_toml
 
 HINTS = ROOT / "hints"
-COUNTS_FILE = "hints.json"
+COUNTS_FOLDER = "hints"
 NUM_TIERS = 3
 
 Week = Annotated[int, typer.Option(help="Week of the task.")]
 DayNumber = Annotated[int, typer.Option("--day", help="Day of the week.")]
 TaskNumber = Annotated[int, typer.Option("--task", help="Task of the day.")]
 All = Annotated[bool, typer.Option("--all", help="Show all three at once.")]
-Again = Annotated[bool, typer.Option("--again", help="Show those seen so far, and no new one.")]
+Again = Annotated[bool, typer.Option("--again", help="Show all those seen so far, and no new one.")]
 Reset = Annotated[bool, typer.Option("--reset", help="Forget which ones of this task were seen.")]
 
 
@@ -68,7 +69,7 @@ def main(
 ) -> None:
     """Show a hint for a task: where to look, then the idea, then nearly the answer.
 
-    Each call shows one more, after those seen before; how many you saw is remembered.
+    Each call shows the next one; how many you saw is remembered, and --again shows them all.
 
     Example: pdm run hint --week 2 --day 7 --task 2
     """
@@ -78,7 +79,7 @@ def main(
         chosen_day = load_course().day(week, day)
         chosen = chosen_day.task(task)
         tiers = load_hints(chosen_day, chosen)
-    counts = Counts(cache_dir() / COUNTS_FILE)
+    counts = Counts(counts_file())
     if reset:
         print_reset(chosen, counts.remember(chosen, 0))
         return
@@ -89,7 +90,13 @@ def main(
         shown = min(shown + 1, NUM_TIERS)
     if not again:
         counts.remember(chosen, shown)
-    print_hints(chosen_day, chosen, tiers[:shown])
+    is_whole = show_all or again
+    print_hints(chosen_day, chosen, tiers[:shown], first=1 if is_whole else shown)
+
+
+def counts_file() -> Path:
+    """The file of this clone of the course, so that another one starts from the first hints."""
+    return cache_dir() / COUNTS_FOLDER / f"{hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]}.json"
 
 
 def load_hints(day: Day, task: Task, folder: Path = HINTS) -> tuple[str, ...]:
@@ -102,12 +109,15 @@ def load_hints(day: Day, task: Task, folder: Path = HINTS) -> tuple[str, ...]:
     raise ValueError(f"week {day.week} day {day.day} task {task.number} has no hints yet")
 
 
-def print_hints(day: Day, task: Task, tiers: tuple[str, ...]) -> None:
-    """The task, then each hint under its number; bold in a terminal, plain text elsewhere."""
+def print_hints(day: Day, task: Task, tiers: tuple[str, ...], first: int) -> None:
+    """The task, then each hint from the first wanted on; bold in a terminal, plain text elsewhere."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Week {day.week} day {day.day} task {task.number}: {task.title}", style="bold"))
     console.print(Text(", ".join(task.symbols), style="cyan"))
-    for number, tier in enumerate(tiers, start=1):
+    if first > 1:
+        seen = "hint 1" if first == 2 else f"hints 1 to {first - 1}"
+        console.print(Text(f"You saw {seen} before: --again shows all.", style="dim"))
+    for number, tier in enumerate(tiers[first - 1 :], start=first):
         console.print()
         console.print(Text(f"Hint {number} of {NUM_TIERS}", style="bold"))
         console.print(Text(tier))

@@ -26,7 +26,8 @@ def add_import(source: str, donor: str, statement: Import, alias: ast.alias) -> 
     above = [node for node in present if origin(node) in order[:rank]]
     below = [node for node in present if origin(node) in order[rank + 1 :]]
     text = import_line(statement, [alias])
-    if above:
+    begins_section = bool(above and below) and section(above[-1]) != section(statement) == section(below[0])
+    if above and not begins_section:
         same_section = section(above[-1]) == section(statement)
         text = text if same_section else "\n" + text
         at = above[-1].end_lineno or 0

@@ -1,6 +1,5 @@
 """The learner's package: read, checked, and changed as a whole, after a diff, a question and a backup."""
 
-import ast
 import difflib
 import os
 import re
@@ -19,7 +18,14 @@ from rich.text import Text
 
 from scripts.course import ROOT, Course, Day, Task
 from scripts.patching import Sources
-from scripts.render import apply, make_hole, owners, read_reference, render_module
+from scripts.render import (
+    dig_holes,
+    is_python,
+    owned_functions,
+    read_reference,
+    render_module,
+    source_files,
+)
 from scripts.source_lines import LINE_LENGTH
 
 PACKAGE = ROOT / "tiny_llm"
@@ -27,7 +33,10 @@ NOTHING_CHANGED_EXIT_CODE = 1
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 Package = Annotated[Path, typer.Option(help="The package's folder.", show_default="tiny_llm")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Change the files without asking.")]
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Change the files without asking, and list them without the lines."),
+]
 Symbol = tuple[Path, str]
 
 
@@ -42,7 +51,7 @@ def read_package(package: Path) -> Sources:
             f"there is no package in {shown(package)}: bring it back with `git checkout -- tiny_llm`"
         )
     sources = {}
-    for file in sorted(package.rglob("*.py")):
+    for file in source_files(package):
         try:
             sources[file.relative_to(package)] = file.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
@@ -51,12 +60,14 @@ def read_package(package: Path) -> Sources:
 
 
 def check_syntax(sources: Mapping[Path, str], package: Path) -> None:
-    """Refuse sources that Python cannot read.
+    """Refuse sources in Python that it cannot read; those for a compiler are not looked at.
 
     Raises:
         ValueError: the first file, line and message.
     """
     for path, source in sources.items():
+        if not is_python(path):
+            continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -73,31 +84,29 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
-def module_name(path: Path) -> str:
-    """The dotted name of a module, as course.toml writes it."""
-    return ".".join(path.with_suffix("").parts)
-
-
 def all_tasks(course: Course) -> list[tuple[Day, Task]]:
     """Every task with its day, in order."""
     return [(day, task) for day in course.days for task in day.tasks]
 
 
 def functions_of_tasks(course: Course, chosen: Collection[str]) -> list[Symbol]:
-    """Module and dotted name of each function that these tasks ask for, by the tasks' ids."""
+    """Source and dotted name of each function that these tasks ask for, by the tasks' ids."""
     return [
         (path, name)
         for path, source in read_reference().items()
-        for name, (_, _, task) in owners(ast.parse(source), module_name(path), all_tasks(course)).items()
+        for name, (_, task) in owned_functions(source, path, all_tasks(course)).items()
         if task.id in chosen
     ]
 
 
 def rendered(course: Course, solved: Collection[str]) -> Sources:
-    """The package with these tasks solved; unlike `render` it needs no ruff, and keeps unused imports."""
+    """The package with these tasks solved, to take from; unlike `render` it needs no ruff.
+
+    It keeps unused imports, and in C++, Metal and CUDA all that is private, which shows the places.
+    """
     tasks = all_tasks(course)
     return {
-        path: wrap_holes(render_module(source, module_name(path), tasks, solved))
+        path: wrap_holes((render_module if is_python(path) else dig_holes)(source, path, tasks, solved))
         for path, source in read_reference().items()
     }
 
@@ -105,16 +114,7 @@ def rendered(course: Course, solved: Collection[str]) -> Sources:
 def all_holes(course: Course) -> Sources:
     """The reference with a hole for every function that a task asks for, and all else still there."""
     tasks = all_tasks(course)
-    return {path: wrap_holes(dug(source, path, tasks)) for path, source in read_reference().items()}
-
-
-def dug(source: str, path: Path, tasks: Collection[tuple[Day, Task]]) -> str:
-    """One module of `all_holes`."""
-    edits = [
-        make_hole(function, f"week {day.week} day {day.day} task {task.number}: {name} is not written yet")
-        for name, (function, day, task) in owners(ast.parse(source), module_name(path), tasks).items()
-    ]
-    return apply(source, edits)
+    return {path: wrap_holes(dig_holes(source, path, tasks)) for path, source in read_reference().items()}
 
 
 def wrap_holes(source: str) -> str:
@@ -134,6 +134,8 @@ def wrap_holes(source: str) -> str:
 def change(package: Path, before: Sources, after: Sources, yes: bool) -> None:
     """Show the difference, ask, keep a backup and write: all of it or nothing.
 
+    Where nobody is asked, the numbers of lines by file stand for the difference.
+
     Ends the process with exit code 1 if the answer is no.
 
     Raises:
@@ -141,7 +143,10 @@ def change(package: Path, before: Sources, after: Sources, yes: bool) -> None:
     """
     changed = {path: source for path, source in after.items() if source != before[path]}
     check_syntax(changed, package)
-    show_difference(package, before, changed)
+    if yes:
+        show_counts(package, before, changed)
+    else:
+        show_difference(package, before, changed)
     if not yes and not is_confirmed(f"Change {len(changed)} file{'s' * (len(changed) > 1)}?"):
         print("nothing was changed")
         sys.exit(NOTHING_CHANGED_EXIT_CODE)
@@ -158,11 +163,22 @@ def show_difference(package: Path, before: Sources, changed: Sources) -> None:
     """A unified diff, in colour in a terminal."""
     console = Console(highlight=False)
     for path, source in changed.items():
-        name = f"{package.name}/{path}"
-        old, new = (text.splitlines() for text in (before[path], source))
-        for line in difflib.unified_diff(old, new, name, name, lineterm=""):
+        for line in difference(f"{package.name}/{path}", before[path], source):
             style = "bold" if line.startswith(("---", "+++")) else DIFF_STYLES.get(line[:1], "")
             console.print(Text(line, style), soft_wrap=True)
+
+
+def show_counts(package: Path, before: Sources, changed: Sources) -> None:
+    """A line a file: how many lines come and go."""
+    for path, source in changed.items():
+        _, _, *lines = difference("", before[path], source)
+        added, removed = (sum(line.startswith(sign) for line in lines) for sign in "+-")
+        print(f"{package.name}/{path}: +{added} -{removed}")
+
+
+def difference(name: str, before: str, after: str) -> list[str]:
+    """The lines of a unified diff of one file."""
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm=""))
 
 
 def is_confirmed(question: str) -> bool:

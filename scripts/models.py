@@ -1,28 +1,35 @@
 """Loading a model by the name a command was given."""
 
 import os
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+import tiny_llm_ref
 from scripts.checkpoints import resolve_checkpoint
-from tiny_llm_ref import Qwen3Model, load
+from tiny_llm_ref import Qwen3Model
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
-def load_by_name(name: str) -> tuple[Qwen3Model, "TokenizerWrapper"]:
+def load_by_name(name: str, package: ModuleType = tiny_llm_ref) -> tuple[Qwen3Model, "TokenizerWrapper"]:
     """Model and tokenizer of a folder, the shipped model or one that `pdm run get-model` fetched.
 
     On a CPU the model computes in float32: its matrix products have no fast path for shorter types.
+
+    Args:
+        name: as for `resolve_checkpoint`.
+        package: the reference, or the learner's.
 
     Raises:
         ValueError: there is no such checkpoint, or it cannot be loaded.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would miss PyTorch aloud
     dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
-    return load(resolve_checkpoint(name), dtype)
+    loaded: tuple[Qwen3Model, TokenizerWrapper] = package.load(resolve_checkpoint(name), dtype)
+    return loaded
 
 
 def as_chat(tokenizer: "TokenizerWrapper", message: str) -> list[int]:

@@ -2,12 +2,16 @@
 
 import ast
 import copy
+import resource
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -16,13 +20,15 @@ from rich.progress import track
 
 from scripts.course import ROOT, Day, load_course
 from scripts.errors import usage_errors
-from scripts.render import Function, owners, read_reference
+from scripts.render import Function, owners, read_reference, used_names
 from scripts.sandbox import Run, run_all
 from scripts.setup import load_toml
 from scripts.wrong import is_caught
 
 SURVIVORS = ROOT / "tests" / "wrong" / "survivors.toml"
 AIM = 0.95
+LONGEST = 70  # characters of the code in a mutant's id
+MEMORY = 3 * 2**30  # bytes a run may use: a loop that never ends may fill a list
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -50,33 +56,45 @@ OPERATIONS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """The package with one node of one function changed."""
+    """The package with one node of one function changed.
+
+    The id says what is changed and not where, so that it outlives a move of the lines.
+    """
 
     id: str
     file: Path
-    source: str
+    line: int
     days: tuple[Day, ...]
+    source: Callable[[], str]
 
     def run(self, reference: dict[Path, str]) -> Run:
         """The tests of the days that ask for the function, up to the first that fails."""
         tests = [str(day.test_file) for day in self.days]
-        return Run(self.id, {**reference, self.file: self.source}, tests, ["-x", "--tb=line"])
+        return Run(self.id, {**reference, self.file: self.source()}, tests, ["-x", "--tb=line"])
 
 
 def all_mutants(reference: dict[Path, str]) -> Iterator[Mutant]:
-    """Every mutant of every function that a task asks for, private helpers of its module included."""
+    """Every mutant of every Python function that a task asks for, and of the helpers of its module."""
     tasks = [(day, task) for day in load_course().days for task in day.tasks]
-    for file, source in reference.items():
-        module = ".".join(file.with_suffix("").parts)
-        tree = ast.parse(source)
-        owned = owners(tree, module, tasks)
-        days_of_module = tuple(sorted({day for _, day, _ in owned.values()}))
-        if not days_of_module:
+    trees = {file: ast.parse(source) for file, source in reference.items() if file.suffix == ".py"}
+    owned = {file: owners(tree, ".".join(file.with_suffix("").parts), tasks) for file, tree in trees.items()}
+    for file, tree in trees.items():
+        if not owned[file]:
             continue
         for path, function in functions(tree):
-            days = (owned[path][1],) if path in owned else days_of_module
-            for number, (description, mutated) in enumerate(mutations(tree, function)):
-                yield Mutant(f"{module}.{path} {number}: {description}", file, mutated, days)
+            if path in owned[file]:
+                days = {owned[file][path][1]}
+            else:
+                users = [
+                    other for other in trees if other == file or function.name in used_names(trees[other])
+                ]
+                days = {day for user in users for _, day, _ in owned[user].values()}
+            name = ".".join([*file.with_suffix("").parts, path])
+            seen: Counter[str] = Counter()
+            for description, line, mutated in mutations(tree, function):
+                seen[description] += 1
+                number = f" #{seen[description]}" if seen[description] > 1 else ""
+                yield Mutant(f"{name}: {description}{number}", file, line, tuple(sorted(days)), mutated)
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
@@ -95,17 +113,26 @@ def is_abstract(function: Function) -> bool:
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in function.body)
 
 
-def mutations(tree: ast.Module, function: Function) -> Iterator[tuple[str, str]]:
-    """What was changed, and the whole module with the change."""
-    for index, node in enumerate(list(walk_code(function))):
+def mutations(tree: ast.Module, function: Function) -> Iterator[tuple[str, int, Callable[[], str]]]:
+    """What is changed, on which line, and what makes the module with the change."""
+    for index, (node, around) in enumerate(walk_code(function)):
         for description, change in changes(node):
-            mutated_tree = copy.deepcopy(tree)
-            twin = twin_of(function, mutated_tree)
-            change(list(walk_code(twin))[index])
-            yield (
-                f"line {getattr(node, 'lineno', '?')}, {description}",
-                ast.unparse(ast.fix_missing_locations(mutated_tree)),
-            )
+            code = shown(around if isinstance(node, ast.Constant) else node)
+            line = getattr(node, "lineno", function.lineno)
+            yield f"{code!r} with {description}", line, partial(mutated, tree, function, index, change)
+
+
+def mutated(tree: ast.Module, function: Function, index: int, change: Callable[[Any], None]) -> str:
+    """The module with a change of one node of a function, the one that comes `index`-th in `walk_code`."""
+    mutated_tree = copy.deepcopy(tree)
+    node, _ = list(walk_code(twin_of(function, mutated_tree)))[index]
+    change(node)
+    return ast.unparse(ast.fix_missing_locations(mutated_tree))
+
+
+def shown(node: ast.AST) -> str:
+    """The code of a node on one short line: of a statement the first."""
+    return shorten(ast.unparse(node).strip().splitlines()[0], LONGEST, placeholder=" ...")
 
 
 def twin_of(function: Function, tree: ast.Module) -> Function:
@@ -116,17 +143,21 @@ def twin_of(function: Function, tree: ast.Module) -> Function:
     raise KeyError(function.name)
 
 
-def walk_code(function: Function) -> Iterator[ast.AST]:
-    """Nodes of a body in a fixed order, without docstrings, annotations and the texts of errors."""
-    pending: list[ast.AST] = list(reversed(function.body))
+def walk_code(function: Function) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Nodes of a body in a fixed order, without docstrings, annotations and the texts of errors.
+
+    With each comes the node around it, which gives a number its meaning; a sign belongs to its number.
+    """
+    pending: list[tuple[ast.AST, ast.AST]] = [(node, function) for node in reversed(function.body)]
     while pending:
-        node = pending.pop()
+        node, around = pending.pop()
         if isinstance(node, ast.Raise | ast.JoinedStr) or is_text(node):
             continue
-        yield node
+        yield node, around
         annotation = getattr(node, "annotation", None)
         children = [child for child in ast.iter_child_nodes(node) if child is not annotation]
-        pending.extend(reversed(children))
+        outer = around if isinstance(node, ast.UnaryOp) else node
+        pending.extend((child, outer) for child in reversed(children))
 
 
 def is_text(node: ast.AST) -> bool:
@@ -152,10 +183,15 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[Any], None]]]:
         yield f"{node.value} to {not node.value}", partial(set_value, not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         yield f"{node.value} to {node.value + 1}", partial(set_value, node.value + 1)
-    elif isinstance(node, ast.Return) and node.value is not None:
-        yield "returns None", return_none
+    elif isinstance(node, ast.Return) and node.value is not None and not is_none(node.value):
+        yield "None returned", return_none
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield "call left out", return_none
+
+
+def is_none(node: ast.expr) -> bool:
+    """Whether it is the word None."""
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def set_item(field: str, position: int, kind: type[ast.AST], node: Any) -> None:
@@ -193,30 +229,53 @@ def main(module: Module = None, sample: Sample = None, seed: Seed = 0) -> None:
 
     Example: pdm run mutants --module sampler
     """
+    start = time.perf_counter()
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with usage_errors():
+        known = known_survivors()
         reference = read_reference()
-        mutants = [each for each in all_mutants(reference) if module in (None, each.file.stem)]
+        everything = list(all_mutants(reference))
+        mutants = [mutant for mutant in everything if module in (None, mutant.file.stem)]
         if not mutants:
             raise ValueError(f"there is no module {module!r} that a task asks for")
         if sample is not None:
             mutants = Random(seed).sample(mutants, min(sample, len(mutants)))
         runs = (mutant.run(reference) for mutant in mutants)
         outcomes = track(run_all(runs), "mutants", total=len(mutants), console=Console(stderr=True))
-        known = known_survivors()
-        survivors = sorted(
-            outcome.name for outcome in outcomes if not is_caught(outcome) and not outcome.exit_code
-        )
-    for name in survivors:
-        print(f"not caught: {name}{' (' + known[name] + ')' if name in known else ''}")
-    share = 1 - len(survivors) / len(mutants)
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} mutants caught, {share:.1%}")
-    sys.exit(0 if share >= AIM else 1)
+        alive = {outcome.name for outcome in outcomes if not is_caught(outcome) and not outcome.exit_code}
+    survivors = [mutant for mutant in mutants if mutant.id in alive]
+    new = [mutant for mutant in survivors if mutant.id not in known]
+    for mutant in new:
+        print(f"not caught: {mutant.id} ({mutant.file}, line {mutant.line})")
+    mistakes = list(list_mistakes(known, everything, mutants, alive))
+    for mistake in mistakes:
+        print(mistake)
+    caught = len(mutants) - len(survivors)
+    share = caught / len(mutants)
+    print(
+        f"{caught} of {len(mutants)} mutants caught, {share:.1%}, in {time.perf_counter() - start:.0f} s; "
+        f"of the others {len(survivors) - len(new)} have a reason and {len(new)} are new"
+    )
+    misses_aim = share < AIM and len(mutants) == len(everything)  # a few excused ones weigh much in a module
+    if misses_aim:
+        print(f"that is less than the {AIM:.0%} that the tests are to catch")
+    sys.exit(1 if new or mistakes or misses_aim else 0)
+
+
+def list_mistakes(
+    known: Collection[str], everything: Collection[Mutant], tried: Collection[Mutant], alive: Collection[str]
+) -> Iterator[str]:
+    """A sentence on each listed survivor that is none: no such mutant is made, or a test catches it."""
+    made, ran = {mutant.id for mutant in everything}, {mutant.id for mutant in tried}
+    for name in known:
+        if name not in made:
+            yield f"stale: no such mutant is made any more, so take it out of {SURVIVORS.name}: {name}"
+        elif name in ran and name not in alive:
+            yield f"stale: a test catches it by now, so take it out of {SURVIVORS.name}: {name}"
 
 
 def known_survivors() -> dict[str, str]:
     """Reasons of the survivors that were looked at, by the mutant's id."""
-    if not SURVIVORS.exists():
-        return {}
     entries = load_toml(SURVIVORS.read_text(encoding="utf-8"))["survivor"]
     return {entry["id"]: entry["reason"] for entry in entries}
 

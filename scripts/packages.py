@@ -4,6 +4,11 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 
 NO_STARTER = (
     "there is no tiny_llm/ here: `git checkout tiny_llm` brings the starter package back, "
@@ -30,3 +35,26 @@ def use_reference() -> None:
     for module in pkgutil.walk_packages(package.__path__, "tiny_llm_ref."):
         alias = module.name.replace("tiny_llm_ref", "tiny_llm", 1)
         sys.modules[alias] = importlib.import_module(module.name)
+
+
+def learners_package() -> ModuleType:
+    """The learner's package, imported; ValueError if it is not there."""
+    choose_package(reference=False)
+    return importlib.import_module("tiny_llm")
+
+
+@contextmanager
+def sentences_of(package: ModuleType) -> Iterator[None]:
+    """Make one sentence of what is not written yet, and add the learner's line to a ValueError."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise ValueError(f"your package cannot serve yet: {error}") from None
+    except ValueError as error:
+        folder = Path(str(package.__file__)).parent
+        places = [
+            f" ({Path(frame.filename).relative_to(folder.parent)}:{frame.lineno})"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if folder in Path(frame.filename).parents
+        ]
+        raise ValueError(f"{error}{places[-1] if places else ''}") from None

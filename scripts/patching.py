@@ -1,7 +1,7 @@
 """Put single functions of one package into another, with what they need, and leave the rest as it is.
 
 `fill` writes solutions into holes, `dig` makes holes again. Both map sources to sources; files are the
-business of `scripts.learner`.
+business of `scripts.learner`, and sources that are not Python that of `scripts.patching_c`.
 """
 
 import ast
@@ -14,7 +14,8 @@ from scripts.import_lines import (
     origin,
     remove_import,
 )
-from scripts.render import Definition, Function, constant_name, used_names
+from scripts.patching_c import dig_others, fill_others
+from scripts.render import Definition, Function, constant_name, is_python, used_names
 from scripts.source_lines import (
     Import,
     Item,
@@ -54,10 +55,13 @@ def fill(
 
     Returns:
         sources: all of them, changed or not.
+
+    Raises:
+        ValueError: a bracket of a source that is not Python has no partner.
     """
-    result = dict(sources)
+    result = {**sources, **fill_others(sources, donor, symbols)}
     needs: list[tuple[Path, ast.AST]] = []
-    for path, name in symbols:
+    for path, name in python_only(symbols):
         donated = find_function(parse(donor[path]), name)
         if donated is None or hole_of(donated):
             continue
@@ -90,10 +94,10 @@ def dig(
         symbols: path of the module and dotted name of each function.
 
     Raises:
-        ValueError: a symbol is there, but is no function any more.
+        ValueError: a symbol is there, but is no function any more, or a bracket has no partner.
     """
-    result = dict(sources)
-    for path, name in symbols:
+    result = {**sources, **dig_others(sources, starter, reference, symbols)}
+    for path, name in python_only(symbols):
         present = find_function(parse(result[path]), name)
         if present is not None:
             text = slice_lines(starter[path], *item_range(starter[path], name))
@@ -102,9 +106,14 @@ def dig(
             raise ValueError(f"{name} in {path} is not a function any more: remove it and run this again")
         elif not is_private(name.split(".")[-1]):
             result[path] = insert(result[path], starter[path], name)
-    for path in {path for path, _ in symbols}:
+    for path in {path for path, _ in python_only(symbols)}:
         result[path] = drop_supplies(result[path], reference[path], used_names(parse(sources[path])))
     return result
+
+
+def python_only(symbols: Collection[tuple[Path, str]]) -> list[tuple[Path, str]]:
+    """Those of a source in Python."""
+    return [(path, name) for path, name in symbols if is_python(path)]
 
 
 def supply(sources: Sources, donor: Mapping[Path, str], needs: list[tuple[Path, ast.AST]]) -> Sources:
@@ -117,11 +126,21 @@ def supply(sources: Sources, donor: Mapping[Path, str], needs: list[tuple[Path, 
             needs.append((path, find_item(donor[path], name).node))
         for statement, alias in missing_imports(sources[path], donor[path], code):
             sources[path] = add_import(sources[path], donor[path], statement, alias)
-            origin = path.parent / f"{getattr(statement, 'module', None)}.py"
-            if getattr(statement, "level", 0) == 1 and not is_bound(sources.get(origin, ""), alias.name):
-                stand_in = ast.Name(alias.name, ast.Load())
-                needs += [(origin, stand_in)] if origin in sources else []
+            origin = imported_file(path, statement, sources)
+            if origin is not None and not is_bound(sources[origin], alias.name):
+                needs.append((origin, ast.Name(alias.name, ast.Load())))
     return sources
+
+
+def imported_file(path: Path, statement: Import, sources: Mapping[Path, str]) -> Path | None:
+    """The file of the package that a statement imports names from; None if it is none of them."""
+    if not isinstance(statement, ast.ImportFrom) or not statement.level or not statement.module:
+        return None
+    folder = path.parents[min(statement.level, len(path.parents)) - 1]
+    module = folder.joinpath(*statement.module.split("."))
+    return next(
+        (file for file in (module.with_suffix(".py"), module / "__init__.py") if file in sources), None
+    )
 
 
 def missing_definitions(source: str, donor: str, code: ast.AST) -> list[str]:

@@ -13,11 +13,12 @@ from rich.text import Text
 
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
+from scripts.languages import holes_of
 from scripts.learner import PACKAGE, Package, check_syntax, read_package
 from scripts.patching import Sources
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.setup import show_progress
-from scripts.source_lines import HOLE, holes
+from scripts.source_lines import HOLE
 
 MAX_PROCESSES = 2
 TEST_NAME = re.compile(r"::test_task_(\d+)_")
@@ -115,7 +116,7 @@ def task_states(sources: Sources, days: Iterable[Day]) -> list[TaskState]:
 
 def tasks_with_holes(sources: Sources) -> set[str]:
     """Ids of the tasks that some hole names."""
-    sentences = [sentence for source in sources.values() for sentence in holes(source).values()]
+    sentences = [sentence for path, source in sources.items() for sentence in holes_of(path, source).values()]
     return {".".join(match.groups()[:3]) for sentence in sentences if (match := HOLE.search(sentence))}
 
 

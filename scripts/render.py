@@ -12,9 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts import render_c
 from scripts.course import ROOT, Course, Day, Task, load_course
 
 REFERENCE = ROOT / "tiny_llm_ref"
+SUFFIXES = (".py", ".cpp", ".h", ".metal", ".cu")  # of a package's sources
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 
@@ -37,44 +39,101 @@ def render(solved: Collection[str], course: Course | None = None) -> dict[Path, 
     """
     tasks = [(day, task) for day in (course or load_course()).days for task in day.tasks]
     return tidy(
-        {
-            path: render_module(source, ".".join(path.with_suffix("").parts), tasks, solved)
-            for path, source in read_reference().items()
-        }
+        {path: render_module(source, path, tasks, solved) for path, source in read_reference().items()}
     )
 
 
 def read_reference() -> dict[Path, str]:
     """Sources of the reference by their path within it."""
-    files = sorted(REFERENCE.rglob("*.py"))
+    files = source_files(REFERENCE)
     return {path.relative_to(REFERENCE): path.read_text(encoding="utf-8") for path in files}
 
 
+def source_files(package: Path) -> list[Path]:
+    """The files of a package that are its sources."""
+    return sorted(path for path in package.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+
+
+def is_python(path: Path) -> bool:
+    """Whether a source is Python; if not it is C++, Metal or CUDA."""
+    return path.suffix == ".py"
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a source, as course.toml writes it."""
+    return ".".join(path.with_suffix("").parts)
+
+
 def render_module(
-    source: str, module: str, tasks: Collection[tuple[Day, Task]], solved: Collection[str]
+    source: str, path: Path, tasks: Collection[tuple[Day, Task]], solved: Collection[str]
 ) -> str:
-    """One module with a hole for each function of an unsolved task; the source itself without any."""
-    edits = [
-        make_hole(function, f"week {day.week} day {day.day} task {task.number}: {path} is not written yet")
-        for path, (function, day, task) in owners(ast.parse(source), module, tasks).items()
+    """One source with a hole for each function of an unsolved task; the source itself without any."""
+    if not is_python(path):
+        owned = owned_functions(source, path, tasks)
+        return render_c.render_c(source, sentences(source, path, tasks, solved), owned)
+    dug = dig_holes(source, path, tasks, solved)
+    return dug if dug == source else drop_unused(dug)
+
+
+def dig_holes(
+    source: str, path: Path, tasks: Collection[tuple[Day, Task]], solved: Collection[str] = ()
+) -> str:
+    """One source with those holes in which all else is still there."""
+    if not is_python(path):
+        return render_c.dig_holes(source, sentences(source, path, tasks, solved))
+    functions = owners(ast.parse(source), module_name(path), tasks)
+    texts = sentences(source, path, tasks, solved)
+    return apply(source, [make_hole(functions[name][0], sentence) for name, sentence in texts.items()])
+
+
+def sentences(
+    source: str, path: Path, tasks: Collection[tuple[Day, Task]], solved: Collection[str]
+) -> dict[str, str]:
+    """What the hole of each function of an unsolved task says."""
+    return {
+        name: f"week {day.week} day {day.day} task {task.number}: {name} is not written yet"
+        for name, (day, task) in owned_functions(source, path, tasks).items()
         if task.id not in solved
-    ]
-    return drop_unused(apply(source, edits)) if edits else source
+    }
+
+
+def owned_functions(
+    source: str, path: Path, tasks: Collection[tuple[Day, Task]]
+) -> dict[str, tuple[Day, Task]]:
+    """The task that asks for each function of a source, by its dotted name; a header has none.
+
+    Raises:
+        KeyError: a task asks for a function that is not there.
+    """
+    if is_python(path):
+        found = owners(ast.parse(source), module_name(path), tasks)
+        return {name: (day, task) for name, (_, day, task) in found.items()}
+    if path.suffix == ".h":
+        return {}
+    asked = {name: (day, task) for name, day, task in symbols_of(module_name(path), tasks)}
+    for name in asked:
+        if not render_c.has_function(source, name):
+            raise KeyError(f"{path} has no function {name}")
+    return asked
+
+
+def symbols_of(module: str, tasks: Collection[tuple[Day, Task]]) -> list[tuple[str, Day, Task]]:
+    """What tasks ask for in a module, by dotted names; a class sorts before its members."""
+    return sorted(
+        (symbol.removeprefix(f"{module}."), day, task)
+        for day, task in tasks
+        for symbol in task.symbols
+        if symbol.startswith(f"{module}.")
+    )
 
 
 def owners(
     tree: ast.Module, module: str, tasks: Collection[tuple[Day, Task]]
 ) -> dict[str, tuple[Function, Day, Task]]:
     """The task that asks for each function, by its dotted name; one listed by itself is not its class's."""
-    symbols = sorted(
-        (symbol.removeprefix(f"{module}."), day, task)
-        for day, task in tasks
-        for symbol in task.symbols
-        if symbol.startswith(f"{module}.")
-    )
-    return {  # a class sorts before its members, which so override it
+    return {  # members override their class
         path: (function, day, task)
-        for name, day, task in symbols
+        for name, day, task in symbols_of(module, tasks)
         for path, function in functions_of(find(tree, name.split(".")), name)
     }
 
@@ -123,11 +182,13 @@ def drop_unused(source: str) -> str:
 
 
 def tidy(sources: Mapping[Path, str]) -> dict[Path, str]:
-    """The sources without the imports that nothing uses any more, in the house's format."""
+    """The sources; those in Python without the imports that nothing uses any more, in the house's format."""
+    faces = ["--per-file-ignores", "__init__.py:F401"]  # they import names for others to use
+    python = [path for path in sources if is_python(path)]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write(sources, root)
-        for arguments in (["check", "--fix", "--select", "F401,TC005,I"], ["format"]):
+        write({path: sources[path] for path in python}, root)
+        for arguments in (["check", "--fix", "--select", "F401,TC005,I", *faces], ["format"]):
             command = [
                 sys.executable,
                 "-m",
@@ -138,7 +199,7 @@ def tidy(sources: Mapping[Path, str]) -> dict[Path, str]:
                 str(ROOT / "pyproject.toml"),
             ]
             subprocess.run([*command, "--no-cache", str(root)], check=True)
-        return {path: (root / path).read_text(encoding="utf-8") for path in sources}
+        return {**sources, **{path: (root / path).read_text(encoding="utf-8") for path in python}}
 
 
 def write(sources: Mapping[Path, str], package: Path) -> None:
@@ -146,7 +207,7 @@ def write(sources: Mapping[Path, str], package: Path) -> None:
     for path, source in sources.items():
         file = package / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(source, encoding="utf-8")
+        file.write_bytes(source.encode())
 
 
 def used_names(tree: ast.AST) -> set[str]:

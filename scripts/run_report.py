@@ -128,20 +128,40 @@ def totals_text(recorder: Recorder) -> str:
 
 def timeline(recorder: Recorder, console: Console) -> Text:
     """Time from left to right, one row a request: which slices of time its chunks and decodes fell in."""
-    is_utf8 = (console.encoding or "").lower().startswith("utf")
-    width = max(20, min(console.width, 120) - 4)
     seconds = recorder.events[-1].end if recorder.events else 0.0
+    return timeline_rows(recorder, console, seconds).append_text(timeline_scale(console, seconds))
+
+
+def timeline_rows(recorder: Recorder, console: Console, seconds: float) -> Text:
+    """The rows of a timeline that is `seconds` wide."""
     text = Text()
     for request in recorder.requests:
-        cells = timeline_cells(recorder.events, request.prompt_idx, seconds, width)
+        cells = timeline_cells(recorder.events, request.prompt_idx, seconds, timeline_width(console))
         text.append(f"{request.prompt_idx:>3} ", style="bold")
         for phase in cells:
             mark, style = PHASE_MARKS.get(phase, (" ", ""))
-            text.append(mark if is_utf8 else ASCII_MARKS.get(mark, mark), style=style)
+            text.append(mark if is_utf8(console) else ASCII_MARKS.get(mark, mark), style=style)
         text.append("\n")
-    names = [f"{mark if is_utf8 else ASCII_MARKS[mark]} {phase}" for phase, (mark, _) in PHASE_MARKS.items()]
-    text.append(f"    0 s{f'{seconds:.2f} s':>{width - 3}}\n    {'   '.join(names)}")
     return text
+
+
+def timeline_scale(console: Console, seconds: float) -> Text:
+    """Start and end of the time, and what the marks mean."""
+    marks = [
+        f"{mark if is_utf8(console) else ASCII_MARKS[mark]} {phase}"
+        for phase, (mark, _) in PHASE_MARKS.items()
+    ]
+    return Text(f"    0 s{f'{seconds:.2f} s':>{timeline_width(console) - 3}}\n    {'   '.join(marks)}")
+
+
+def timeline_width(console: Console) -> int:
+    """Slices of time that fit in a line."""
+    return max(20, min(console.width, 120) - 4)
+
+
+def is_utf8(console: Console) -> bool:
+    """Whether the marks can be shown as they are."""
+    return (console.encoding or "").lower().startswith("utf")
 
 
 def timeline_cells(events: list[PhaseEvent], request: int, seconds: float, width: int) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from scripts.course import ROOT
-from scripts.render import render, write
+from scripts.render import render, source_files, write
 
 STARTER = ROOT / "tiny_llm"
 
@@ -21,14 +21,14 @@ def main(check: Check = False) -> None:
     sources = render(())
     if not check:
         write(sources, STARTER)
-        return
-    present = {path.relative_to(STARTER): path.read_text(encoding="utf-8") for path in STARTER.rglob("*.py")}
-    different = sorted(
-        str(path) for path in sources.keys() | present.keys() if sources.get(path) != present.get(path)
-    )
+    present = {path.relative_to(STARTER): path.read_bytes() for path in source_files(STARTER)}
+    different = sorted(path for path, source in sources.items() if source.encode() != present.get(path))
     for path in different:
         print(f"tiny_llm/{path} is not what the reference and course.toml make: run `pdm run starter`")
-    sys.exit(1 if different else 0)
+    stale = sorted(present.keys() - sources.keys())
+    for path in stale:
+        print(f"tiny_llm/{path} is in the way: the reference has no such file, so remove it")
+    sys.exit(1 if different or stale else 0)
 
 
 if __name__ == "__main__":

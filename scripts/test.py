@@ -1,12 +1,13 @@
 """Run the tests of the whole course, a week, a day or a task."""
 
 import sys
+from itertools import islice
 from typing import Annotated
 
 import pytest
 import typer
 
-from scripts.course import ROOT, load_course
+from scripts.course import ROOT, Course, load_course
 from scripts.errors import usage_errors
 from scripts.packages import choose_package
 
@@ -31,7 +32,7 @@ def main(
     show_all: ShowAll = False,
     pytest_args: PytestArgs = None,
 ) -> None:
-    """Run tests. The exit code is pytest's own.
+    """Run tests of your package, or of the reference with --ref. The exit code is pytest's own.
 
     Example: pdm run test --week 2 --day 7 --task 2 --ref -- -x
     """
@@ -39,7 +40,22 @@ def main(
         selection = select_tests(week, day, task)
         choose_package(ref)
     options = [*(["--ref"] if ref else []), *(["--all"] if show_all else [])]
-    sys.exit(pytest.main([*selection, *options, *(pytest_args or [])]))
+    exit_code = pytest.main([*selection, *options, *(pytest_args or [])])
+    if exit_code == 0 and week is not None and day is not None and not (ref or pytest_args):
+        print("\n".join(what_is_next(load_course(), week, day, task)))
+    sys.exit(exit_code)
+
+
+def what_is_next(course: Course, week: int, day: int, task: int | None) -> list[str]:
+    """The task after one that is solved, or after a day, with its command; nothing after the last."""
+    tasks = [(each, part) for each in course.days for part in each.tasks]
+    solved = (week, day, task if task is not None else len(course.day(week, day).tasks))
+    later = ((d, t) for d, t in tasks if (d.week, d.day, t.number) > solved)
+    return [
+        f"next: week {d.week} day {d.day} task {t.number}, {t.title}: "
+        f"pdm run test --week {d.week} --day {d.day} --task {t.number}"
+        for d, t in islice(later, 1)
+    ]
 
 
 def select_tests(week: int | None, day: int | None, task: int | None) -> list[str]:

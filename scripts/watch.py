@@ -1,6 +1,7 @@
 """Rerun the first unsolved task's tests on every save."""
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -16,11 +17,11 @@ import typer
 from rich.console import Console
 from watchfiles import PythonFilter, watch
 
-from scripts.course import ROOT, Day, Task, load_course
+from scripts.course import ROOT, Day, Task
 from scripts.errors import usage_errors
 from scripts.learner import PACKAGE, check_syntax, read_package
-from scripts.patching import Sources
-from scripts.progress import TaskState, first_unsolved, task_states
+from scripts.render import SUFFIXES
+from scripts.search import DAY_SOLVED, FOUND, task_by_id
 from scripts.setup import show_progress
 
 KEY_POLL_MS = 150
@@ -84,28 +85,68 @@ def read_key() -> str:
     return os.read(terminal, 1).decode("ascii", "replace") or "q"
 
 
+class Search:
+    """The process that looks for the first unsolved task, and what it has printed."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None  # a pipe, as asked for
+        self._output = self.process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._rest = b""
+
+    def new_lines(self) -> list[dict[str, str | None]]:
+        """What it has printed since the last call, without waiting."""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self._output, 65536):
+                self._rest += piece
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def stop(self) -> None:
+        """End it with every process that it started."""
+        end_session(self.process)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
 class Watcher:
-    """Knows the task at hand, and the process that tests it.
+    """Knows the task at hand, and the process that tests it or looks for another one.
 
     Args:
         package: the folder to watch.
         command: what runs the tests of a task, and the hint: `pdm run test`'s and `pdm run hint`'s modules.
+        search: what prints the first unsolved task of a package after the one with an id: `scripts.search`.
     """
 
-    def __init__(self, package: Path, command: Callable[[str, Day, Task], list[str]] | None = None) -> None:
+    def __init__(
+        self,
+        package: Path,
+        command: Callable[[str, Day, Task], list[str]] | None = None,
+        search: Callable[[Path, str | None], list[str]] | None = None,
+    ) -> None:
         self.package = package
         self.command = command or command_line
+        self.search_command = search or search_command_line
         self.console = Console(highlight=False)
-        self.current: TaskState | None = None
+        self.current: tuple[Day, Task] | None = None
+        self.search: Search | None = None
         self.tests: subprocess.Popen[bytes] | None = None
 
     def loop(self, key: Callable[[], str]) -> None:
         """Test on every save and obey keys, until q."""
         try:
-            self.choose_task()
+            self.start_search()
             changes = watch(
                 self.package,
-                watch_filter=PythonFilter(),
+                watch_filter=PythonFilter(extra_extensions=SUFFIXES),
                 rust_timeout=KEY_POLL_MS,
                 yield_on_timeout=True,
                 raise_interrupt=True,
@@ -117,51 +158,74 @@ class Watcher:
                 if pressed:
                     self.obey(pressed)
                 if saved:
-                    self.restart_tests()
+                    self.restart()
+                self.report_search()
                 self.report_end()
         finally:
-            self.stop_tests()
+            self.stop()
 
     def obey(self, key: str) -> None:
         """A key other than q."""
-        if key == "n":
-            self.choose_task()
+        if key == "n" and self.search is None:
+            self.start_search()
         elif key == "h" and self.current is not None:
-            subprocess.run(self.command("hint", self.current.day, self.current.task), cwd=ROOT)
+            subprocess.run(self.command("hint", *self.current), cwd=ROOT)
 
-    def choose_task(self) -> None:
-        """The first unsolved task after the current one, or the first of all."""
-        self.stop_tests()
-        sources = self.readable_sources()
-        if sources is None:
+    def restart(self) -> None:
+        """After a save: test the task at hand from the start, or look for one anew."""
+        if self.current is None or self.search is not None:
+            self.start_search()
+        else:
+            self.start_tests()
+
+    def start_search(self) -> None:
+        """Look for the first unsolved task after the current one, or the first of all."""
+        self.stop()
+        if not self.is_readable():
             return
-        show_progress("looking for the first unsolved task")
-        self.current = next_unsolved(sources, self.current)
+        show_progress("looking for the first unsolved task · q quits")
+        self.search = Search(self.search_command(self.package, self.current[1].id if self.current else None))
+
+    def report_search(self) -> None:
+        """Say what the search has found so far; test the task when that is known."""
+        if self.search is None:
+            return
+        exit_code = self.search.process.poll()  # before the output is read, so that none is missed
+        for line in self.search.new_lines():
+            if FOUND in line:
+                self.end_search(line[FOUND])
+                return
+            show_progress(f"looking for the first unsolved task: {line[DAY_SOLVED]} is solved · q quits")
+        if exit_code is not None:
+            show_progress("")
+            self.console.print("the tests could not be run: `pdm run progress` says more", style="red")
+            self.search = None
+
+    def end_search(self, task_id: str | None) -> None:
+        """Go to the task that was found."""
         show_progress("")
+        self.stop()
+        self.current = task_by_id(task_id) if task_id else None
         if self.current is None:
             self.console.print("every task is solved", style="green")
-            return
-        self.restart_tests()
+        else:
+            self.start_tests()
 
-    def readable_sources(self) -> Sources | None:
-        """The package's sources, or None and a line that says what Python cannot read."""
+    def is_readable(self) -> bool:
+        """Whether Python can read the package; a line says what it cannot read."""
         try:
-            sources = read_package(self.package)
-            check_syntax(sources, self.package)
+            check_syntax(read_package(self.package), self.package)
         except ValueError as error:
             self.console.print(str(error), style="red", soft_wrap=True)
-            return None
-        return sources
+            return False
+        return True
 
-    def restart_tests(self) -> None:
+    def start_tests(self) -> None:
         """Test the task at hand, from the start if that was under way."""
-        self.stop_tests()
-        if self.current is None:
-            self.choose_task()
+        self.stop()
+        if self.current is None or not self.is_readable():
             return
-        if self.readable_sources() is None:
-            return
-        day, task = self.current.day, self.current.task
+        day, task = self.current
         self.console.rule(f"week {day.week} day {day.day} task {task.number}: {task.title}", align="left")
         # A session of its own, so that Ctrl-C is ours alone to act on.
         self.tests = subprocess.Popen(self.command("test", day, task), cwd=ROOT, start_new_session=True)
@@ -175,33 +239,27 @@ class Watcher:
         self.console.print(f"waiting for a save · {KEYS}", style="dim")
         self.tests = None
 
-    def stop_tests(self) -> None:
-        """End the tests that run, with every process that they started."""
-        if self.tests is not None and self.tests.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.tests.pid, signal.SIGKILL)
-            self.tests.wait()
-        self.tests = None
+    def stop(self) -> None:
+        """End the tests and the search, if any."""
+        if self.tests is not None:
+            end_session(self.tests)
+        if self.search is not None:
+            self.search.stop()
+        self.tests = self.search = None
 
 
-def next_unsolved(sources: Sources, current: TaskState | None) -> TaskState | None:
-    """The first unsolved task after the current one, else of all.
-
-    Days are tested two at a time and only as far as needed.
-    """
-    days = load_course().days
-    for first in range(days.index(current.day) if current else 0, len(days), 2):
-        states = task_states(sources, days[first : first + 2])
-        if current:
-            states = [state for state in states if position(state) > position(current)]
-        if found := first_unsolved(states):
-            return found
-    return next_unsolved(sources, None) if current else None
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, with every process that it started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def position(state: TaskState) -> tuple[int, int, int]:
-    """Where a task stands in the course."""
-    return state.day.week, state.day.day, state.task.number
+def search_command_line(package: Path, after: str | None) -> list[str]:
+    """What looks for the first unsolved task."""
+    options = ["--package", str(package), *(["--after", after] if after else [])]
+    return [sys.executable, "-m", "scripts.search", *options]
 
 
 def command_line(name: str, day: Day, task: Task) -> list[str]:

@@ -60,10 +60,13 @@ def differences(actual: Array, expected: Array, tolerance: float) -> Array:
 
 
 def known_mistake(actual: Array, mistakes: Mistakes | None, tolerance: float) -> str | None:
-    """A sentence on the known mistake that gives the same."""
+    """A sentence on the known mistake that gives the same; one that cannot be computed is passed over."""
     for name, mistake in (mistakes or {}).items():
-        with np.errstate(all="ignore"):  # a mistake may well divide by zero
-            wrong = as_numpy(mistake() if callable(mistake) else mistake)
+        try:
+            with np.errstate(all="ignore"):  # a mistake may well divide by zero
+                wrong = as_numpy(mistake() if callable(mistake) else mistake)
+        except Exception:  # of sizes that do not fit, say: no fault of the learner's
+            continue
         if Comparison(actual, wrong, tolerance).is_equal:
             return f"It equals {name}."
     return None

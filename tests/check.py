@@ -1,5 +1,6 @@
 """Checks whose messages a learner reads: what was compared, what was expected, what came, where, and why."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -7,6 +8,7 @@ from typing import Any, NoReturn
 import mlx.core as mx
 import numpy as np
 import pytest
+from calls import call_in_block
 
 from causes import (
     Array,
@@ -85,18 +87,36 @@ def check_close(
 
 
 @contextmanager
-def check_value_error(*words: str) -> Iterator[None]:
-    """Fail unless the block raises a ValueError whose sentence holds all these words."""
+def check_value_error(*words: str, what: str | None = None) -> Iterator[None]:
+    """Fail unless the block raises a ValueError whose sentence holds all these words.
+
+    Args:
+        words: what the sentence must mention.
+        what: the thing in the words of the task; the block's call with its values unless given.
+    """
     __tracebackhide__ = True
+    caller = sys._getframe(2)  # beyond the context manager
+    line = caller.f_lineno
+
+    holding = f" that mentions {', '.join(map(repr, words))}" if words else ""
+
+    def said(sentence: str) -> str:
+        name = what or call_in_block(caller, line)
+        return f"{name}: {sentence}" if name else sentence
+
     try:
         yield
     except ValueError as error:
         for word in words:
             if word not in str(error):
-                fail(f"the ValueError should mention {word!r}, it says: {error}")
+                fail(said(f"the ValueError should mention {word!r}, it says: {error}"))
+    except NotImplementedError:  # a hole speaks for itself
+        raise
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise pytest.fail.Exception(said(f"expected a ValueError{holding}, got {got}")) from error
     else:
-        holding = f" that mentions {', '.join(map(repr, words))}" if words else ""
-        fail(f"expected a ValueError{holding}, nothing was raised")
+        fail(said(f"expected a ValueError{holding}, nothing was raised"))
 
 
 def normal(*shape: int, seed: int, dtype: mx.Dtype = mx.float32) -> mx.array:
@@ -188,6 +208,8 @@ def how_sequences_differ(actual: Any, expected: Any) -> str | None:
         return f"{abs(difference)} too {many} at the beginning, the others are right."
     if difference:
         return f"{abs(difference)} too {many}: expected {len(expected)}, got {len(actual)}."
+    if len(expected) <= 2 and all(isinstance(item, bool) for item in expected):
+        return None  # two answers, not an order
     if actual == expected[::-1]:
         return "The order is reversed."
     if sorted(map(repr, actual)) == sorted(map(repr, expected)):

@@ -5,8 +5,11 @@ import os
 import pytest
 from hypothesis import settings
 
+import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from reporting import FailureReporter
 from scripts.packages import choose_package
+
+LONGEST_ID = 40  # characters
 
 os.environ["MLX_ENABLE_TF32"] = "0"  # where MLX would multiply float32 in fewer bits
 settings.register_profile("course", deadline=None, derandomize=True, print_blob=False)
@@ -28,6 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if config.option.tbstyle == "auto":
         config.pluginmanager.register(FailureReporter(shows_all=config.getoption("--all")))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a case by its value where pytest would number it, so that a report says which one failed."""
+    is_type = type(val).__name__ == "Dtype"  # of MLX, which is imported only after the package
+    text = repr(val) if is_type or isinstance(val, tuple | list | dict | set | slice) else ""
+    text = text.removeprefix("mlx.core.")
+    return text if 0 < len(text) <= LONGEST_ID else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

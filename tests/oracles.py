@@ -108,13 +108,37 @@ def softmax_mistakes(x: Array, axis: int) -> Mistakes:
         "the exponentials divided by the largest of them": lambda: (
             exponentials / exponentials.max(axis=axis, keepdims=True)
         ),
+        "the softmax with one largest value taken off all rows: take that of each row": lambda: (
+            np.exp(x - x.max()) / np.exp(x - x.max()).sum(axis=axis, keepdims=True)
+        ),
+        **(keepdims_mistakes(x, axis) if len(set(x.shape)) == 1 else {}),
+    }
+
+
+def keepdims_mistakes(x: Array, axis: int) -> Mistakes:
+    """Of a cube, whose sums along an axis line up with another one too."""
+    exponentials = np.exp(x - x.max(axis=axis, keepdims=True))
+
+    def of_shifted(keeps_sums: bool) -> Array:
+        shifted = np.exp(x - x.max(axis=axis))
+        return shifted / shifted.sum(axis=axis, keepdims=keeps_sums)
+
+    return {
+        "the exponentials divided by sums that line up with another axis: keep the axis in the sum "
+        "(keepdims)": lambda: exponentials / exponentials.sum(axis=axis),
+        "the exponentials, nothing taken off, divided by sums that line up with another axis: keep the axis "
+        "in the sum (keepdims)": lambda: np.exp(x) / np.exp(x).sum(axis=axis),
+        "a softmax whose largest values line up with another axis: keep the axis in the maximum "
+        "(keepdims)": lambda: of_shifted(True),
+        "a softmax whose largest values and sums line up with another axis: keep the axis in both "
+        "(keepdims)": lambda: of_shifted(False),
     }
 
 
 def linear_mistakes(x: Array, w: Array, bias: Array | float = 0.0) -> Mistakes:
-    not_transposed = np.einsum("...i,io->...o", x, w) if w.shape[0] == w.shape[1] else np.nan * x
+    of_square: Mistakes = {"x @ w: the weight is not transposed": lambda: x @ w + bias}
     return {
-        "x @ w: the weight is not transposed": lambda: not_transposed + bias,
+        **(of_square if w.shape[0] == w.shape[1] else {}),
         "the product without the bias": lambda: x @ w.T,
         "the product minus the bias": lambda: x @ w.T - bias,
     }
@@ -137,7 +161,7 @@ def attention_mistakes(
             query, key, value, None, mask
         ),
         "attention with the scores divided by the scale": lambda: attention(
-            query, key, value, 1 / factor, mask
+            query, key, value, np.divide(1.0, factor), mask
         ),
         "attention with the scale 1 / sqrt(S), S the number of keys": lambda: attention(
             query, key, value, S**-0.5, mask

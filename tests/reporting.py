@@ -4,26 +4,34 @@ A pytest plugin. It writes the reports of the day tests anew and shows those of 
 alone, unless --all is given. Other tests keep pytest's own reports, and so do all with an explicit --tb.
 """
 
+import ast
+import dis
 import importlib.util
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 
 from scripts.course import ROOT, Day, Task, load_course
+from scripts.languages import line_of_function, source_of
+from scripts.render import is_python, module_name
+from scripts.source_lines import HOLE
 
 MAX_LINES = 15
 MAX_COLUMNS = 110
 MAX_PRINTED = 3
 MAX_FAILURES = 3
 MAX_OWN_LINES = 2
+MAX_DEFINITIONS = 3
 NOT_WRITTEN = "is not written yet"
 DAY_TEST = re.compile(r"test_week_(\d+)_day_(\d+)\.py(?:::test_task_(\d+)_)?")
 
@@ -95,6 +103,16 @@ class Failure:
         """What two failures have in common when the second says nothing new."""
         return self.places[0] if self.is_error else self.message
 
+    @property
+    def is_hole(self) -> bool:
+        """Whether all that is wrong is that something is not written yet."""
+        return HOLE.fullmatch(self.message) is not None and bool(self.places)
+
+    @property
+    def function(self) -> str:
+        """The test without the case."""
+        return self.name.partition("[")[0]
+
     def lines(self) -> list[str]:
         """At most 15 lines of at most 110 columns."""
         places = [line for place in self.places for line in place.lines()]
@@ -155,8 +173,13 @@ class Told:
         if isinstance(self.error, SyntaxError) and self.error.filename:
             source = " ".join((self.error.text or "").split())
             return [Place(Path(self.error.filename), self.error.lineno or 0, source)]
-        own = [frame for frame in self.frames if is_learners(Path(frame.path))]
+        own = [frame for frame in self._frames_of_cause() if is_learners(Path(frame.path))]
         return [place_of(frame) for frame in own[: -MAX_OWN_LINES - 1 : -1]]
+
+    def _frames_of_cause(self) -> Sequence[Any]:
+        """The frames of the exception that a check speaks of, else of the one that the test ended with."""
+        cause = self.error.__cause__ if isinstance(self.error, pytest.fail.Exception) else None
+        return pytest.ExceptionInfo.from_exception(cause).traceback if cause else self.frames
 
     def _example(self) -> list[str]:
         """The arguments with which hypothesis made the test fail."""
@@ -184,8 +207,11 @@ def tell(
     told = Told(error, test_file, getattr(test, "__name__", ""))
     own = told.learner_places
     if told.is_hole and own:
-        return Failure(where, name, told.message, (Place(own[0].file, own[0].line),), printed)
-    places = [*(own or definitions(where, test)), *told.test_places]
+        place = hole_in_kernel(told.message) or Place(own[0].file, own[0].line)
+        return Failure(where, name, told.message, (place,), printed)
+    test_places = told.test_places
+    line = test_places[-1].line if test_places else None
+    places = [*(own or definitions(where, test, line)), *test_places]
     return Failure(where, name, told.message, tuple(places), printed, is_error=bool(own))
 
 
@@ -197,22 +223,119 @@ def place_of(frame: Any) -> Place:
     return Place(Path(frame.path), frame.lineno + 1, statement)
 
 
-def definitions(where: Where, test: Any) -> list[Place]:
-    """Where the learner wrote what the task asks for: what the test names, or else all of it."""
+def definitions(where: Where, test: Any, line: int | None = None) -> list[Place]:
+    """Where the learner wrote what a test calls at a line, or else anywhere; nothing if that is not clear."""
     task = find_task(where)
-    symbols = task.symbols if task else ()
     inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
-    source = inspect.getsource(inner) if inner else ""
-    named = [symbol for symbol in symbols if symbol.rsplit(".", 1)[-1] in source]
-    places = [definition(symbol) for symbol in named or symbols]
-    return [place for place in places if place][:2]
+    function = getattr(inner, "__func__", inner)
+    if task is None or not isinstance(function, FunctionType):
+        return []
+    all_places = [place for symbol in task.symbols if (place := definition(symbol))]
+    if len(all_places) == 1 or not any(is_python(place.file) for place in all_places):
+        return all_places[:MAX_DEFINITIONS]  # no test names a function in a kernel
+    known = function.__globals__
+    of_line, of_test = names_at(function, line) if line else set(), names_in(function.__code__)
+    direct = names_reached(of_test, known, with_helpers=False)
+    for reached in (
+        names_reached(of_line, known, with_helpers=False),
+        names_reached(of_line, known, with_helpers=True),
+        direct | names_reached(of_test, known, with_helpers=True),
+    ):
+        named = [symbol for symbol in task.symbols if spoken_name(symbol) in reached]
+        named.sort(key=lambda symbol: spoken_name(symbol) not in direct)
+        places = [place for symbol in named if (place := definition(symbol))]
+        if places:
+            return places[:MAX_DEFINITIONS]
+    return []
+
+
+def spoken_name(symbol: str) -> str:
+    """What a test writes to use a symbol: for `RoPE.__call__` it is RoPE."""
+    parts = symbol.split(".")
+    return parts[-2] if parts[-1].startswith("__") else parts[-1]
+
+
+def names_at(function: FunctionType, line: int) -> set[str]:
+    """Names in the statements of a function at a line, those after a point with it."""
+    source, first = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(source)))
+    statements = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+        and is_within(node, line - first + 1)
+        and not is_around(node, line - first + 1)
+    ]
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def is_within(node: ast.stmt, line: int) -> bool:
+    """Whether a line is one of a statement's."""
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def is_around(node: ast.stmt, line: int) -> bool:
+    """Whether a line is in the block of a statement, and not in its head."""
+    body = getattr(node, "body", [])
+    return bool(body) and line >= body[0].lineno
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Names that a function and the functions within it use from elsewhere, those after a point with it."""
+    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    names = {
+        f"{'' if instruction.opname == 'LOAD_GLOBAL' else '.'}{instruction.argval}"
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD")
+    }
+    return names.union(*inner)
+
+
+def names_reached(names: set[str], known: Mapping[str, Any], with_helpers: bool) -> set[str]:
+    """Names of the package among these and, if asked for, in the tests' own functions that they mean."""
+    reached: set[str] = set()
+    seen: set[CodeType] = set()
+    waiting = [(names, known)]
+    while waiting:
+        names, known = waiting.pop()
+        reached |= {name.lstrip(".") for name in names if name not in known}
+        meant = [known[name] for name in names if name in known and is_of_the_package(known[name])]
+        reached |= {getattr(value, "__name__", "") for value in meant}
+        helpers = [helper for name in names if with_helpers for helper in functions_of(known.get(name))]
+        new = [helper for helper in helpers if helper.__code__ not in seen and is_of_the_tests(helper)]
+        seen |= {helper.__code__ for helper in new}
+        waiting += [(names_in(helper.__code__), helper.__globals__) for helper in new]
+    return reached
+
+
+def functions_of(helper: object) -> list[FunctionType]:
+    """A function without its decorators, or the methods of a class."""
+    members = vars(helper).values() if isinstance(helper, type) else [helper]
+    return [inspect.unwrap(member) for member in members if isinstance(member, FunctionType)]
+
+
+def is_of_the_tests(function: FunctionType) -> bool:
+    """Whether a function is written in the folder of the tests."""
+    return ROOT / "tests" in Path(function.__code__.co_filename).parents
+
+
+def is_of_the_package(value: object) -> bool:
+    """Whether something was defined in the package under test."""
+    return str(getattr(value, "__module__", "")).startswith("tiny_llm")
 
 
 def definition(symbol: str) -> Place | None:
     """The line at which a symbol of the map is defined; None if it cannot be found."""
-    module, *path = symbol.split(".")
-    found: Any = sys.modules.get(f"tiny_llm.{module}")
-    for name in path:
+    try:
+        path, dotted = source_of(symbol, package_folder())
+    except KeyError:
+        return None
+    if not is_python(path):
+        return definition_in_kernel(package_folder() / path, dotted)
+    found: Any = sys.modules.get(f"tiny_llm.{module_name(path)}")
+    for name in dotted.split("."):
         found = getattr(found, name, None)
     try:
         lines, first = inspect.getsourcelines(found)
@@ -221,6 +344,29 @@ def definition(symbol: str) -> Place | None:
         return None
     offset = next((i for i, line in enumerate(lines) if re.match(r"\s*(def|class) ", line)), 0)
     return Place(Path(file), first + offset, lines[offset].strip()) if file else None
+
+
+def definition_in_kernel(file: Path, name: str) -> Place | None:
+    """The same in C++, Metal or CUDA."""
+    source = file.read_text(encoding="utf-8", errors="replace")
+    line = line_of_function(source, name)
+    return Place(file, line, source.splitlines()[line - 1].strip()) if line else None
+
+
+def hole_in_kernel(message: str) -> Place | None:
+    """The function that is not written yet, if it is not one in Python, whose call says where it is."""
+    match = HOLE.search(message)
+    symbols = [
+        symbol
+        for day in load_course().days
+        for task in day.tasks
+        if match and task.id == ".".join(match.groups()[:3])
+        for symbol in task.symbols
+        if symbol.endswith(f".{match[4]}")
+    ]
+    found = [place for symbol in symbols if (place := definition(symbol))]
+    place = next((place for place in found if not is_python(place.file)), None)
+    return Place(place.file, place.line) if place else None
 
 
 def is_learners(file: Path) -> bool:
@@ -331,8 +477,14 @@ class FailureReporter:
 
     def _write(self, terminal: Any) -> None:
         failures = sorted(self.failures, key=lambda failure: failure.where)
-        shown = failures if self.shows_all else first_failures(failures)
         terminal.section("FAILURES", "=")
+        if not self.shows_all and is_untouched(failures):
+            title, *rest = untouched_lines(failures)
+            terminal.write_line(title, bold=True)
+            for line in rest:
+                terminal.write_line(line)
+            return
+        shown = failures if self.shows_all else first_failures(failures)
         for failure in shown:
             title, *rest = failure.lines()
             terminal.write_line(title, bold=True)
@@ -344,13 +496,33 @@ class FailureReporter:
             terminal.write_line(sentence)
 
 
+def is_untouched(failures: Sequence[Failure]) -> bool:
+    """Whether the first task that fails does so at holes alone."""
+    return all(failure.is_hole for failure in failures if failure.where == failures[0].where)
+
+
+def untouched_lines(failures: Sequence[Failure]) -> list[str]:
+    """The first task that fails, what of it is not written yet, one a line, and what comes after it."""
+    of_first = [failure for failure in failures if failure.where == failures[0].where]
+    places: dict[str, Place] = {}
+    for failure in of_first:
+        places.setdefault(failure.message.removeprefix(f"{failure.where}: "), failure.places[-1])
+    lines = [f"{name}: {relative(place.file)}:{place.line}" for name, place in places.items()]
+    return [failures[0].where.heading, *lines, *what_is_left(failures, of_first)]
+
+
 def first_failures(failures: Sequence[Failure]) -> list[Failure]:
-    """Of the first task that fails, the first three failures that say different things."""
+    """Of the first task that fails, three failures that say different things: one a test function first."""
     chosen: dict[object, Failure] = {}
     for failure in failures:
         if failure.where == failures[0].where:
             chosen.setdefault(failure.key, failure)
-    return list(chosen.values())[:MAX_FAILURES]
+    turns: Counter[str] = Counter()
+    turn_of = {}
+    for key, failure in chosen.items():
+        turn_of[key] = turns[failure.function]
+        turns[failure.function] += 1
+    return [chosen[key] for key in sorted(chosen, key=turn_of.__getitem__)[:MAX_FAILURES]]
 
 
 def what_is_left(failures: Sequence[Failure], shown: Sequence[Failure]) -> list[str]:
@@ -360,7 +532,7 @@ def what_is_left(failures: Sequence[Failure], shown: Sequence[Failure]) -> list[
     later_tasks = {failure.where for failure in failures} - {failure.where for failure in shown}
     sentences = []
     if len(shown) < of_first:
-        sentences.append(f"and {count(of_first - len(shown), 'more test')} of this task")
+        sentences.append(f"and {count(of_first - len(shown), 'more test')} of this task (--all shows them)")
     if later_tasks:
         fails = "fails" if len(later_tasks) == 1 else "fail"
         sentences.append(f"{count(len(later_tasks), 'later task')} {fails} too: --all shows every failure")

@@ -1,17 +1,23 @@
 """The commands as a user types them: selection, help, refusals."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from scripts.course import ROOT
-from scripts.test import select_tests
+from scripts.course import ROOT, load_course
+from scripts.learner import write_bytes
+from scripts.render import read_reference
+from scripts.reset import reset
+from scripts.test import select_tests, what_is_next
 
 COMMANDS = [
     "catch_up",
+    "compare",
     "compare_mlx_lm",
     "demo",
     "doctor",
@@ -51,7 +57,7 @@ def test_a_task_is_selected_by_its_day_and_number() -> None:
 
 def test_a_week_is_all_its_days() -> None:
     names = [Path(path).name for path in select_tests(2, None, None)]
-    assert names == [f"test_week_2_day_{day}.py" for day in (1, 6, 7)]
+    assert names == [f"test_week_2_day_{day}.py" for day in range(1, 8)]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +75,15 @@ def test_what_is_not_there_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         select_tests(*selection)
+
+
+def test_after_a_task_comes_the_next_one_with_its_command() -> None:
+    command = "pdm run test --week 2 --day 7 --task 2"
+    expected = [f"next: week 2 day 7 task 2, One chunk a call: {command}"]
+    assert what_is_next(load_course(), 2, 7, 1) == expected
+    assert what_is_next(load_course(), 2, 6, None)[0].startswith("next: week 2 day 7 task 1, Steps and masks")
+    last = load_course().days[-1]
+    assert what_is_next(load_course(), last.week, last.day, None) == []
 
 
 def test_options_after_two_dashes_reach_pytest() -> None:
@@ -121,6 +136,77 @@ def test_demo_serves_a_file_of_prompts_as_plain_lines(tmp_path: Path) -> None:
     assert "request 0 prefill 4/" in result.stdout
     assert "request 1 done" in result.stdout
     assert "\x1b" not in result.stdout
+
+
+def demo_of_package(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The demo with --mine, where tiny_llm is the one in a folder."""
+    return run_mine(folder, "scripts.demo", *options)
+
+
+def run_mine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command with --mine, where tiny_llm is the one in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments, "--mine"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+
+
+def test_demo_says_which_package_served() -> None:
+    assert "by the reference, tiny_llm_ref" in run("scripts.demo", "--max-tokens", "1").stdout
+
+
+def test_demo_serves_with_the_learner_s_package_and_says_so(tmp_path: Path) -> None:
+    write_bytes(read_reference(), tmp_path / "tiny_llm")
+    result = demo_of_package(tmp_path, "--max-tokens", "1")
+    assert result.returncode == 0, result.stderr
+    assert "by your tiny_llm" in result.stdout
+    assert "request 7 done" in result.stdout
+
+
+def test_demo_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
+    write_bytes(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
+    result = demo_of_package(tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.strip().splitlines()[-1] == (
+        "error: your package cannot serve yet: week 2 day 7 task 2: Request.try_prefill is not written yet"
+    )
+
+
+def test_demo_names_the_learner_s_line_of_a_value_error(tmp_path: Path) -> None:
+    sources = read_reference()
+    path = Path("batch.py")
+    sources[path] = sources[path].replace("request.try_prefill()", 'raise ValueError("seven")')
+    write_bytes(sources, tmp_path / "tiny_llm")
+    result = demo_of_package(tmp_path)
+    assert result.returncode == 2
+    assert re.fullmatch(r"error: seven \(tiny_llm/batch\.py:\d+\)", result.stderr.strip().splitlines()[-1])
+
+
+def test_generate_uses_the_learner_s_package_when_asked(tmp_path: Path) -> None:
+    sources = read_reference()
+    path = Path("sampler.py")
+    assert "mx.argmax(logprobs" in sources[path]
+    sources[path] = sources[path].replace("mx.argmax(logprobs", "mx.argmin(logprobs")
+    write_bytes(sources, tmp_path / "tiny_llm")
+    arguments = ("scripts.generate", "In the beginning", "--max-tokens", "8")
+    mine, reference = run_mine(tmp_path, *arguments), run(*arguments)
+    assert (mine.returncode, reference.returncode) == (0, 0), mine.stderr + reference.stderr
+    assert mine.stdout != reference.stdout
+
+
+def test_generate_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
+    write_bytes(reset(read_reference(), load_course(), {"2.1.3"}), tmp_path / "tiny_llm")
+    result = run_mine(tmp_path, "scripts.generate", "In the beginning")
+    assert result.returncode == 2
+    assert (
+        result.stderr.strip()
+        .splitlines()[-1]
+        .endswith("week 2 day 1 task 3: simple_generate_with_kv_cache is not written yet")
+    )
 
 
 def test_demo_prints_json_for_programs() -> None:

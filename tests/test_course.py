@@ -4,58 +4,102 @@ import ast
 import importlib
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import tiny_llm
 from scripts.course import ROOT, Day, load_course
+from scripts.languages import source_of
+from scripts.render import is_python, module_name, source_files
+from scripts.render_c import has_function
 
 COURSE = load_course()
 REFERENCE = ROOT / "tiny_llm_ref"
 # Bottom to top: a module imports only from rows before its own, or from its own row without a circle.
+# A folder is one module here: what is in it may import the rest of it.
 ROWS = [
-    {"basics", "attention", "positional_encoding", "layer_norm"},
+    {
+        "basics",
+        "attention",
+        "flash_attention",
+        "positional_encoding",
+        "layer_norm",
+        "packing",
+        "quantize",
+        "native",
+        "kernels",
+    },
     {"kv_cache"},
-    {"mlp", "embedding", "config", "checkpoint", "qwen3", "loader"},
+    {
+        "mlp",
+        "accelerate",
+        "embedding",
+        "config",
+        "checkpoint",
+        "qwen3",
+        "loader",
+        "packed_loader",
+        "pretrained",
+        "roofline",
+    },
     {"sampler", "generate"},
     {"request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
 ]
 DAY_IDS = [f"{day.week}.{day.day}" for day in COURSE.days]
 
 
-def imported_modules(source: Path) -> set[str]:
-    """Modules of the package that a file imports, by `from .module import name`."""
-    nodes = ast.walk(ast.parse(source.read_text(encoding="utf-8")))
-    return {
-        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
-    }
+def imported_modules(path: Path) -> set[str]:
+    """Modules of the package that a file imports, by `from .module import name` or `from . import module`."""
+    nodes = ast.walk(ast.parse((REFERENCE / path).read_text(encoding="utf-8")))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folders = path.parts[: len(path.parts) - node.level]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            found |= {(folders or tuple(name.split(".")))[0] for name in names}
+    return found
 
 
 def test_every_module_has_a_row() -> None:
-    modules = {path.stem for path in REFERENCE.glob("*.py")} - {"__init__"}
-    assert set().union(*ROWS) == modules
+    modules = {path.relative_to(REFERENCE).with_suffix("").parts[0] for path in source_files(REFERENCE)}
+    assert set().union(*ROWS) == modules - {"__init__"}
+
+
+def test_imports_are_found_in_folders_too() -> None:
+    assert imported_modules(Path("kernels/cpu_kernel.py")) == {"native"}
+    assert {"native", "attention"} <= imported_modules(Path("__init__.py"))
 
 
 @pytest.mark.parametrize("module", sorted(set().union(*ROWS)))
 def test_modules_import_only_from_rows_below(module: str) -> None:
     (row,) = (number for number, names in enumerate(ROWS) if module in names)
     allowed = set().union(*ROWS[: row + 1])
-    assert imported_modules(REFERENCE / f"{module}.py") <= allowed
+    paths = [path.relative_to(REFERENCE) for path in REFERENCE.rglob("*.py")]
+    for path in paths:
+        if path.with_suffix("").parts[0] == module:
+            assert imported_modules(path) <= allowed, path
 
 
 def test_all_lists_every_public_name_once() -> None:
-    imported = {name for name in vars(tiny_llm) if not name.startswith("_")}
-    modules = {path.stem for path in REFERENCE.glob("*.py")}
-    assert sorted(tiny_llm.__all__) == sorted(imported - modules - {"attention"})
+    imported = {
+        name
+        for name, value in vars(tiny_llm).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert sorted(tiny_llm.__all__) == sorted(imported)
 
 
 @pytest.mark.parametrize("day", COURSE.days, ids=DAY_IDS)
 def test_symbols_of_the_map_exist(day: Day) -> None:
     for task in day.tasks:
         for symbol in task.symbols:
-            module, *path = symbol.split(".")
-            found = importlib.import_module(f"tiny_llm.{module}")
-            for name in path:
+            path, dotted = source_of(symbol, REFERENCE)
+            if not is_python(path):
+                assert has_function((REFERENCE / path).read_text(encoding="utf-8"), dotted), symbol
+                continue
+            found = importlib.import_module(f"tiny_llm.{module_name(path)}")
+            for name in dotted.split("."):
                 found = getattr(found, name)
 
 

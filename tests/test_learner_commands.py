@@ -19,12 +19,13 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scripts import doctor, import_lines, learner, patching, source_lines
+from scripts import doctor, import_lines, languages, learner, patching, source_lines
 from scripts.catch_up import catch_up, mixed_classes, task_ids_up_to
 from scripts.course import ROOT, Day, load_course
 from scripts.learner import functions_of_tasks, read_package, write_bytes
 from scripts.render import read_reference, render
 from scripts.reset import reset
+from scripts.search import steps_after
 from scripts.setup import LOCK_FILE, SUPPORTED_PYTHONS
 
 COURSE = load_course()
@@ -212,8 +213,8 @@ def test_catch_up_to_a_day_leaves_later_holes(day: Day, starter: patching.Source
     chosen = task_ids_up_to(COURSE, f"w{day.week}d{day.day}")
     after = catch_up(starter, COURSE, chosen)
     expected = set(functions_of_tasks(COURSE, ALL_TASKS - chosen))
-    left = {(path, name) for path, source in after.items() for name in source_lines.holes(source)}
-    hidden = {(path, name) for path, name in expected if not source_lines.is_bound(after[path], name)}
+    left = {(path, name) for path, source in after.items() for name in languages.holes_of(path, source)}
+    hidden = {(path, name) for path, name in expected if not languages.is_bound_in(path, after[path], name)}
     assert left == expected - hidden
     assert all(name.split(".")[-1].startswith("_") for _, name in hidden)
 
@@ -255,6 +256,15 @@ def test_catch_up_asks_and_takes_no_for_an_answer(package: Path, starter: patchi
         assert "\x1b" not in result.stdout
     assert read_package(package) == starter
     assert [path.name for path in package.parent.iterdir()] == ["tiny_llm"]
+
+
+def test_catch_up_without_asking_lists_files_and_no_lines(package: Path) -> None:
+    result = run("scripts.catch_up", "--to", "w1d7", "--package", str(package), "--yes")
+    assert result.returncode == 0, result.stderr
+    *files, summary = result.stdout.splitlines()
+    assert all(re.fullmatch(r"tiny_llm/\w+\.py: \+\d+ -\d+", line) for line in files), result.stdout
+    assert len(files) > 5
+    assert summary.startswith(f"{len(files)} files changed; what was there is in")
 
 
 def test_catch_up_backs_up_what_it_replaces_and_the_days_then_pass(
@@ -306,9 +316,9 @@ def test_reset_of_one_task_makes_its_holes_and_no_others() -> None:
     reference = read_reference()
     for task in sorted(ALL_TASKS)[::6]:
         after = reset(reference, COURSE, {task})
-        found = {(path, name) for path, source in after.items() for name in source_lines.holes(source)}
+        found = {(path, name) for path, source in after.items() for name in languages.holes_of(path, source)}
         asked = set(functions_of_tasks(COURSE, {task}))
-        gone = {(path, name) for path, name in asked if not source_lines.is_bound(after[path], name)}
+        gone = {(path, name) for path, name in asked if not languages.is_bound_in(path, after[path], name)}
         assert found == asked - gone, task
         assert all(name.split(".")[-1].startswith("_") for _, name in gone), task
         assert catch_up(after, COURSE, {task}) == reference, task
@@ -348,7 +358,7 @@ def test_reset_as_a_command(tmp_path: Path, starter: patching.Sources) -> None:
     task = ["--week", "1", "--day", "3", "--task", "1"]
     result = run("scripts.reset", *task, "--package", str(package), "--yes")
     assert result.returncode == 0, result.stderr
-    assert "week 1 day 3 task 1: causal_mask is not written yet" in result.stdout
+    assert re.match(r"tiny_llm/attention\.py: \+\d+ -\d+\n1 file changed;", result.stdout), result.stdout
     assert list(source_lines.holes((package / "attention.py").read_text())) == ["causal_mask"]
     again = run("scripts.reset", *task, "--package", str(package))
     assert again.stdout.startswith("nothing to reset")
@@ -463,6 +473,15 @@ def test_doctor_names_each_failure_and_its_fix(package: Path, monkeypatch: pytes
     assert doctor.check_python(SUPPORTED_PYTHONS[0]).level == "ok"
 
 
+def test_doctor_says_why_kernels_are_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.check_kernels().level == "ok"
+    monkeypatch.setenv("TINY_LLM_KERNELS", "off")
+    finding = doctor.check_kernels()
+    assert (finding.level, "a TINY_LLM_ variable" in finding.text) == ("note", True)
+    monkeypatch.setattr(doctor, "KERNEL_PROBE", "raise RuntimeError('no kernels')")
+    assert "no kernels" in doctor.check_kernels().text
+
+
 def test_doctor_reports_an_mlx_that_does_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "DEVICE_PROBE", "raise RuntimeError('no device')")
     finding = doctor.check_mlx()
@@ -487,10 +506,14 @@ from scripts.errors import usage_errors
 def command(name, day, task):
     return [sys.executable, "-c", f"print('{name} of', '{task.id}')"]
 
-if "solved" in sys.argv:
-    watch.next_unsolved = lambda sources, current: None
+programs = {
+    "solved": "print('{\\"found\\": null}')",
+    "searching": "import time; print('{\\"day_solved\\": \\"week 1 day 1\\"}', flush=True); time.sleep(600)",
+    "broken": "raise ValueError",
+}
+search = (lambda *_: [sys.executable, "-c", programs[sys.argv[2]]]) if len(sys.argv) > 2 else None
 with usage_errors(), watch.ended_by_signal(), watch.key_presses():
-    watch.Watcher(Path(sys.argv[1]), command).loop(watch.read_key)
+    watch.Watcher(Path(sys.argv[1]), command, search).loop(watch.read_key)
 """
 
 
@@ -512,14 +535,20 @@ class Terminal:
     def wait_for(self, words: str) -> None:
         """Read until the words were shown, and forget what came before them."""
         end = time.monotonic() + 60
-        os.set_blocking(self.master, False)
         while words not in self.text:
             assert time.monotonic() < end, f"{words!r} never came, but: {self.text}"
-            try:
-                self.text += os.read(self.master, 65536).decode(errors="replace")
-            except BlockingIOError:
+            if not self.read():
                 time.sleep(0.05)
         self.text = self.text.partition(words)[2]
+
+    def read(self) -> bool:
+        """Read what is there, and say whether there was anything."""
+        os.set_blocking(self.master, False)
+        try:
+            self.text += os.read(self.master, 65536).decode(errors="replace")
+        except BlockingIOError:
+            return False
+        return True
 
     def press(self, key: str) -> None:
         """Type one key."""
@@ -541,7 +570,7 @@ class Terminal:
 
 @pytest.fixture
 def watching(package: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
-    """Watch, in a terminal, a starter; as if it were solved, with that parameter."""
+    """Watch, in a terminal, a starter; with a parameter, a search that ends as it says, or does not end."""
     started = Terminal(WATCH, str(package), *([request.param] if hasattr(request, "param") else []))
     yield started
     started.close()
@@ -569,3 +598,54 @@ def test_watch_restores_the_terminal_when_it_is_ended(watching: Terminal, number
     watching.wait_for("every task is solved")
     watching.process.send_signal(number)
     assert watching.exit_code() == code
+
+
+@pytest.mark.parametrize("watching", ["searching"], indirect=True)
+def test_watch_obeys_its_keys_while_it_searches(watching: Terminal) -> None:
+    watching.wait_for("looking for the first unsolved task: week 1 day 1 is solved")
+    watching.press("n")
+    watching.press("h")
+    watching.press("q")
+    assert watching.exit_code() == 0
+
+
+@pytest.mark.parametrize("watching", ["searching"], indirect=True)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_watch_ends_its_search_without_a_traceback(watching: Terminal, number: int, code: int) -> None:
+    watching.wait_for("week 1 day 1 is solved")
+    watching.process.send_signal(number)
+    assert watching.exit_code() == code
+    watching.read()
+    assert "Traceback" not in watching.text
+
+
+@pytest.mark.parametrize("watching", ["broken"], indirect=True)
+def test_watch_says_that_its_search_failed(watching: Terminal) -> None:
+    watching.wait_for("`pdm run progress` says more")
+    watching.press("q")
+    assert watching.exit_code() == 0
+
+
+def found_in(package: Path, *options: str) -> list[dict[str, object]]:
+    """What the search prints."""
+    result = run("scripts.search", "--package", str(package), *options)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_the_search_goes_day_by_day_and_stops_at_the_first_unsolved_task(tmp_path: Path) -> None:
+    sources = read_reference()
+    sources[Path("basics.py")] = sources[Path("basics.py")].replace("x * mx.sigmoid(x)", "x + mx.sigmoid(x)")
+    write_bytes(sources, tmp_path / "tiny_llm")
+    solved = [{"day_solved": f"week 1 day {day}"} for day in (1, 2, 3)]
+    assert found_in(tmp_path / "tiny_llm") == [*solved, {"found": "1.4.2"}]
+    assert found_in(tmp_path / "tiny_llm", "--after", "1.2.4") == [solved[2], {"found": "1.4.2"}]
+
+
+def test_the_search_looks_only_at_what_follows_and_then_from_the_beginning() -> None:
+    steps = steps_after(COURSE.days, "1.1.1")
+    names = [step.name for step in steps]
+    assert names[:4] == ["1.1.2", "1.1.3", "1.2.1", "1.3.1"]
+    assert names[-1] == "1.1.1"
+    assert sorted(task.id for step in steps for task in step.tasks) == sorted(ALL_TASKS)
+    assert [step.name for step in steps_after(COURSE.days, None)] == [day.tasks[0].id for day in COURSE.days]

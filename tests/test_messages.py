@@ -11,7 +11,28 @@ import numpy as np
 import pytest
 
 from check import check_close, check_equal, check_value_error, normal
-from reporting import MAX_COLUMNS, MAX_LINES, Failure, Where, cut, first_failures, what_is_left
+from heads import head_mistakes
+from oracles import (
+    Mistakes,
+    attention_mistakes,
+    causal_attention_mistakes,
+    exact,
+    grouped_attention_mistakes,
+    linear_mistakes,
+    softmax_mistakes,
+)
+from reporting import (
+    MAX_COLUMNS,
+    MAX_LINES,
+    Failure,
+    Place,
+    Where,
+    cut,
+    first_failures,
+    is_untouched,
+    untouched_lines,
+    what_is_left,
+)
 from scripts.course import ROOT, load_course
 from scripts.messages import CHOSEN, changes, normalize, rewrite, stored_messages
 
@@ -110,6 +131,48 @@ def test_a_known_mistake_is_named() -> None:
     assert message_of(check_close, mx.array(X) ** 2, X, "x", mistakes=mistakes)[-1] == "It equals x squared."
 
 
+def test_a_mistake_that_cannot_be_computed_is_passed_over() -> None:
+    mistakes = {"no product": lambda: X @ X[:, :2], "x squared": lambda: X**2}
+    assert message_of(check_close, mx.array(X) ** 2, X, "x", mistakes=mistakes)[-1] == "It equals x squared."
+
+
+LENGTHS = [(7, 7), (7, 11), (1, 11), (11, 5), (1, 1)]
+
+
+@pytest.mark.parametrize(("L", "S"), LENGTHS)
+@pytest.mark.parametrize("mask_shape", [(), (3, 1, 1)], ids=["one mask", "a mask a head"])
+def test_every_known_mistake_can_be_computed_at_every_length(
+    L: int, S: int, mask_shape: tuple[int, ...]
+) -> None:
+    B, H, D = 2, 3, 5
+    mask = exact(normal(*mask_shape, seed=1)) + exact(normal(L, S, seed=2))
+    heads = [exact(normal(B, H, n, D, seed=n)) for n in (L, S, S)]
+    inputs = [exact(normal(B, n, H * D, seed=n)) for n in (L, S, S)]
+    matrices = [exact(normal(H * D, H * D, seed=i)) for i in range(4)]
+    tables: list[Mistakes] = [
+        softmax_mistakes(inputs[0], -2),
+        linear_mistakes(inputs[0], matrices[0][:4]),
+        attention_mistakes(*heads, mask=mask),
+        causal_attention_mistakes(*heads),
+        grouped_attention_mistakes(np.repeat(heads[0], 2, axis=1), *heads[1:]),
+        grouped_attention_mistakes(*heads, is_causal=True),
+        head_mistakes(matrices, inputs, H, mask),
+    ]
+    for table in tables:
+        with np.errstate(all="ignore"):
+            shapes = {np.shape(mistake()) for mistake in table.values()}
+        assert len(shapes) == 1
+
+
+def test_a_softmax_that_does_not_keep_its_axis_is_named() -> None:
+    exponentials = np.exp(X[:3, :3, :3])
+    wrong = mx.array(exponentials / exponentials.sum(axis=-1))
+    cube = exact(mx.array(X[:3, :3, :3]))
+    expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    lines = message_of(check_close, wrong, expected, "softmax", mistakes=softmax_mistakes(cube, -1))
+    assert "keep the axis in the sum (keepdims)" in lines[-1]
+
+
 def test_mistakes_are_computed_only_for_a_message() -> None:
     check_close(mx.array(X), X, "x", mistakes={"never": lambda: 1 / 0})
 
@@ -131,14 +194,15 @@ LISTS = {
     "first one lost": ([2, 3], [1, 2, 3], "1 too few at the beginning, the others are right."),
     "reversed": ([3, 2, 1], [1, 2, 3], "The order is reversed."),
     "other order": ([2, 3, 1], [1, 2, 3], "The same items in another order."),
+    "two answers": ([False, True], [True, False], None),
     "needless key": ({1: 2, 3: 4}, {1: 2}, "It should not have 3."),
 }
 
 
 @pytest.mark.parametrize(("actual", "expected", "sentence"), LISTS.values(), ids=LISTS)
-def test_lists_and_dicts_have_causes(actual: Any, expected: Any, sentence: str) -> None:
+def test_lists_and_dicts_have_causes(actual: Any, expected: Any, sentence: str | None) -> None:
     first = f"x: expected {expected!r}, got {actual!r}"
-    assert message_of(check_equal, actual, expected, "x") == [first, sentence]
+    assert message_of(check_equal, actual, expected, "x") == [first, *([sentence] if sentence else [])]
 
 
 def test_of_a_long_list_the_first_difference_is_shown() -> None:
@@ -165,6 +229,65 @@ def test_an_error_that_does_not_come_is_told_with_its_words() -> None:
     ]
 
 
+def test_another_error_is_told_with_what_was_expected() -> None:
+    def raises(error: Exception) -> None:
+        with check_value_error("3", what="the shelf"):
+            raise error
+
+    expected = "the shelf: expected a ValueError that mentions '3', got "
+    assert message_of(raises, AssertionError()) == [f"{expected}AssertionError"]
+    assert message_of(raises, KeyError("slot")) == [f"{expected}KeyError: 'slot'"]
+    with pytest.raises(NotImplementedError):
+        raises(NotImplementedError("a hole"))
+
+
+class Shelf:
+    """Something to call."""
+
+    def put(self, *_: object, **__: object) -> None: ...
+
+
+WIDTH = 7
+
+
+def test_an_error_that_does_not_come_is_told_with_the_call() -> None:
+    sizes, options, key, box = (-1, 3, float("nan")), {"slot": 0}, "low", Shelf()
+
+    def stars() -> None:
+        with check_value_error("-1"):
+            box.put(*sizes, WIDTH, **options)
+
+    def computed_names() -> None:
+        with check_value_error(
+            "low",
+            key,
+        ):
+            _ = box.put([size for size in sizes if size], **{key: slice(2), "high": range(3)})
+
+    def another_error() -> None:
+        with check_value_error("9"):
+            int(key)
+
+    def method() -> None:
+        for call in (box.put,):
+            with check_value_error():
+                call(normal)
+
+    def words() -> None:
+        with check_value_error(what="the shelf"):
+            box.put()
+
+    begins = {
+        stars: "box.put(-1, 3, nan, 7, slot=0): expected a ValueError",
+        computed_names: "box.put([size for size in sizes if size], low=slice(2), high=range(3)): expected",
+        another_error: "int('low'): the ValueError should mention '9', it says: invalid literal",
+        method: "Shelf.put(normal): expected a ValueError, nothing was raised",
+        words: "the shelf: expected a ValueError, nothing was raised",
+    }
+    for check, begin in begins.items():
+        assert message_of(check)[0].startswith(begin)
+
+
 # --- which failures are shown ------------------------------------------------------------------------------
 
 
@@ -189,7 +312,14 @@ def test_three_failures_of_a_task_are_shown() -> None:
     failures = failures_of((FIRST, 8))
     shown = first_failures(failures)
     assert shown == failures[:3]
-    assert what_is_left(failures, shown) == ["and 5 more tests of this task"]
+    assert what_is_left(failures, shown) == ["and 5 more tests of this task (--all shows them)"]
+
+
+def test_each_test_function_is_shown_once_before_any_is_shown_twice() -> None:
+    names = ["test_a[1]", "test_a[2]", "test_a[3]", "test_b", "test_c"]
+    failures = [Failure(FIRST, name, f"message of {name}", ()) for name in names]
+    assert [failure.name for failure in first_failures(failures)] == ["test_a[1]", "test_b", "test_c"]
+    assert [failure.name for failure in first_failures(failures[:4])] == ["test_a[1]", "test_b", "test_a[2]"]
 
 
 def test_the_same_message_is_shown_once() -> None:
@@ -200,6 +330,25 @@ def test_the_same_message_is_shown_once() -> None:
 def test_with_all_nothing_is_left() -> None:
     failures = failures_of((FIRST, 2), (SECOND, 5))
     assert what_is_left(failures, failures) == []
+
+
+def hole(where: Where, name: str, symbol: str, line: int) -> Failure:
+    place = Place(ROOT / "tiny_llm" / "basics.py", line)
+    return Failure(where, name, f"{where}: {symbol} is not written yet", (place,))
+
+
+def test_an_untouched_task_is_one_line_a_function() -> None:
+    task = Where(1, 1, 1)
+    failures = [hole(task, f"test_{i}", "softmax", 11) for i in range(9)]
+    failures += [hole(task, "test_9", "linear", 29), *failures_of((SECOND, 5))]
+    assert is_untouched(failures)
+    assert untouched_lines(failures) == [
+        "week 1 day 1 task 1: Softmax and the linear layer",
+        "softmax is not written yet: tiny_llm/basics.py:11",
+        "linear is not written yet: tiny_llm/basics.py:29",
+        "1 later task fails too: --all shows every failure",
+    ]
+    assert not is_untouched([*failures_of((task, 1)), *failures])
 
 
 def test_a_task_is_told_with_its_title() -> None:

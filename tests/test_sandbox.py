@@ -1,8 +1,12 @@
 """Packages under test run in processes of their own, and none can take the others with it."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from scripts.course import ROOT
@@ -49,6 +53,40 @@ def test_a_process_that_dies_is_an_outcome_and_stops_no_other() -> None:
     assert by_name["dies"]["failed"] == {"(the run)": sentence}
     assert by_name["lives"]["exit_code"] == 0
     assert by_name["lives"]["passed"]
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from scripts.render import read_reference
+from scripts.sandbox import Run, run_all
+
+sources = read_reference()
+sources[Path("basics.py")] = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(600)\\n"
+try:
+    list(run_all([Run("waits", sources, ["tests/test_week_1_day_3.py"])]))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_ends_every_process_without_a_traceback(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(started)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 60
+    while not started.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "")
 
 
 def test_no_more_run_at_once_than_there_are_workers() -> None:

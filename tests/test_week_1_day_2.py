@@ -176,17 +176,17 @@ def test_task_2_low_precision_does_not_blur_late_positions(dtype: mx.Dtype, tole
 
 @pytest.mark.parametrize("dims", [D - 2, D + 2, 2 * D])
 def test_task_2_another_head_dimension_is_refused(dims: int) -> None:
-    with check_value_error(f"rotates {dims} dimensions", f"x has {D}"):
+    with check_value_error(str(dims), str(D)):
         RoPE(dims, SEQ_LEN)(normal(B, L, H, D, seed=13))
 
 
 def test_task_2_odd_dims_are_refused() -> None:
-    with check_value_error("even", "7"):
+    with check_value_error("7"):
         RoPE(7, SEQ_LEN)
 
 
 def test_task_2_more_positions_than_the_table_holds_are_refused() -> None:
-    with check_value_error("positions 0 to 31", "outside the 31"):
+    with check_value_error(str(SEQ_LEN)):
         RoPE(D, SEQ_LEN)(normal(B, SEQ_LEN + 1, H, D, seed=14))
 
 
@@ -261,6 +261,10 @@ def test_task_3_slice_may_leave_out_its_start() -> None:
     check_close(rotate_four(slice(FOUR), 3), expected_four([0] * 3, 3), "x rotated at slice(4)")
 
 
+def test_task_3_slice_may_say_that_its_step_is_one() -> None:
+    check_close(rotate_four(slice(5, 9, 1), 3), expected_four([5] * 3, 3), "x rotated at slice(5, 9, 1)")
+
+
 def test_task_3_no_offset_is_offset_zero() -> None:
     check_close(rotate_four(None, 3), expected_four([0] * 3, 3), "x rotated without an offset")
 
@@ -293,25 +297,29 @@ def test_task_3_low_precision_at_a_far_offset(dtype: mx.Dtype, tolerance: float)
     ids=str,
 )
 def test_task_3_positions_after_the_table_are_refused(offset: int | slice | list[int]) -> None:
-    with check_value_error("outside the 31"):
+    with check_value_error(str(SEQ_LEN)):
         rotate_four(offset, 2)
 
 
 @pytest.mark.parametrize("offset", [-1, [0, -1], slice(-4, 0)], ids=str)
 def test_task_3_positions_before_the_table_are_refused(offset: int | slice | list[int]) -> None:
-    with check_value_error("outside the 31"):
+    with check_value_error(str(SEQ_LEN)):
         rotate_four(offset, 2)
 
 
 @pytest.mark.parametrize("offsets", [[5], [5, 6], [5, 6, 7, 8], []], ids=str)
 def test_task_3_one_offset_a_row_and_no_other_number(offsets: list[int]) -> None:
-    with check_value_error(f"{len(offsets)} offsets", "3 rows"):
+    with check_value_error(str(len(offsets)), "3"):
         rotate_four(offsets, 3)
 
 
-@pytest.mark.parametrize("offset", [slice(5, 8), slice(5, 10), slice(5, None), slice(4, 12, 2)], ids=str)
+@pytest.mark.parametrize(
+    "offset",
+    [slice(5, 8), slice(5, 10), slice(5, None), slice(4, 12, 2), slice(5, 9, 2)],
+    ids=str,
+)
 def test_task_3_slice_of_other_positions_is_refused(offset: slice) -> None:
-    with check_value_error("slice(", "4 positions"):
+    with check_value_error("4"):
         rotate_four(offset, 2)
 
 

@@ -64,14 +64,20 @@ def test_task_1_mask_is_float32_unless_asked_otherwise() -> None:
 
 @pytest.mark.parametrize(("L", "S"), [(8, 7), (2, 1), (11, 3)])
 def test_task_1_more_queries_than_keys_are_refused(L: int, S: int) -> None:
-    with check_value_error(f"{L} queries", f"got {S}"):
+    with check_value_error(str(L), str(S)):
         causal_mask(L, S)
 
 
 # --- task 2 ------------------------------------------------------------------------------------------------
 
 B, H_Q, H, L, S, D = 2, 6, 3, 5, 11, 7
-HEADS = {"grouped": (6, 3), "groups of three": (6, 2), "one head each": (3, 3), "one head for all": (5, 1)}
+HEADS = {
+    "grouped": (6, 3),
+    "groups of three": (6, 2),
+    "one head each": (3, 3),
+    "one head for all": (5, 1),
+    "one head for two": (2, 1),
+}
 heads_of_every_kind = pytest.mark.parametrize(("H_q", "H"), HEADS.values(), ids=HEADS)
 
 
@@ -241,5 +247,5 @@ def test_task_2_type_is_kept(dtype: mx.Dtype, tolerance: float, is_causal: bool)
 
 @pytest.mark.parametrize(("H_q", "H"), [(5, 3), (3, 6), (7, 2)])
 def test_task_2_uneven_groups_are_refused(H_q: int, H: int) -> None:
-    with check_value_error(f"{H_q} query heads", f"{H} key heads", "multiple"):
+    with check_value_error(str(H_q), str(H)):
         scaled_dot_product_attention_grouped(*qkv(B, H_q=H_q, H=H))

@@ -39,7 +39,7 @@ from tiny_llm import (
     load,
     scaled_dot_product_attention_grouped,
 )
-from tiny_llm.loader import Tensors, build_model, load_model
+from tiny_llm.loader import Parts, Tensors, build_model, load_model
 from tiny_llm.positional_encoding import LinearScaling, Llama3Scaling, YarnScaling
 
 # --- task 1 ------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_task_1_type_of_the_weight_is_kept(dtype: mx.Dtype, tolerance: float) ->
 
 @pytest.mark.parametrize("shape", [(E, V), (V, E + 1), (V + 1, E), (V * E,)], ids=str)
 def test_task_1_a_weight_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    with check_value_error(str((V, E)), str(shape)):
+    with check_value_error(str(shape)):
         Embedding(V, E, normal(*shape, seed=1))
 
 
@@ -179,14 +179,17 @@ def expected_self_attention(
 
 def self_attention_mistakes(x: mx.array, norms: dict[str, RMSNorm]) -> Mistakes:
     L = x.shape[1]
-    return {
-        "self-attention without the causal mask": lambda: expected_self_attention(
-            x, range(L), norms, mask=0.0
-        ),
+    of_norms: Mistakes = {
         "self-attention without the norms of the heads": lambda: expected_self_attention(x, range(L)),
         "self-attention with the norm of the query for the keys too": lambda: expected_self_attention(
             x, range(L), dict.fromkeys(norms, norms["q_norm"])
         ),
+    }
+    return {
+        "self-attention without the causal mask": lambda: expected_self_attention(
+            x, range(L), norms, mask=0.0
+        ),
+        **(of_norms if norms else {}),
         "self-attention without the rotation": lambda: expected_self_attention(x, [0] * L, norms),
     }
 
@@ -470,14 +473,14 @@ def test_task_3_number_of_layers() -> None:
 
 @pytest.mark.parametrize("shape", [(7,), (), (2, 7, 1), (2, 0)], ids=str)
 def test_task_3_tokens_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with check_value_error("tokens", "[B, L]", str(shape)):
+    with check_value_error(str(shape)):
         FakeModelParts().model(mx.zeros(shape, mx.int32))
 
 
 @pytest.mark.parametrize("num_caches", [0, 1, 2, 4])
 def test_task_3_one_cache_a_layer_is_needed(num_caches: int) -> None:
     parts = FakeModelParts()
-    with check_value_error("3 layers", f"got {num_caches}"):
+    with check_value_error("3", str(num_caches)):
         parts.model(TOKENS, 0, [PrefixCache(5) for _ in range(num_caches)])
     check_equal(
         [layer.calls for layer in parts.layers], [[], [], []], "calls of the layers before the refusal"
@@ -604,7 +607,7 @@ def test_task_4_head_dim_given_need_not_divide_the_width() -> None:
 
 
 def test_task_4_head_dim_that_does_not_follow_is_refused() -> None:
-    with check_value_error("head_dim", "6", "128"):
+    with check_value_error("6", "128"):
         read(head_dim=..., num_attention_heads=6)
 
 
@@ -635,7 +638,9 @@ def test_task_4_norms_and_biases_of_each_family(
 
 
 @pytest.mark.parametrize("field", ["mlp_bias", "rope_traditional"])
-@pytest.mark.parametrize(("value", "expected"), [(True, True), (False, False), (..., False)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(True, True), (False, False), (..., False)], ids=["on", "off", "missing"]
+)
 def test_task_4_switches_are_off_unless_on(field: str, value: Any, expected: bool) -> None:
     check_field(read(**{field: value}), field, expected)
 
@@ -702,16 +707,17 @@ def test_task_4_amplitude_of_yarn(changes: dict[str, Any], amplitude: float) -> 
 
 @pytest.mark.parametrize("key", ["mscale", "mscale_all_dim"])
 def test_task_4_one_mscale_of_two_is_refused(key: str) -> None:
-    with check_value_error("mscale", "mscale_all_dim"):
+    with check_value_error("mscale"):
         read(rope_scaling={**YARN, key: 0.7})
 
 
 @pytest.mark.parametrize(
     ("scaling", "key"),
     [(scaling, key) for scaling in (LINEAR, LLAMA3, YARN) for key in scaling if key != "rope_type"],
+    ids=lambda value: value["rope_type"] if isinstance(value, dict) else None,
 )
 def test_task_4_a_scaling_that_lacks_a_value_is_refused(scaling: dict[str, Any], key: str) -> None:
-    with check_value_error(scaling["rope_type"], key):
+    with check_value_error(key):
         read(rope_scaling={name: value for name, value in scaling.items() if name != key})
 
 
@@ -734,13 +740,13 @@ REFUSED = {
     "unknown scaling, newer": ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "ntk"),
     "sliding layers": (
         {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
-        "sliding window",
+        "sliding",
     ),
     "sliding window": (
         {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
-        "sliding window",
+        "sliding",
     ),
-    "sliding everywhere": ({"use_sliding_window": True, "sliding_window": 64}, "sliding window"),
+    "sliding everywhere": ({"use_sliding_window": True, "sliding_window": 64}, "sliding"),
 }
 
 
@@ -821,6 +827,28 @@ def test_task_5_the_attention_function_reaches_every_layer(tmp_path: Path) -> No
     check_equal(calls, [(2, 6, 11, 32)] * 3, "calls of the attention")
 
 
+def test_task_5_the_model_is_made_of_the_parts_given(tmp_path: Path) -> None:
+    made = []
+
+    def noted(kind):  # type: ignore[no-untyped-def]
+        class Noted(kind):  # type: ignore[misc]
+            def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+                made.append(kind.__name__)
+                super().__init__(*arguments, **named)
+
+        return Noted
+
+    oracle = build(variant("qwen3"))
+    parts = Parts(noted(RMSNorm), noted(RoPE), noted(Qwen3MLP))
+    model = load_model(save(variant("qwen3"), oracle, tmp_path), parts=parts)
+    check_logits(model, oracle, "logits with parts from outside")
+    check_equal(made.count("Qwen3MLP"), 3, "MLPs made of the kind given, for 3 layers")
+    check_equal(
+        made.count("RMSNorm"), 13, "norms made of the kind given, 4 for each of 3 layers and the last"
+    )
+    check_equal(made.count("RoPE") > 0, True, "a rotation of the kind given")
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with each checkpoint that the tests below change copies of."""
@@ -879,14 +907,14 @@ NEEDED = [
 def test_task_5_a_missing_tensor_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_tensors(folder, lambda weights: weights.pop(name))
-    check_refused(folder, "lacks", name)
+    check_refused(folder, name)
 
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_task_5_a_tensor_of_another_shape_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_tensors(folder, lambda weights: weights.update({name: weights[name][:-1]}))
-    check_refused(folder, name, "shape")
+    check_refused(folder, name)
 
 
 def test_task_5_a_transposed_weight_is_named(copy: Copy) -> None:
@@ -908,13 +936,13 @@ UNUSED = [
 def test_task_5_a_tensor_too_many_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_tensors(folder, lambda weights: weights.update({name: normal(128, seed=81)}))
-    check_refused(folder, "does not use", name)
+    check_refused(folder, name)
 
 
 def test_task_5_norms_of_heads_are_not_passed_over(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, model_type="llama")
-    check_refused(folder, "does not use", "_norm")
+    check_refused(folder, "_norm")
 
 
 def test_task_5_frequencies_of_older_checkpoints_are_passed_over(copy: Copy, saved: Path) -> None:
@@ -940,7 +968,7 @@ def test_task_5_a_spare_head_of_a_tied_model_is_passed_over(copy: Copy, saved: P
 def test_task_5_an_untied_model_needs_its_head(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, tie_word_embeddings=False)
-    check_refused(folder, "lacks", "lm_head.weight")
+    check_refused(folder, "lm_head.weight")
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-untied"])
@@ -955,13 +983,13 @@ def test_task_5_the_tensors_decide_where_the_file_does_not(name: str, copy: Copy
 def test_task_5_biases_of_the_family_are_needed(copy: Copy) -> None:
     folder = copy("llama")
     change_config(folder, attention_bias=True)
-    check_refused(folder, "lacks", "model.layers.0.self_attn.q_proj.bias")
+    check_refused(folder, "model.layers.0.self_attn.q_proj.bias")
 
 
 def test_task_5_another_number_of_layers_is_noticed(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, num_hidden_layers=2)
-    check_refused(folder, "does not use", "model.layers.2.")
+    check_refused(folder, "model.layers.2.")
 
 
 # Quantized checkpoints
@@ -981,45 +1009,63 @@ def test_task_5_both_spellings_of_a_quantization_as_mlx_lm_saves_them(copy: Copy
 def test_task_5_weights_packed_otherwise_are_refused(quantization: dict[str, int], copy: Copy) -> None:
     folder = copy("qwen3-4bit")
     change_config(folder, quantization=quantization)
-    check_refused(folder, "packed", f"{quantization['bits']} bits", f"groups of {quantization['group_size']}")
+    check_refused(folder, "model.embed_tokens")
 
 
 def test_task_5_a_layer_with_bits_of_its_own_needs_them_said(copy: Copy) -> None:
     folder = copy("llama-mixed-bits")
     change_config(folder, quantization=FOUR_BITS)
-    check_refused(folder, "lm_head", "packed")
+    check_refused(folder, "lm_head")
+
+
+@pytest.mark.parametrize("own", [{"bits": 8}, {"group_size": 128}, {}], ids=str)
+def test_task_5_a_layer_of_its_own_has_4_bits_in_groups_of_64_unless_it_says(
+    own: dict[str, int], tmp_path: Path
+) -> None:
+    quantization = {"group_size": 32, "bits": 8, "lm_head": own}
+    chosen = dataclasses.replace(variant("llama-mixed-bits"), quantization=quantization)
+    oracle = build(chosen)
+    check_logits(load_model(save(chosen, oracle, tmp_path)), oracle, f"logits with {own} for the head")
+
+
+def test_task_5_packed_weights_are_not_rounded_to_the_type_of_their_scales(tmp_path: Path) -> None:
+    chosen = variant("qwen3-8bit-bfloat16")
+    oracle = build(chosen)
+    folder = save(chosen, oracle, tmp_path)
+    oracle.set_dtype(mx.float32)
+    check_logits(load_model(folder, mx.float32), oracle, "logits in float32 of weights packed in bfloat16")
 
 
 @pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
 def test_task_5_other_modes_are_refused(mode: str, copy: Copy) -> None:
     folder = copy("qwen3-4bit")
     change_config(folder, quantization={**FOUR_BITS, "mode": mode})
-    check_refused(folder, mode, "affine")
+    check_refused(folder, mode)
 
 
 def test_task_5_packed_weights_need_their_biases(copy: Copy) -> None:
     folder = copy("qwen3-4bit")
     change_tensors(folder, lambda weights: weights.pop("model.layers.1.mlp.up_proj.biases"))
-    check_refused(folder, "model.layers.1.mlp.up_proj", "affine")
+    check_refused(folder, "model.layers.1.mlp.up_proj")
 
 
 def test_task_5_packed_weights_need_their_scales(copy: Copy) -> None:
     folder, layer = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
     change_tensors(folder, lambda weights: [weights.pop(f"{layer}.{part}") for part in ("scales", "biases")])
-    check_refused(folder, layer, "uint32")
+    check_refused(folder, layer)
 
 
 def test_task_5_packed_weights_need_a_quantization(copy: Copy) -> None:
     folder = copy("qwen3-4bit")
     change_config(folder, quantization=...)
-    check_refused(folder, "packed", "config.json")
+    check_refused(folder)
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "compressed-tensors"])
 def test_task_5_other_layouts_of_a_quantization_are_refused(method: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, quantization_config={"quant_method": method, "bits": 4})
-    check_refused(folder, "quantized", "mlx_lm.convert")
+    check_refused(folder, "quantiz")
 
 
 # Files that are not whole
@@ -1050,6 +1096,7 @@ def test_task_5_a_file_cut_short_is_refused(size: int, copy: Copy) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"abc", b"version https://git-lfs.github.com/spec/v1\n", b"<!doctype html>" * 9, b"\0" * 64],
+    ids=["empty", "short", "a pointer of git-lfs", "a page", "zeros"],
 )
 def test_task_5_a_file_of_another_kind_is_refused(content: bytes, copy: Copy) -> None:
     folder = copy("qwen3")
@@ -1086,7 +1133,7 @@ def test_task_5_a_tensor_is_taken_once() -> None:
     check_equal("a.weight" in tensors, True, "whether the tensor is there before it is taken")
     check_close(tensors.take("a.weight", 5, 7), weight, "tensor taken")
     check_equal("a.weight" in tensors, False, "whether the tensor is there after it was taken")
-    with check_value_error("lacks", "a.weight"):
+    with check_value_error("a.weight"):
         tensors.take("a.weight", 5, 7)
 
 
@@ -1157,6 +1204,7 @@ def test_task_5_load_in_a_type(copy: Copy) -> None:
         (0, [2], {0, 2}),
         (..., None, {0}),
     ],
+    ids=lambda value: "missing" if value is ... else None if isinstance(value, int) else str(value),
 )
 def test_task_5_end_of_text_ids(config: Any, generation_config: Any, ids: set[int], copy: Copy) -> None:
     """generation_config.json comes before config.json; the tokenizer's own is always one of them."""

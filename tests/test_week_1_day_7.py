@@ -256,6 +256,11 @@ def test_task_2_no_cut_keeps_all(top_p: float) -> None:
     check_equal(kept_tokens(logprobs, top_p=top_p).all(), True, f"all tokens kept by {top_p=}")
 
 
+def test_task_2_top_p_of_one_keeps_what_rounding_makes_nothing() -> None:
+    logprobs = mx.where(mx.arange(V) == 4, 0.0, normal(1, V, seed=28) - 50)  # token 4 reaches 1 by itself
+    check_equal(kept_tokens(logprobs, top_p=1).all(), True, "all tokens kept by top_p=1 beside a certain one")
+
+
 COMBINATIONS = list(itertools.product([0, 0.5, 0.9], [None, 2, 4], [0, 0.1, 0.4]))
 
 

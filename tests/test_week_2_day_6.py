@@ -101,7 +101,7 @@ def test_task_1_slots_are_freed_in_any_order(order: tuple[int, ...]) -> None:
 
 def test_task_1_occupied_slot_is_an_error() -> None:
     cache = slots_with({0: 2, 1: 5})
-    with check_value_error("slot 1", "occupied"):
+    with check_value_error("1", "occupied"):
         cache.add_request(cache_of(3, seed=9), 1)
     check_equal(lengths_by_slot(cache), {0: 2, 1: 5}, "number of tokens in each slot after the error")
     check_slot(cache, 1, cache_of(5, seed=1))
@@ -111,7 +111,7 @@ def test_task_1_removing_from_a_free_slot_is_an_error() -> None:
     cache = slots_with({0: 2, 1: 5})
     cache.remove_request(1)
     for slot in (1, 2):
-        with check_value_error(f"slot {slot}", "free"):
+        with check_value_error(str(slot), "free"):
             cache.remove_request(slot)
     check_equal(cache.active_slots, [0], "occupied slots after the errors")
 
@@ -119,9 +119,9 @@ def test_task_1_removing_from_a_free_slot_is_an_error() -> None:
 @pytest.mark.parametrize("slot", [-1, 5, 6])
 def test_task_1_a_slot_out_of_range_is_an_error(slot: int) -> None:
     cache = slots_with({0: 2, 4: 3})
-    with check_value_error(f"slot {slot}"):
+    with check_value_error(str(slot)):
         cache.add_request(cache_of(3, seed=9), slot)
-    with check_value_error(f"slot {slot}"):
+    with check_value_error(str(slot)):
         cache.remove_request(slot)
     check_equal(lengths_by_slot(cache), {0: 2, 4: 3}, "number of tokens in each slot after the errors")
 
@@ -438,7 +438,7 @@ def test_task_2_no_occupied_slot_is_an_error() -> None:
     cache = slots_with({1: 3})
     cache.remove_request(1)
     for empty in (cache, BatchingKvCache(2)):
-        with check_value_error("0"):
+        with check_value_error():
             empty.update_and_fetch(*keys_and_values(1, seed=1))
 
 
@@ -685,9 +685,9 @@ def test_task_3_a_request_that_is_done_does_not_decode(last: int) -> None:
     request = decoding(first=7, max_tokens=3)
     decode_all(request, [8, last])
     before = (request.offset, list(request.token_ids), request.finish_reason)
-    with check_value_error("4", "done"):
+    with check_value_error():
         request.decode_done(9)
-    with check_value_error("done"):
+    with check_value_error():
         _ = request.next_token
     check_equal(
         (request.offset, request.token_ids, request.finish_reason), before, "the request after the error"
@@ -696,7 +696,7 @@ def test_task_3_a_request_that_is_done_does_not_decode(last: int) -> None:
 
 def test_task_3_a_request_still_in_prefill_does_not_decode() -> None:
     request = Request(FakeModel(), tokenizer, prompt_of(9))
-    with check_value_error("0 of 9"):
+    with check_value_error():
         request.decode_done(5)
     check_equal([request.offset, request.token_ids], [0, []], "offset and tokens after the error")
 

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batching import check_all_released, ends_within, peak_bytes, sampled_alone, small_model
-from check import check_close, check_equal, check_value_error
+from batching import (
+    check_all_released,
+    check_released,
+    ends_within,
+    peak_bytes,
+    sampled_alone,
+    small_model,
+)
+from check import check_close, check_equal, check_value_error, fail
 from fakes import EOS, FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from oracles import causal_mask_mistakes
 from tiny_llm import (
@@ -123,9 +130,17 @@ def test_task_1_empty_chunk_has_no_rows() -> None:
     check_equal(chunked_attention_mask(4, 0, 9).shape, (0, 9), "shape of the mask of no queries")
 
 
-@pytest.mark.parametrize("arguments", [(7, 3, 9), (10, 0, 9), (-1, 3, 9), (2, -1, 9), (0, 10, 9)])
+@pytest.mark.parametrize("arguments", [(7, 3, 9), (10, 0, 9), (0, 10, 9)])
 def test_task_1_chunk_beyond_the_tokens_is_an_error(arguments: tuple[int, int, int]) -> None:
     with check_value_error("9"):
+        chunked_attention_mask(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(-1, 3, 9), (2, -1, 9)])
+def test_task_1_chunk_before_the_tokens_or_of_fewer_than_none_is_an_error(
+    arguments: tuple[int, int, int],
+) -> None:
+    with check_value_error("-1"):
         chunked_attention_mask(*arguments)
 
 
@@ -172,13 +187,32 @@ def test_task_2_each_chunk_is_computed_once_and_in_order(length: int, step: int)
     check_equal(model.rows, [[chunk] for chunk in chunks], "offset and tokens of each model call", mistakes)
 
 
+def check_sampled_once(request: Request, num_chunks: int) -> None:
+    """Fail unless a request whose prefill is done got one token."""
+    __tracebackhide__ = True
+    if not request.token_ids:
+        fail("no token was sampled at the last chunk: token_ids is empty after the prefill")
+    if num_chunks > 1 and len(request.token_ids) == num_chunks:
+        fail(f"{num_chunks} tokens for {num_chunks} chunks: a token was sampled at every chunk")
+    check_equal(len(request.token_ids), 1, "number of tokens after the prefill")
+
+
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 8])
 def test_task_2_the_first_token_is_that_of_the_whole_prompt(step: int) -> None:
     request = Request(FakeModel(), tokenizer, prompt_of(7), step)
     prefill_all(request)
+    check_sampled_once(request, len(chunks_of(prompt_of(7), step)))
     check_equal(request.next_token, continuation(prompt_of(7), 1)[0], "first token")
+    check_equal(request.is_done, False, "is_done after the first token")
+
+
+@pytest.mark.parametrize("step", [2, 7])
+def test_task_2_end_of_text_as_the_first_token(step: int) -> None:
+    request = Request(FakeModel(eos_at_length=7), tokenizer, prompt_of(7), step)
+    prefill_all(request)
+    result = request.result()
     check_equal(
-        [request.token_ids, request.is_done], [[request.next_token], False], "tokens, and whether done"
+        (result.token_ids, result.text, result.finish_reason), ((), "", "stop"), "tokens, text and reason"
     )
 
 
@@ -197,8 +231,14 @@ def test_task_2_offset_follows_the_chunks() -> None:
 def test_task_2_logits_are_read_only_at_the_last_chunk(step: int) -> None:
     model = FakeModel()
     prefill_all(Request(model, tokenizer, prompt_of(7), step))
-    expected = [0] * (len(chunks_of(prompt_of(7), step)) - 1) + [1]
-    check_equal([call.logits_to_keep for call in model.calls], expected, "logits_to_keep of each model call")
+    num_chunks = len(chunks_of(prompt_of(7), step))
+    expected = [0] * (num_chunks - 1) + [1]
+    mistakes = {
+        "logits asked for at every chunk": [1] * num_chunks,
+        "the last chunk missed": [0] * num_chunks,
+    }
+    kept = [call.logits_to_keep for call in model.calls]
+    check_equal(kept, expected, "logits_to_keep of each model call", mistakes)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7])
@@ -215,7 +255,8 @@ def test_task_2_samples_once_and_at_the_last_chunk(step: int) -> None:
     request = Request(FakeModel(), tokenizer, prompt_of(7), step, sampler=sampler)
     for _ in range(len(chunks_of(prompt_of(7), step)) - 1):
         request.try_prefill()
-        check_equal([samples, request.token_ids], [[], []], "samples and tokens before the last chunk")
+        check_equal(samples, [], "offsets at which the sampler was called before the last chunk")
+        check_equal(request.token_ids, [], "tokens before the last chunk")
     request.try_prefill()
     check_equal(len(samples), 1, "number of samples after the last chunk")
     check_equal(request.next_token, 23, "first token, as sampled")
@@ -262,16 +303,6 @@ def test_task_2_a_real_model_s_caches_do_not_depend_on_the_chunks(step: int) -> 
             check_close(held, of_whole, f"{name} of layer {i}", tolerance=1e-4)
 
 
-@pytest.mark.parametrize("step", [2, 7])
-def test_task_2_end_of_text_as_the_first_token(step: int) -> None:
-    request = Request(FakeModel(eos_at_length=7), tokenizer, prompt_of(7), step)
-    prefill_all(request)
-    result = request.result()
-    check_equal(
-        (result.token_ids, result.text, result.finish_reason), ((), "", "stop"), "tokens, text and reason"
-    )
-
-
 def test_task_2_a_single_token_may_be_all_that_is_wanted() -> None:
     request = Request(FakeModel(), tokenizer, prompt_of(7), 3, max_tokens=1)
     prefill_all(request)
@@ -313,10 +344,8 @@ def test_task_2_after_an_error_the_prefill_starts_again(fail_at: int, failure: t
         request.try_prefill()
     with pytest.raises(failure):
         request.try_prefill()
-    check_equal([layer.state for layer in request.cache], [[], []], "caches after the error, released")
-    check_equal(
-        [request.offset, request.is_prefill_done], [0, False], "offset, and whether the prefill is done"
-    )
+    check_released(request.cache, "layers that still hold keys after the error")
+    check_equal(request.offset, 0, "offset after the error")
     model.calls.clear()
     model.fail_at = None
     check_equal(prefill_all(request), [3, 3, 1], "tokens computed by each call of the second try")
@@ -327,16 +356,17 @@ def test_task_2_after_an_error_the_prefill_starts_again(fail_at: int, failure: t
 
 
 def test_task_2_an_error_of_the_sampler_starts_again_too() -> None:
-    def fail(logprobs: mx.array) -> mx.array:
+    def broken(logprobs: mx.array) -> mx.array:
         raise ModelFailureError
 
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, sampler=fail)
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, sampler=broken)
     for _ in range(2):
         request.try_prefill()
     with pytest.raises(ModelFailureError):
         request.try_prefill()
-    check_equal([layer.state for layer in request.cache], [[], []], "caches after the error, released")
-    check_equal([request.offset, request.token_ids], [0, []], "offset and tokens after the error")
+    check_released(request.cache, "layers that still hold keys after the error")
+    check_equal(request.offset, 0, "offset after the error")
+    check_equal(request.token_ids, [], "tokens after the error")
 
 
 def cache_bytes(request: Request) -> int:
@@ -470,10 +500,15 @@ def test_task_3_a_lone_prompt_of_several_chunks() -> None:
     chunks = [([[chunk]], []) for chunk in chunks_of(prompt_of(7), 3)]
     decodes = [([[(7, [first])]], []), ([[(8, [second])]], [0])]
     mistakes = {
+        "promote before decode: a request decodes in the step that completed its prefill": [
+            *chunks[:-1],
+            ([*chunks[-1][0], *decodes[0][0]], []),
+            decodes[1],
+        ],
         "the whole prompt in one step: a step computes one chunk": [
             ([call for calls, _ in chunks for call in calls], []),
             *decodes,
-        ]
+        ],
     }
     check_equal(timeline, [*chunks, *decodes], "model calls and finished, by step", mistakes)
     check_equal(
@@ -502,6 +537,8 @@ def test_task_3_prefill_waits_while_a_finished_prefill_waits() -> None:
         generator.submit(prompt_of(4, seed), length(6))
     generator.step()
     generator.step()
+    what = "a prompt is prefilled even while no slot is free"
+    check_equal(generator.prefilling is not None and generator.prefilling.is_prefill_done, True, what)
     generator.model.calls.clear()
     check_equal([generator.prefill_phase() for _ in range(3)], [False] * 3, "prefill_phase made progress")
     check_equal([generator.promote_phase(), generator.model.calls], [False, []], "promoted, and model calls")
@@ -533,8 +570,8 @@ def test_task_3_done_at_its_first_token_takes_no_slot(reason: str) -> None:
     timeline, results = run(generator)
     check_equal(len(timeline), 3, "steps for three chunks")
     check_equal([result.finish_reason for result in results], [reason], "why it is done")
-    check_equal([layer.state for layer in generator.cache], [[], []], "caches of the slots, never used")
-    check_equal([layer.state for layer in request.cache], [[], []], "caches of the request, released")
+    check_released(generator.cache, "layers of the slots' cache, never used, that hold keys")
+    check_released(request.cache, "layers of the request's cache that still hold keys")
     check_equal(generator.prefilling, None, "pending request")
 
 
@@ -549,8 +586,13 @@ def test_task_3_decodes_go_on_between_the_chunks_of_a_long_prompt() -> None:
         generator.model.calls.clear()
         generator.step()
         rows = generator.model.rows
+        check_equal(
+            [len(call) for call in rows],
+            [1, 2],
+            "rows of the model calls of a step: a chunk, two decodes",
+            {"decode before prefill: the chunk of a step comes first": [2, 1]},
+        )
         check_equal(rows[0], [chunk], "offset and tokens of the chunk")
-        check_equal([len(call) for call in rows], [1, 2], "rows of the calls of a step: a chunk, two decodes")
 
 
 def test_task_3_a_new_request_joins_while_others_decode() -> None:
@@ -736,7 +778,20 @@ def test_task_3_batch_generate_releases_everything_on_an_error() -> None:
     model = FakeModel(fail_at=5, failure=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         generate_all([prompt_of(4), prompt_of(8), prompt_of(5)], model, batch_size=2, prefill_step=3)
-    check_equal([cache.state for cache in model.caches], [[]] * len(model.caches), "caches of the requests")
+    check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
+
+
+def test_task_3_batch_generate_releases_everything_after_ctrl_c_between_two_phases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: BatchGenerator) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BatchGenerator, "promote_phase", interrupt)
+    model = FakeModel()
+    with pytest.raises(KeyboardInterrupt):
+        generate_all([prompt_of(4), prompt_of(8)], model, batch_size=2, prefill_step=3)
+    check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
 
 
 @settings(max_examples=150)
@@ -761,9 +816,8 @@ def test_task_3_timeline_equals_the_three_phases_on_paper(
     expected = [(tokens[:-1], "stop") if tokens[-1] == EOS else (tokens, "length") for tokens in sampled]
     answers = {result.prompt_idx: (list(result.token_ids), result.finish_reason) for result in results}
     check_equal(answers, dict(enumerate(expected)), "tokens of each request, and why it is done")
-    check_equal(
-        [cache.state for cache in generator.model.caches], [[]] * 2 * len(jobs), "the requests' own caches"
-    )
+    what = "caches of the requests, two layers each, that still hold keys"
+    check_released(generator.model.caches, what)
 
 
 # Task 4: chunk sizes
@@ -813,6 +867,10 @@ def test_task_4_memory_counts_the_tokens_of_qwen3_0_6b() -> None:
     check_equal(actual, [77, 76], "chunk sizes for the memory of 77 tokens, and for a byte less")
 
 
+def test_task_4_a_token_may_take_a_single_byte() -> None:
+    check_equal(select_optimal_chunk_size(1000, 77, 0, 5, 1), 77, "chunk size for 77 bytes, 1 a token")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -838,11 +896,15 @@ def chunker_at(tokens_per_second: int, target: float = 0.0625, **options: Any) -
 
 
 def test_task_4_nothing_measured_gives_the_initial_size() -> None:
-    check_equal(AdaptiveChunker(initial_chunk_size=96).chunk_size(0, 4), 96, "chunk size without data")
+    what = "chunk size beside no decode in 4 slots, nothing measured, initial size 96"
+    check_equal(AdaptiveChunker(initial_chunk_size=96).chunk_size(0, 4), 96, what)
 
 
-def test_task_4_a_full_batch_halves_the_initial_size() -> None:
-    check_equal(AdaptiveChunker(initial_chunk_size=96).chunk_size(4, 4), 48, "chunk size without data")
+@pytest.mark.parametrize(("decodes", "expected"), [(4, 48), (1, 84)])
+def test_task_4_decodes_take_from_the_initial_size_too(decodes: int, expected: int) -> None:
+    what = f"chunk size beside {decodes} decodes in 4 slots, nothing measured, initial size 96"
+    actual = AdaptiveChunker(initial_chunk_size=96).chunk_size(decodes, 4)
+    check_equal(actual, expected, what, {"the initial size, whoever decodes": 96})
 
 
 def test_task_4_no_decodes_no_hurry() -> None:
@@ -862,6 +924,13 @@ def test_task_4_few_decodes_leave_most_of_the_target() -> None:
     )
 
 
+@pytest.mark.parametrize(("decodes", "expected"), [(1, 112), (2, 96), (3, 80), (4, 64)])
+def test_task_4_a_part_of_the_slots_takes_off_in_proportion(decodes: int, expected: int) -> None:
+    what = f"chunk size beside {decodes} decodes in 4 slots, where 128 tokens fit in the target"
+    mistakes = {"the chunk as if only a full batch took off": 128, "half, however few decode": 64}
+    check_equal(chunker_at(2048).chunk_size(decodes, 4), expected, what, mistakes)
+
+
 @pytest.mark.parametrize("target", [0.03125, 0.125])
 def test_task_4_the_target_counts(target: float) -> None:
     check_equal(chunker_at(2048, target).chunk_size(4, 4), int(target * 1024), f"chunk size for {target} s")
@@ -872,6 +941,11 @@ def test_task_4_size_stays_within_its_bounds() -> None:
         chunker_at(speed, min_chunk_size=24, max_chunk_size=200).chunk_size(4, 4) for speed in (64, 65536)
     ]
     check_equal(sizes, [24, 200], "chunk sizes of a slow and of a fast machine, bounded by 24 and 200")
+
+
+def test_task_4_the_bounds_may_leave_a_single_size() -> None:
+    chunker = AdaptiveChunker(min_chunk_size=1, max_chunk_size=1, initial_chunk_size=1)
+    check_equal([chunker.chunk_size(n, 4) for n in (0, 4)], [1, 1], "chunk sizes bounded by 1 and 1")
 
 
 @given(
@@ -911,6 +985,14 @@ def test_task_4_the_window_forgets() -> None:
     check_equal(sizes, [32, 32, 32, 64, 96, 128], "chunk size after each chunk, with a window of 3")
 
 
+def test_task_4_a_window_of_one_sees_the_last_chunk_alone() -> None:
+    chunker, sizes = AdaptiveChunker(0.0625, window=1), []
+    for tokens in (128, 512):
+        chunker.record(tokens, 0.125)
+        sizes.append(chunker.chunk_size(4, 4))
+    check_equal(sizes, [32, 128], "chunk size after each chunk, with a window of 1")
+
+
 def test_task_4_more_decodes_than_slots_count_as_a_full_batch() -> None:
     check_equal(chunker_at(2048).chunk_size(9, 4), 64, "chunk size beside 9 decodes in 4 slots")
 
@@ -944,7 +1026,7 @@ def test_task_4_options_that_make_no_sense_are_an_error(options: dict[str, int])
 @pytest.mark.parametrize("decodes_and_slots", [(0, 0), (1, -1), (-1, 4)])
 def test_task_4_no_slots_or_fewer_than_no_decodes_are_an_error(decodes_and_slots: tuple[int, int]) -> None:
     chunker = chunker_at(2048)
-    with check_value_error("slots"):
+    with check_value_error(str(min(decodes_and_slots))):
         chunker.chunk_size(*decodes_and_slots)
 
 
@@ -1106,13 +1188,13 @@ def drain(scheduler: PriorityScheduler, most: int = 100) -> list[int]:
 
 def test_task_6_interactive_before_batch() -> None:
     scheduler = queue_of((7, "batch"), (3, "interactive"), (8, "batch"), (1, "interactive"))
-    check_equal(drain(scheduler), [3, 1, 7, 8], "order")
+    check_equal(drain(scheduler), [3, 1, 7, 8], "order taken, batch 7 and 8, interactive 3 and 1 queued")
 
 
 @pytest.mark.parametrize("priority", ["interactive", "batch"])
 def test_task_6_first_come_first_served_within_a_class(priority: str) -> None:
     order = [5, 2, 9, 0, 7]
-    check_equal(drain(queue_of(*((i, priority) for i in order))), order, "order")
+    check_equal(drain(queue_of(*((i, priority) for i in order))), order, f"order taken, all {priority}")
 
 
 def test_task_6_nobody_waits() -> None:
@@ -1134,7 +1216,7 @@ def test_task_6_length_counts_both_classes() -> None:
 def test_task_6_a_request_is_interactive_unless_it_says_so() -> None:
     scheduler = queue_of((7, "batch"))
     scheduler.add(3)
-    check_equal(drain(scheduler), [3, 7], "order")
+    check_equal(drain(scheduler), [3, 7], "order taken, batch 7 and then 3 with no class queued")
 
 
 @pytest.mark.parametrize(
@@ -1149,7 +1231,10 @@ def test_task_6_a_request_is_interactive_unless_it_says_so() -> None:
 )
 def test_task_6_batch_is_passed_over_a_few_times_only(max_passed_over: int, expected: list[int]) -> None:
     requests = [*((i, "interactive") for i in range(7)), *((100 + i, "batch") for i in range(3))]
-    check_equal(drain(queue_of(*requests, max_passed_over=max_passed_over)), expected, "order")
+    actual = drain(queue_of(*requests, max_passed_over=max_passed_over))
+    what = f"order taken, max_passed_over {max_passed_over}, interactive 0 to 6, batch 100 to 102"
+    mistakes = {"every interactive request before any batch one": [*range(7), 100, 101, 102]}
+    check_equal(actual, expected, what, mistakes)
 
 
 def test_task_6_four_times_unless_it_is_told() -> None:
@@ -1157,14 +1242,16 @@ def test_task_6_four_times_unless_it_is_told() -> None:
     for i in range(6):
         scheduler.add(i)
     scheduler.add(100, "batch")
-    check_equal(drain(scheduler), [0, 1, 2, 3, 100, 4, 5], "order")
+    what = "order taken, max_passed_over not given, interactive 0 to 5, batch 100"
+    check_equal(drain(scheduler), [0, 1, 2, 3, 100, 4, 5], what)
 
 
 def test_task_6_turns_while_no_batch_waits_do_not_count() -> None:
     scheduler = queue_of(*((i, "interactive") for i in range(6)), max_passed_over=2)
     order = [scheduler.next() for _ in range(3)]
     scheduler.add(100, "batch")
-    check_equal([*order, *drain(scheduler)], [0, 1, 2, 3, 4, 100, 5], "order")
+    what = "order taken, max_passed_over 2, interactive 0 to 5, batch 100 queued after 3 turns"
+    check_equal([*order, *drain(scheduler)], [0, 1, 2, 3, 4, 100, 5], what)
 
 
 def test_task_6_the_count_starts_again_after_each_batch_request() -> None:
@@ -1173,7 +1260,8 @@ def test_task_6_the_count_starts_again_after_each_batch_request() -> None:
     for i in range(1, 4):
         scheduler.add(i)
     scheduler.add(101, "batch")
-    check_equal([*order, *drain(scheduler)], [0, 100, 1, 2, 101, 3], "order")
+    what = "order taken, max_passed_over 2, batch 100 and 0, and when both are done 1 to 3 and batch 101"
+    check_equal([*order, *drain(scheduler)], [0, 100, 1, 2, 101, 3], what)
 
 
 @settings(max_examples=200)
@@ -1229,7 +1317,7 @@ def test_task_6_unknown_class_is_an_error() -> None:
     scheduler = queue_of((7, "batch"))
     with check_value_error("urgent"):
         scheduler.add(3, "urgent")
-    check_equal(drain(scheduler), [7], "order after the error")
+    check_equal(drain(scheduler), [7], "order taken after the error")
 
 
 def test_task_6_negative_bound_is_an_error() -> None:
@@ -1250,6 +1338,30 @@ def prompts_of(*lengths: int) -> list[dict[str, int]]:
 def row(step: int, decode_tokens: int, *chunks: tuple[int, int]) -> dict[str, Any]:
     processed = [{"id": request_id, "tokens_processed": tokens} for request_id, tokens in chunks]
     return {"step": step, "prefill_chunks": processed, "decode_tokens": decode_tokens}
+
+
+def call_of(function: Any, prompts: list[dict[str, int]], *arguments: Any) -> str:
+    """A call in short, such as: chunked_prefill_schedule({10: 7, 11: 3}, 1, 8, 4), the prompts by id."""
+    lengths = {prompt["id"]: prompt["prompt_length"] for prompt in prompts}
+    return f"{function.__name__}({', '.join(map(str, (lengths, *arguments)))})"
+
+
+def check_steps(actual: list[Any], expected: list[Any], call: str) -> None:
+    """Compare schedules step by step: the decodes of a step first, then whose tokens it prefills."""
+    __tracebackhide__ = True
+    for step, (got, wanted) in enumerate(zip(actual, expected, strict=False)):
+        if got == wanted:
+            continue
+        where = f"in step {step} of {call}"
+        check_equal(sorted(got), sorted(wanted), f"keys of what is {where}")
+        check_equal(got["step"], step, f"number of the step {where}")
+        check_equal(got["decode_tokens"], wanted["decode_tokens"], f"decode_tokens {where}")
+        chunks, expected_chunks = (
+            [tuple(chunk.values()) for chunk in each["prefill_chunks"]] for each in (got, wanted)
+        )
+        check_equal(chunks, expected_chunks, f"(id, tokens_processed) of the chunks {where}")
+        check_equal(got, wanted, f"all that is {where}")
+    check_equal(len(actual), len(expected), f"number of steps of {call}")
 
 
 def schedule(prompts: list[dict[str, int]], num_decodes: int, budget: int, chunk_size: int) -> list[Any]:
@@ -1310,16 +1422,18 @@ HAND_WORKED = {
 @pytest.mark.parametrize("name", HAND_WORKED)
 def test_task_7_schedule_worked_by_hand(name: str) -> None:
     arguments, expected = HAND_WORKED[name]
-    actual = schedule(*arguments)
-    check_equal(actual[: len(expected)], expected, "first steps")
-    last = expected[-1]
-    expected_rest = [{**last, "step": step} for step in range(len(expected), 1001)]
-    check_equal(actual[len(expected) :], expected_rest, "the other steps, which repeat the last one")
+    call = call_of(chunked_prefill_schedule, *arguments)
+    rest = [{**expected[-1], "step": step} for step in range(len(expected), 1001)]
+    check_steps(schedule(*arguments), [*expected, *rest], call)
 
 
 def test_task_7_stops_after_step_1000() -> None:
     rows = schedule(prompts_of(5), 0, 4, 4)
-    check_equal([len(rows), rows[0]["step"], rows[-1]["step"]], [1001, 0, 1000], "rows, first and last step")
+    call = call_of(chunked_prefill_schedule, prompts_of(5), 0, 4, 4)
+    check_equal(len(rows), 1001, f"number of steps of {call}, 0 to 1000")
+    check_equal(
+        [rows[0]["step"], rows[-1]["step"]], [0, 1000], f"numbers of the first and last step of {call}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -1327,11 +1441,13 @@ def test_task_7_stops_after_step_1000() -> None:
 )
 def test_task_7_prompt_about_as_long_as_the_schedule(length: int, last: dict[str, Any]) -> None:
     rows = schedule(prompts_of(length), 0, 1, 1)
-    check_equal([len(rows), rows[-1]], [1001, last], "rows, and the last of them")
+    call = call_of(chunked_prefill_schedule, prompts_of(length), 0, 1, 1)
+    check_equal(len(rows), 1001, f"number of steps of {call}, 0 to 1000")
+    check_equal(rows[-1], last, f"last step of {call}")
 
 
 def test_task_7_nothing_to_do() -> None:
-    check_equal(schedule([], 0, 8, 4), [], "steps")
+    check_equal(schedule([], 0, 8, 4), [], "steps of chunked_prefill_schedule([], 0, 8, 4)")
 
 
 @settings(max_examples=60)
@@ -1381,21 +1497,21 @@ BAD_SCHEDULES = {
 @pytest.mark.parametrize("name", BAD_SCHEDULES)
 def test_task_7_a_schedule_that_makes_no_sense_is_an_error(name: str) -> None:
     prompts, *sizes = BAD_SCHEDULES[name]
-    with check_value_error():
-        schedule(prompts, 1, *sizes)
-    with check_value_error():
-        repaired(prompts, [1], *sizes)
+    with check_value_error(), ends_within(LIMIT):
+        chunked_prefill_schedule(prompts, 1, *sizes)
+    with check_value_error(), ends_within(LIMIT):
+        repaired_prefill_schedule(prompts, [1], *sizes)
 
 
 def test_task_7_negative_decodes_are_an_error() -> None:
-    with check_value_error("-1"):
-        schedule(prompts_of(5), -1, 8, 4)
+    with check_value_error("-1"), ends_within(LIMIT):
+        chunked_prefill_schedule(prompts_of(5), -1, 8, 4)
 
 
 @pytest.mark.parametrize(("decodes", "output_length"), [([2, 0], 1), ([-1], 1), ([2], 0)])
 def test_task_7_nothing_to_decode_is_an_error(decodes: list[int], output_length: int) -> None:
-    with check_value_error("decode"):
-        repaired(prompts_of(5), decodes, 8, 4, output_length)
+    with check_value_error(str(min([output_length, *decodes]))), ends_within(LIMIT):
+        repaired_prefill_schedule(prompts_of(5), decodes, 8, 4, output_length)
 
 
 def test_task_7_the_requests_are_left_as_they_are() -> None:
@@ -1442,7 +1558,7 @@ REPAIRED = {
 @pytest.mark.parametrize("name", REPAIRED)
 def test_task_7_repaired_schedule_worked_by_hand(name: str) -> None:
     arguments, expected = REPAIRED[name]
-    check_equal(repaired(*arguments), expected, "steps")
+    check_steps(repaired(*arguments), expected, call_of(repaired_prefill_schedule, *arguments))
 
 
 @settings(max_examples=150)

@@ -93,6 +93,9 @@ class SimpleMultiHeadAttention:
         num_heads: H; each head has D = E / H dimensions.
         wq, wk, wv: [H x D, E]
         wo: [E, H x D]
+
+    Raises:
+        ValueError: hidden_size is not a multiple of num_heads.
     """
 
     def __init__(

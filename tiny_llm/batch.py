@@ -81,11 +81,19 @@ class BatchGenerator:
         return bool(self.waiting) or self.prefilling is not None or any(self.slots)
 
     def step(self) -> list[GenerationResult]:
-        """Run the three phases once and return the requests that finished in them."""
+        """Prefill, decode, promote, in this order and once each; return what finished in them."""
         raise NotImplementedError("week 2 day 7 task 3: BatchGenerator.step is not written yet")
 
     def prefill_phase(self) -> bool:
-        """Compute one chunk of the pending request, the first in the queue if there is none."""
+        """Compute one chunk of the pending request, the first in the queue if there is none.
+
+        It goes on while all slots are busy. A request that its first token ends is finished here and takes
+        no slot.
+
+        Returns:
+            Whether a chunk was computed: False if nobody waits, or if the pending prefill is complete and
+            waits for a slot.
+        """
         raise NotImplementedError("week 2 day 7 task 3: BatchGenerator.prefill_phase is not written yet")
 
     def decode_phase(self) -> bool:

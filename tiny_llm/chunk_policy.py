@@ -28,7 +28,8 @@ def select_optimal_chunk_size(
         bytes_per_token: keys and values of one token, over all layers.
 
     Raises:
-        ValueError: an argument is out of range, or the memory does not hold one token.
+        ValueError: sequence_length, batch_size or bytes_per_token is below 1, active_decode_requests is
+            negative, or the memory does not hold one token.
     """
     raise NotImplementedError("week 2 day 7 task 4: select_optimal_chunk_size is not written yet")
 
@@ -37,13 +38,18 @@ class AdaptiveChunker:
     """Chooses each chunk so that those who decode wait about as long as they were promised.
 
     Chunk times are measured; a chunk then takes as many tokens as fit in the target. Decodes that run
-    beside it need time in the same step, so a full batch halves the chunk.
+    beside it need time in the same step: a full batch halves the chunk, a part of it takes off in
+    proportion (one of four: an eighth), and more decodes than slots count as full.
 
     Args:
         decode_latency_target: seconds a chunk may delay the next token.
         min_chunk_size, max_chunk_size: bounds of the answer.
-        initial_chunk_size: the answer before anything was measured.
+        initial_chunk_size: stands for what fits before anything was measured; a full batch halves it too.
         window: number of chunks that the measurement looks back.
+
+    Raises:
+        ValueError: not 1 <= min_chunk_size <= initial_chunk_size <= max_chunk_size, or the target is not
+            positive (nan is not), or the window is below 1.
     """
 
     def __init__(
@@ -60,16 +66,16 @@ class AdaptiveChunker:
         """Note how long a chunk of so many tokens took.
 
         Raises:
-            ValueError: the chunk has no token, or took no positive time.
+            ValueError: the chunk has no token, or took no positive time (nan is none); it is not noted.
         """
         raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.record is not written yet")
 
     def chunk_size(self, num_active_decodes: int, batch_size: int) -> int:
-        """Tokens of the next chunk.
+        """Tokens of the next chunk, rounded down and within the bounds.
 
         Args:
             num_active_decodes: requests that decode now. With none nobody waits, so a measured chunker
-                answers the largest; one that measured nothing yet answers its initial size.
+                answers the largest; one that measured nothing yet starts from its initial size.
             batch_size: number of slots.
 
         Raises:
@@ -83,6 +89,9 @@ class PriorityScheduler:
 
     A batch request that waits is passed over at most `max_passed_over` times in a row. So one with p batch
     requests before it is taken within (p + 1) x (max_passed_over + 1) turns, whatever else arrives.
+
+    Raises:
+        ValueError: max_passed_over is negative.
     """
 
     def __init__(self, max_passed_over: int = 4) -> None:
@@ -95,7 +104,7 @@ class PriorityScheduler:
         """Queue a request at the end of its class.
 
         Raises:
-            ValueError: there is no such class.
+            ValueError: there is no such class; nothing is queued.
         """
         raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.add is not written yet")
 

@@ -15,7 +15,7 @@ def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
         budget: most tokens of a step, which binds in any case.
 
     Raises:
-        ValueError: a length is negative, or the budget is not positive.
+        ValueError: prompt_len or threshold is negative, or the budget is not positive.
     """
     raise NotImplementedError("week 2 day 7 task 1: num_prefill_steps is not written yet")
 
@@ -66,10 +66,12 @@ def chunked_prefill_schedule(
 
     Decodes take their token first. Then one pass over the queue gives each prompt a chunk, as long as a
     whole chunk_size of budget is left, even for a shorter rest. A prompt that completes decodes from the
-    next step on, and decodes never end, so only an empty schedule ends before step 1000.
+    next step on. Decodes never end, so the schedule is cut after step 1000 (1001 steps, 0 to 1000); only
+    with no prompt and no decode it is empty.
 
     Raises:
-        ValueError: a prompt length, the budget or the chunk size is not positive, or decodes are negative.
+        ValueError: a prompt length, the budget or the chunk size is not positive, decodes are negative, or
+            two requests have the same id.
     """
     raise NotImplementedError("week 2 day 7 task 7: chunked_prefill_schedule is not written yet")
 
@@ -94,6 +96,6 @@ def repaired_prefill_schedule(
         output_length: tokens each of the prompts decodes after its prefill.
 
     Raises:
-        ValueError: a length, the budget or the chunk size is not positive.
+        ValueError: a length, the budget or the chunk size is not positive, or two requests have the same id.
     """
     raise NotImplementedError("week 2 day 7 task 7: repaired_prefill_schedule is not written yet")

@@ -40,6 +40,6 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a value is missing, or the model does something this one does not.
+            ValueError: a value is missing, and which; or the model does something that is not supported.
         """
         raise NotImplementedError("week 1 day 5 task 4: ModelConfig.from_dict is not written yet")

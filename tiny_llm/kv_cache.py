@@ -27,13 +27,16 @@ class TinyKvCache(ABC):
             list with one a row), and the mask to attend with.
 
         Raises:
-            ValueError: the shapes do not fit the cache; nothing is stored.
+            ValueError: the shapes or types do not fit the cache or each other; nothing is stored.
         """
 
     @property
     @abstractmethod
     def state(self) -> list[mx.array]:
-        """The arrays that hold the cache: evaluate them and no lazy graph stays alive."""
+        """The arrays that hold the cache, an empty list when nothing is stored.
+
+        Evaluate them and no lazy graph stays alive.
+        """
 
     @abstractmethod
     def release(self) -> None:
@@ -41,7 +44,11 @@ class TinyKvCache(ABC):
 
 
 class TinyKvFullCache(TinyKvCache):
-    """Keeps every token; all rows of the batch have the same length, `offset`."""
+    """Keeps every token; all rows of the batch have the same length, `offset`.
+
+    Its arrays have room to spare and at least double when full, so that n appends copy O(n) tokens; what is
+    returned is cut to `offset`. Uses no `mask_length`; returns `mask` as it came.
+    """
 
     def __init__(self) -> None:
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.__init__ is not written yet")
@@ -52,7 +59,11 @@ class TinyKvFullCache(TinyKvCache):
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.update_and_fetch is not written yet")
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """All that is cached, keys and values [B, H, offset, D]; ValueError when that is nothing."""
+        """All that is cached, keys and values [B, H, offset, D]; after a rewind to 0, arrays of length 0.
+
+        Raises:
+            ValueError: with the word empty, for a cache that never held anything or was released.
+        """
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.fetch is not written yet")
 
     def rewind(self, n: int) -> None:

@@ -1,5 +1,6 @@
 """From a checkpoint on disk to a model: every tensor found, its shape checked, none left over."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +9,9 @@ import mlx.core as mx
 
 from .attention import Attention, scaled_dot_product_attention_grouped
 from .basics import Projection
-from .checkpoint import find_checkpoint, read_eos_token_ids
+from .checkpoint import read_eos_token_ids
 from .config import ModelConfig
+from .embedding import Embedding, QuantizedEmbedding
 from .layer_norm import RMSNorm
 from .mlp import Qwen3MLP
 from .positional_encoding import RoPE
@@ -17,38 +19,6 @@ from .qwen3 import Qwen3Model, Qwen3TransformerBlock
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-
-def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3Model, "TokenizerWrapper"]:
-    """Load a model and its tokenizer.
-
-    Args:
-        path_or_repo: a checkpoint folder, or the name of a hub repository.
-        dtype: type to compute in; that of the checkpoint unless given.
-
-    Raises:
-        ValueError: the checkpoint is not there, not complete or not supported.
-    """
-    path = find_checkpoint(path_or_repo)
-    return load_model(path, dtype), load_tokenizer(path)
-
-
-def load_model(
-    path: Path, dtype: mx.Dtype | None = None, attention: Attention = scaled_dot_product_attention_grouped
-) -> Qwen3Model:
-    """The model of a checkpoint folder; arguments and errors as for `load`."""
-    raise NotImplementedError("week 1 day 5 task 5: load_model is not written yet")
-
-
-def load_tokenizer(path: Path) -> "TokenizerWrapper":
-    """mlx-lm's tokenizer of a checkpoint folder, with every end-of-text id the checkpoint names."""
-    from mlx_lm.tokenizer_utils import load as load_wrapper  # a second to import: only when needed
-
-    if not any(
-        (path / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
-    ):
-        raise ValueError(f"there is no tokenizer in {path}: a checkpoint needs its tokenizer.json")
-    return load_wrapper(path, eos_token_ids=read_eos_token_ids(path) or None)
 
 
 @dataclass(frozen=True)
@@ -59,7 +29,18 @@ class Quantization:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Quantization | None":
+        """What config.json says of packed weights, None for plain ones.
+
+        Raises:
+            ValueError: the checkpoint is quantized, but not in mlx-lm's layout.
+        """
         raise NotImplementedError("week 1 day 5 task 5: Quantization.from_config is not written yet")
+
+    def layout(
+        self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
+    ) -> tuple[int, int]:
+        """Bits and group size of a layer; ValueError, with its name, if it is not packed like that."""
+        raise NotImplementedError("week 1 day 5 task 5: Quantization.layout is not written yet")
 
     def dequantize(self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None) -> mx.array:
         """The plain weight [out, in] of packed uint32 values, group by group: scale x value + bias."""
@@ -81,34 +62,92 @@ class Tensors:
         raise NotImplementedError("week 1 day 5 task 5: Tensors.__contains__ is not written yet")
 
     def take(self, name: str, *shape: int) -> mx.array:
-        """Remove and return a plain or packed tensor; ValueError if it is missing or not as expected."""
+        """Remove and return a tensor; ValueError, with its name, if it is missing or not as expected."""
         raise NotImplementedError("week 1 day 5 task 5: Tensors.take is not written yet")
 
     def take_projection(self, layer: str, num_outputs: int, num_inputs: int, bias: bool) -> Projection:
         raise NotImplementedError("week 1 day 5 task 5: Tensors.take_projection is not written yet")
 
-    def take_norm(self, layer: str, dim: int, eps: float) -> RMSNorm:
+    def take_embedding(self, layer: str, vocab_size: int, dim: int) -> Embedding | QuantizedEmbedding:
+        raise NotImplementedError("week 1 day 5 task 5: Tensors.take_embedding is not written yet")
+
+    def take_norm(self, layer: str, dim: int, eps: float, kind: type[RMSNorm] = RMSNorm) -> RMSNorm:
         raise NotImplementedError("week 1 day 5 task 5: Tensors.take_norm is not written yet")
 
     def check_all_used(self, is_tied: bool) -> None:
-        """An unknown tensor means a model that computes something else: refuse it."""
+        """An unknown tensor means a model that computes something else: ValueError, with its name."""
         raise NotImplementedError("week 1 day 5 task 5: Tensors.check_all_used is not written yet")
 
 
-def build_model(
-    config: ModelConfig, tensors: Tensors, attention: Attention = scaled_dot_product_attention_grouped
+@dataclass(frozen=True)
+class Parts:
+    """The kinds of parts that a model is put together from; later days bring faster ones."""
+
+    rms_norm: type[RMSNorm] = RMSNorm
+    rope: type[RoPE] = RoPE
+    mlp: type[Qwen3MLP] = Qwen3MLP
+
+
+PLAIN_PARTS = Parts()
+MakeTensors = Callable[[dict[str, mx.array], Quantization | None, mx.Dtype | None], Tensors]
+"""Makes a checkpoint's tensors what a model can be built from: `Tensors` itself, or a later kind of it."""
+
+
+def load_model(
+    path: Path,
+    dtype: mx.Dtype | None = None,
+    attention: Attention = scaled_dot_product_attention_grouped,
+    make_tensors: MakeTensors = Tensors,
+    parts: Parts = PLAIN_PARTS,
 ) -> Qwen3Model:
-    """Put a model together from tensors under their checkpoint names."""
+    """The model of a checkpoint folder.
+
+    Args:
+        path: the folder.
+        dtype: type to compute in; that of the checkpoint unless given.
+        attention: the function that attends.
+        make_tensors: makes what the model is taken out of; a later day keeps packed weights packed there.
+        parts: the kinds of parts to put together.
+
+    Raises:
+        ValueError: the checkpoint is not there, not complete or not supported.
+    """
+    raise NotImplementedError("week 1 day 5 task 5: load_model is not written yet")
+
+
+def load_tokenizer(path: Path) -> "TokenizerWrapper":
+    """mlx-lm's tokenizer of a checkpoint folder, with every end-of-text id the checkpoint names."""
+    from mlx_lm.tokenizer_utils import load as load_wrapper  # a second to import: only when needed
+
+    if not any(
+        (path / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+    ):
+        raise ValueError(f"there is no tokenizer in {path}: a checkpoint needs its tokenizer.json")
+    return load_wrapper(path, eos_token_ids=read_eos_token_ids(path) or None)
+
+
+def build_model(
+    config: ModelConfig,
+    tensors: Tensors,
+    attention: Attention = scaled_dot_product_attention_grouped,
+    parts: Parts = PLAIN_PARTS,
+) -> Qwen3Model:
+    """Put a model together from tensors under their checkpoint names, of parts of the given kinds."""
     raise NotImplementedError("week 1 day 5 task 5: build_model is not written yet")
 
 
 def build_block(
-    config: ModelConfig, tensors: Tensors, name: str, rope: RoPE, attention: Attention
+    config: ModelConfig,
+    tensors: Tensors,
+    name: str,
+    rope: RoPE,
+    attention: Attention,
+    parts: Parts = PLAIN_PARTS,
 ) -> Qwen3TransformerBlock:
     """The block whose tensors start with `name`."""
     raise NotImplementedError("week 1 day 5 task 5: build_block is not written yet")
 
 
-def build_mlp(config: ModelConfig, tensors: Tensors, name: str) -> Qwen3MLP:
+def build_mlp(config: ModelConfig, tensors: Tensors, name: str, parts: Parts = PLAIN_PARTS) -> Qwen3MLP:
     """The MLP whose tensors start with `name`."""
     raise NotImplementedError("week 1 day 5 task 5: build_mlp is not written yet")

@@ -29,6 +29,9 @@ class RoPE:
         traditional: pairs are neighbours (0, 1), (2, 3), ... as in the paper; otherwise each half of
             the vector holds one member of every pair, as Qwen and Llama checkpoints have it.
         scaling: changed frequencies, for checkpoints that ask for them.
+
+    Raises:
+        ValueError: dims is odd.
     """
 
     def __init__(

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ChunkedPrefillMetrics:
-    """What a run cost and what its users felt. It has no clock: times in seconds come from the caller."""
+    """What a run cost and what its users felt. It has no clock: times in seconds come from the caller.
+
+    `smoothing` is the weight of the newest chunk in the average chunk time, from 0 to 1.
+    """
 
     smoothing: float = 0.2
     num_chunks: int = 0
@@ -22,7 +25,7 @@ class ChunkedPrefillMetrics:
         )
 
     def record_chunk(self, num_tokens: int, seconds: float) -> None:
-        """A chunk was computed; its time enters an exponential moving average."""
+        """A chunk was computed; its time enters an exponential moving average, which starts at the first."""
         raise NotImplementedError(
             "week 2 day 7 task 5: ChunkedPrefillMetrics.record_chunk is not written yet"
         )
@@ -31,7 +34,7 @@ class ChunkedPrefillMetrics:
         """A token reached its user: the first comes from the prefill, the others from decodes.
 
         Raises:
-            ValueError: the arrival of this request was not recorded.
+            ValueError: the arrival of this request was not recorded; nothing is counted.
         """
         raise NotImplementedError(
             "week 2 day 7 task 5: ChunkedPrefillMetrics.record_token is not written yet"
@@ -45,18 +48,18 @@ class ChunkedPrefillMetrics:
         )
 
     def ttft(self, request_id: int) -> float | None:
-        """Time to first token: from arrival, waiting included. None while there is none."""
+        """Time to first token: from arrival, waiting included. None without one, or of an unknown request."""
         raise NotImplementedError("week 2 day 7 task 5: ChunkedPrefillMetrics.ttft is not written yet")
 
     def gaps(self, request_id: int | None = None) -> list[float]:
-        """Every gap between neighbouring tokens (ITL), of one request or of all."""
+        """Every gap between neighbouring tokens (ITL), of one request or of all; [] of an unknown request."""
         raise NotImplementedError("week 2 day 7 task 5: ChunkedPrefillMetrics.gaps is not written yet")
 
     def gap_percentile(self, percent: float, request_id: int | None = None) -> float | None:
         """The gap that so many percent of all gaps do not exceed, interpolated; None without gaps.
 
         Raises:
-            ValueError: percent is not between 0 and 100.
+            ValueError: percent is not between 0 and 100, with or without gaps.
         """
         raise NotImplementedError(
             "week 2 day 7 task 5: ChunkedPrefillMetrics.gap_percentile is not written yet"

@@ -11,7 +11,7 @@ import mlx.core as mx
 from .attention import Attention, Mask, scaled_dot_product_attention_grouped
 from .basics import Projection
 from .config import ModelConfig
-from .embedding import Embedding
+from .embedding import Embedding, QuantizedEmbedding
 from .kv_cache import TinyKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
 from .mlp import Qwen3MLP
@@ -103,7 +103,7 @@ class Qwen3Model:
     def __init__(
         self,
         config: ModelConfig,
-        embedding: Embedding,
+        embedding: Embedding | QuantizedEmbedding,
         layers: Sequence[Qwen3TransformerBlock],
         norm: RMSNorm,
         head: Projection | None = None,

@@ -102,15 +102,16 @@ class Request:
     def try_prefill(self) -> int:
         """Compute the next chunk of the prompt; the last one yields the first token.
 
-        Logits are read only there: earlier chunks are computed for their keys and values. The chunk is
-        evaluated before returning, so no lazy graph is carried to the next. After an error the cache is
-        released and the prefill starts from the beginning.
+        That token may end the answer (`_accept`). Logits are asked for only there (`logits_to_keep` 1,
+        else 0): earlier chunks are computed for their keys and values. The chunk is evaluated before
+        returning, so no lazy graph is carried to the next. After an error in the model or the sampler, or
+        Ctrl-C, the cache is released, `offset` is 0 again and the next call starts from the beginning.
 
         Returns:
             The number of tokens computed, at most `prefill_max_step`.
 
         Raises:
-            ValueError: the prefill is complete.
+            ValueError: the prefill is complete; the sentence names `prompt_idx` and what the request does.
         """
         raise NotImplementedError("week 2 day 7 task 2: Request.try_prefill is not written yet")
 

@@ -15,6 +15,9 @@ class SamplingParams:
 
     `max_tokens` bounds the tokens generated; generation also ends at any of the strings in `stop`, which
     is then not part of the text.
+
+    Raises:
+        ValueError: a value is out of its range: which one, and the value.
     """
 
     temp: float = 0.0
@@ -52,7 +55,7 @@ def make_sampler(
         sampler: log-probabilities [B, V] -> token ids [B]
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of its range: which one, and its value.
     """
     raise NotImplementedError("week 1 day 7 task 1: make_sampler is not written yet")
 

@@ -1,5 +1,6 @@
 """An LLM serving engine on MLX, from a matrix product to batches of requests prefilled in chunks."""
 
+from . import native  # noqa: F401  before MLX is loaded
 from .attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -16,16 +17,25 @@ from .chunked_prefill import (
     repaired_prefill_schedule,
 )
 from .config import ModelConfig
-from .embedding import Embedding
+from .embedding import Embedding, QuantizedEmbedding
+from .flash_attention import flash_attention
 from .generate import simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
-from .loader import load
 from .mlp import Qwen3MLP
 from .positional_encoding import RoPE
 from .prefill_metrics import ChunkedPrefillMetrics
+from .pretrained import load
+from .quantize import (
+    QuantizedWeights,
+    dequantize_weights,
+    quantize_weights,
+    quantized_linear,
+    quantized_matmul_simple,
+)
 from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .request import GenerationResult, Request
+from .roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .sampler import SamplingParams, make_sampler
 
 __all__ = [
@@ -37,6 +47,8 @@ __all__ = [
     "GenerationResult",
     "ModelConfig",
     "PriorityScheduler",
+    "QuantizedEmbedding",
+    "QuantizedWeights",
     "Qwen3MLP",
     "Qwen3Model",
     "Qwen3MultiHeadAttention",
@@ -48,14 +60,22 @@ __all__ = [
     "SimpleMultiHeadAttention",
     "TinyKvCache",
     "TinyKvFullCache",
+    "bandwidth_limit",
     "batch_generate",
+    "cache_bytes_per_token",
     "causal_mask",
     "chunked_attention_mask",
     "chunked_prefill_schedule",
+    "decode_bytes_per_token",
+    "dequantize_weights",
+    "flash_attention",
     "linear",
     "load",
     "make_sampler",
     "num_prefill_steps",
+    "quantize_weights",
+    "quantized_linear",
+    "quantized_matmul_simple",
     "repaired_prefill_schedule",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",

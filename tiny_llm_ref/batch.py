@@ -84,14 +84,22 @@ class BatchGenerator:
         return bool(self.waiting) or self.prefilling is not None or any(self.slots)
 
     def step(self) -> list[GenerationResult]:
-        """Run the three phases once and return the requests that finished in them."""
+        """Prefill, decode, promote, in this order and once each; return what finished in them."""
         self.prefill_phase()
         self.decode_phase()
         self.promote_phase()
         return self.take_finished()
 
     def prefill_phase(self) -> bool:
-        """Compute one chunk of the pending request, the first in the queue if there is none."""
+        """Compute one chunk of the pending request, the first in the queue if there is none.
+
+        It goes on while all slots are busy. A request that its first token ends is finished here and takes
+        no slot.
+
+        Returns:
+            Whether a chunk was computed: False if nobody waits, or if the pending prefill is complete and
+            waits for a slot.
+        """
         with self._closed_on_error():
             if self.prefilling is None and self.waiting:
                 self.prefilling = self.waiting.popleft()

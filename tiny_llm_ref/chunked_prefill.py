@@ -18,7 +18,7 @@ def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
         budget: most tokens of a step, which binds in any case.
 
     Raises:
-        ValueError: a length is negative, or the budget is not positive.
+        ValueError: prompt_len or threshold is negative, or the budget is not positive.
     """
     if prompt_len < 0 or threshold < 0:
         raise ValueError(f"prompt_len and threshold must not be negative, got {prompt_len} and {threshold}")
@@ -80,10 +80,12 @@ def chunked_prefill_schedule(
 
     Decodes take their token first. Then one pass over the queue gives each prompt a chunk, as long as a
     whole chunk_size of budget is left, even for a shorter rest. A prompt that completes decodes from the
-    next step on, and decodes never end, so only an empty schedule ends before step 1000.
+    next step on. Decodes never end, so the schedule is cut after step 1000 (1001 steps, 0 to 1000); only
+    with no prompt and no decode it is empty.
 
     Raises:
-        ValueError: a prompt length, the budget or the chunk size is not positive, or decodes are negative.
+        ValueError: a prompt length, the budget or the chunk size is not positive, decodes are negative, or
+            two requests have the same id.
     """
     _check_schedule(prefill_requests, token_budget, chunk_size)
     if num_active_decodes < 0:
@@ -126,11 +128,12 @@ def repaired_prefill_schedule(
         output_length: tokens each of the prompts decodes after its prefill.
 
     Raises:
-        ValueError: a length, the budget or the chunk size is not positive.
+        ValueError: a length, the budget or the chunk size is not positive, or two requests have the same id.
     """
     _check_schedule(prefill_requests, token_budget, chunk_size)
     if output_length < 1 or any(length < 1 for length in active_output_lengths):
-        raise ValueError("every request must have at least 1 token to decode")
+        shortest = min([output_length, *active_output_lengths])
+        raise ValueError(f"every request must have at least 1 token to decode, got {shortest}")
     remaining = {request["id"]: request["prompt_length"] for request in prefill_requests}
     decoding = deque(active_output_lengths)
     steps: list[ScheduledStep] = []

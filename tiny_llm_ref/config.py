@@ -41,7 +41,7 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a value is missing, or the model does something this one does not.
+            ValueError: a value is missing, and which; or the model does something that is not supported.
         """
         model_type = _required(config, "model_type")
         _check_supported(config, model_type)

@@ -71,7 +71,10 @@ def simple_generate_with_kv_cache(
 ) -> str:
     """Continue a prompt, computing each token once: the prompt in one pass, then one token a pass.
 
-    The arguments, result and errors are those of `simple_generate`, and so is the text.
+    The other arguments, the result and the errors are those of `simple_generate`, and so is the text.
+
+    Args:
+        model: called as (tokens [1, L], offset, cache, logits_to_keep=1).
     """
     new_tokens = encode_prompt(tokenizer, prompt)
     cache = model.create_kv_cache()
@@ -100,7 +103,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int
     A prompt that starts with the beginning-of-text token already does not get a second one.
 
     Raises:
-        ValueError: the prompt holds no token.
+        ValueError: the prompt is empty: it holds no token.
     """
     if isinstance(prompt, str):
         has_bos = tokenizer.bos_token is not None and prompt.startswith(tokenizer.bos_token)

@@ -29,13 +29,16 @@ class TinyKvCache(ABC):
             list with one a row), and the mask to attend with.
 
         Raises:
-            ValueError: the shapes do not fit the cache; nothing is stored.
+            ValueError: the shapes or types do not fit the cache or each other; nothing is stored.
         """
 
     @property
     @abstractmethod
     def state(self) -> list[mx.array]:
-        """The arrays that hold the cache: evaluate them and no lazy graph stays alive."""
+        """The arrays that hold the cache, an empty list when nothing is stored.
+
+        Evaluate them and no lazy graph stays alive.
+        """
 
     @abstractmethod
     def release(self) -> None:
@@ -82,7 +85,11 @@ class _Buffer:
 
 
 class TinyKvFullCache(TinyKvCache):
-    """Keeps every token; all rows of the batch have the same length, `offset`."""
+    """Keeps every token; all rows of the batch have the same length, `offset`.
+
+    Its arrays have room to spare and at least double when full, so that n appends copy O(n) tokens; what is
+    returned is cut to `offset`. Uses no `mask_length`; returns `mask` as it came.
+    """
 
     def __init__(self) -> None:
         self.offset = 0
@@ -107,7 +114,11 @@ class TinyKvFullCache(TinyKvCache):
         return buffer.keys[:, :, :end], buffer.values[:, :, :end], end, mask
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """All that is cached, keys and values [B, H, offset, D]; ValueError when that is nothing."""
+        """All that is cached, keys and values [B, H, offset, D]; after a rewind to 0, arrays of length 0.
+
+        Raises:
+            ValueError: with the word empty, for a cache that never held anything or was released.
+        """
         if self._buffer is None:
             raise ValueError("the cache is empty: nothing was stored in it, or it was released")
         return self._buffer.keys[:, :, : self.offset], self._buffer.values[:, :, : self.offset]

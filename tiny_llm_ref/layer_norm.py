@@ -10,6 +10,9 @@ class RMSNorm:
         dim: E, the size of the last axis.
         weight: [E]
         eps: added to the mean square, under the root.
+
+    Raises:
+        ValueError: the weight has another shape.
     """
 
     def __init__(self, dim: int, weight: mx.array, eps: float = 1e-5) -> None:

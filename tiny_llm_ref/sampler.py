@@ -17,6 +17,9 @@ class SamplingParams:
 
     `max_tokens` bounds the tokens generated; generation also ends at any of the strings in `stop`, which
     is then not part of the text.
+
+    Raises:
+        ValueError: a value is out of its range: which one, and the value.
     """
 
     temp: float = 0.0
@@ -58,7 +61,7 @@ def make_sampler(
         sampler: log-probabilities [B, V] -> token ids [B]
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of its range: which one, and its value.
     """
     _check_ranges(temp, top_p, top_k, min_p, seed)
     if temp == 0:

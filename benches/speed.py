@@ -1,0 +1,178 @@
+"""Prefill and decode of this course's engine against others, in turns in one run: medians, spread, ratios.
+
+pdm run bench --model smollm2 --repeats 5
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benches.chart import bar_chart
+from benches.engines import ENGINES, ENVIRONMENTS
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.course import ROOT
+from scripts.errors import usage_errors
+
+BASELINE = "mlx-lm as installed"
+SLOW_STEPS = 4  # of decoding, for engines that take a second over one
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "prefill of 512": {"work": "prefill", "num_tokens": 512, "batch_size": 1, "num_steps": 0},
+    "decode alone": {"work": "decode", "num_tokens": 32, "batch_size": 1, "num_steps": 24},
+    "decode of 8": {"work": "decode", "num_tokens": 32, "batch_size": 8, "num_steps": 16},
+    "decode of 32": {"work": "decode", "num_tokens": 32, "batch_size": 32, "num_steps": 8},
+}
+SLOW = ("mlx-lm as installed", "tiny-llm, no cache", "tiny-llm, 2.1 cache", "tiny-llm, 2.2 packed")
+
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Measured runs of each engine and workload.")]
+Engines = Annotated[list[str] | None, typer.Option("--engine", help="Only this one; may be repeated.")]
+Output = Annotated[Path | None, typer.Option(help="Folder for speed.json and speed.svg.")]
+Figures = dict[str, dict[str, list[float]]]
+
+
+def main(
+    model: Model = SHIPPED_MODEL, repeats: Repeats = 3, engine: Engines = None, output: Output = None
+) -> None:
+    """Measure tokens a second of every engine that is installed here, the days of week 2 among them.
+
+    Example: pdm run bench --model smollm2 --engine tiny-llm --engine "mlx-lm as installed"
+    """
+    console = Console(highlight=False)
+    with usage_errors():
+        names = engine or list(ENGINES)
+        if unknown := [name for name in names if name not in ENGINES]:
+            raise ValueError(f"there is no engine {unknown[0]!r}: choose from {', '.join(ENGINES)}")
+        figures = measure_all(names, resolve_checkpoint(model), repeats, console)
+        result = {"model": model, "repeats": repeats, "machine": machine(), "tokens_per_s": figures}
+    console.print(f"{model}, {repeats} runs each, in turns; {', '.join(map(str, machine().values()))}")
+    console.print(table(figures))
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "speed.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (output / "speed.svg").write_text(chart(model, figures), encoding="utf-8")
+
+
+def measure_all(names: list[str], checkpoint: Path, repeats: int, console: Console) -> Figures:
+    """Tokens a second by workload and engine; the first run of each is left out as warm-up."""
+    figures: Figures = {workload: {} for workload in WORKLOADS}
+    with ExitStack() as stack:
+        processes = {}
+        for name in names:
+            process = stack.enter_context(started(name, checkpoint))
+            answer = receive(process)
+            if "error" in answer:
+                console.print(f"without {name}: {answer['error']}", style="yellow", soft_wrap=True)
+            else:
+                processes[name] = process
+        turns = [(workload, turn) for workload in WORKLOADS for turn in range(repeats + 1)]
+        for workload, turn in track(turns, "turns", console=Console(stderr=True)):
+            for name, process in processes.items():
+                request = dict(WORKLOADS[workload])
+                if name in SLOW:
+                    request["num_steps"] = min(request["num_steps"], SLOW_STEPS)
+                rate = tokens_of(request) / ask(process, request)["seconds"]
+                if turn:
+                    figures[workload].setdefault(name, []).append(rate)
+    return figures
+
+
+@contextmanager
+def started(name: str, checkpoint: Path) -> Iterator["subprocess.Popen[str]"]:
+    """An engine in a process of its own, ended afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benches.engines", name, str(checkpoint)],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENTS.get(name, {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(process: "subprocess.Popen[str]", request: dict[str, Any]) -> dict[str, Any]:
+    """One measurement."""
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    return receive(process)
+
+
+def receive(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """The next answer; an engine that died is an error."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise ValueError(f"the engine {process.args[-2]!r} ended: the lines above say why")  # type: ignore[index]
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def tokens_of(request: dict[str, Any]) -> int:
+    """How many tokens a measurement computes."""
+    if request["work"] == "prefill":
+        return int(request["num_tokens"])
+    return int(request["batch_size"] * request["num_steps"])
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    packages = {name: version(name) for name in ("mlx", "mlx-lm")}
+    cpu_info = Path("/proc/cpuinfo")
+    lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "processor": model or platform.processor() or platform.machine(),
+        "cores": f"{len(os.sched_getaffinity(0)) if sys.platform == 'linux' else os.cpu_count()} cores",
+        "system": platform.system(),
+        "python": f"Python {platform.python_version()}",
+        **{name: f"{name} {number}" for name, number in packages.items()},
+    }
+
+
+def table(figures: Figures) -> Table:
+    """Medians of tokens a second, spread, and the ratio to mlx-lm as installed."""
+    result = Table(box=None, header_style="bold", padding=(0, 1))
+    result.add_column("tokens/s", no_wrap=True)
+    for workload in figures:
+        result.add_column(workload, justify="right")
+    for name in next(iter(figures.values())):
+        result.add_row(name, *(cell(engines, name) for engines in figures.values()))
+    return result
+
+
+def cell(engines: dict[str, list[float]], name: str) -> str:
+    """Median, smallest and largest, ratio."""
+    rates = engines[name]
+    ratio = f" {median(rates) / median(engines[BASELINE]):.3g}x" if BASELINE in engines else ""
+    return f"{median(rates):.4g}{ratio}\n{min(rates):.4g} to {max(rates):.4g}"
+
+
+def chart(model: str, figures: Figures) -> str:
+    """The medians as bars."""
+    medians = {
+        workload: {name: median(rates) for name, rates in engines.items()}
+        for workload, engines in figures.items()
+    }
+    return bar_chart(f"{model}: tokens a second (each scale its own)", medians)
+
+
+if __name__ == "__main__":
+    typer.run(main)

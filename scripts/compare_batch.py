@@ -1,0 +1,192 @@
+"""The same requests through both packages' BatchGenerator: what was computed, when, and for whom."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.compare_package import Learner
+from scripts.compare_runs import computed, guarded
+from scripts.compare_trees import Difference, Tree, first_difference
+from scripts.recorder import Recorder
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from tiny_llm_ref import Qwen3Model
+    from tiny_llm_ref.kv_cache import TinyKvCache
+
+CHOSEN_PROMPTS = (0, 2, 6, 4)  # of the demo's: two short ones, a long one, and one that finds no slot free
+SETTINGS = {"batch_size": 3, "prefill_step": 24, "max_seq_len": 512}
+MAX_TOKENS = 12
+MAX_RUNS = 3  # the first warms up
+SECONDS_TO_END = 30.0
+
+
+class CountingModel:
+    """A model that counts its calls and the tokens it was given."""
+
+    def __init__(self, model: "Qwen3Model") -> None:
+        self._model = model
+        self.num_calls = 0
+        self.num_tokens = 0
+
+    def __call__(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: "Sequence[TinyKvCache] | None" = None,
+        logits_to_keep: int | None = None,
+    ) -> mx.array:
+        """As for the model."""
+        self.num_calls += 1
+        self.num_tokens += tokens.size
+        return self._model(tokens, offset, cache, logits_to_keep)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@dataclass(frozen=True)
+class BatchRun:
+    """One run of a generator, whole or up to where it failed."""
+
+    recorder: Recorder
+    model: CountingModel
+    peak_bytes: int
+    failed: Difference | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Up to the end of the last phase."""
+        events = self.recorder.events
+        return events[-1].end if events else 0.0
+
+
+@dataclass(frozen=True)
+class BatchComparison:
+    """The fastest run of each side, and what differs."""
+
+    yours: BatchRun
+    reference: BatchRun
+    model_difference: Difference | None
+    """Between the logits of the two models: then the generator is not to blame."""
+
+    @property
+    def differences(self) -> list[str]:
+        """A sentence on each figure that is not the reference's, and on each answer."""
+        if self.yours.failed is not None:
+            return [self.yours.failed.sentence]
+        counts = [(name, left, right) for name, (left, right) in self.counts.items() if left != right]
+        return [f"{left} {name} instead of {right}" for name, left, right in counts] + self.answers
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """What each side computed, by its name: yours, then the reference's."""
+        yours, reference = self.yours.model, self.reference.model
+        return {
+            "model calls": (yours.num_calls, reference.num_calls),
+            "tokens computed": (yours.num_tokens, reference.num_tokens),
+        }
+
+    @property
+    def answers(self) -> list[str]:
+        """A sentence on each request whose tokens, or whose reason to end, are not the reference's."""
+        sentences = []
+        requests = zip(self.yours.recorder.requests, self.reference.recorder.requests, strict=True)
+        for index, (yours, reference) in enumerate(requests):
+            left = {"tokens": list(yours.token_ids), "finish_reason": yours.finish_reason}
+            right = {"tokens": list(reference.token_ids), "finish_reason": reference.finish_reason}
+            if difference := first_difference(left, right):
+                sentences.append(f"request {index}: {difference.sentence}")
+        return sentences
+
+
+def compare_batch(
+    learner: Learner, module: ModuleType, reference: ModuleType, repeats: int
+) -> BatchComparison | Difference:
+    """Serve the requests with each package, in turns.
+
+    Returns:
+        What came of it, or why the learner's side could not begin.
+
+    Raises:
+        ValueError: the shipped checkpoint is missing.
+    """
+    from scripts.models import as_chat
+
+    checkpoint = resolve_checkpoint(SHIPPED_MODEL)
+    tokenizer = reference.loader.load_tokenizer(checkpoint)
+    texts = json.loads((checkpoint / "demo_prompts.json").read_text(encoding="utf-8"))
+    prompts = [as_chat(tokenizer, texts[index]) for index in CHOSEN_PROMPTS]
+
+    def load(tiny: ModuleType) -> tuple["Qwen3Model", Tree]:
+        # Float32, so that another order of the same sums changes no token.
+        model: Qwen3Model = tiny.loader.load_model(checkpoint, mx.float32)
+        return model, computed(lambda: model(mx.array([prompts[0]])))
+
+    model, logits = load(reference)
+    own = guarded(learner, lambda: load(module), SECONDS_TO_END)
+    if isinstance(own, Difference):
+        return own
+    sides = [(reference, model), (module, own[0])]
+    runs: list[list[BatchRun]] = [[], []]
+    num_steps = 0
+    for _ in range(min(repeats, MAX_RUNS)):
+        for i, (tiny, side_model) in enumerate(sides):
+            limit = None if tiny is reference else 3 * num_steps
+            run = serve(learner, tiny, CountingModel(side_model), tokenizer, prompts, limit)
+            if isinstance(run, Difference):
+                return run
+            num_steps = run.recorder.num_steps if tiny is reference else num_steps
+            runs[i].append(run)
+        if runs[1][-1].failed:
+            break
+    return BatchComparison(fastest(runs[1]), fastest(runs[0]), first_difference(own[1], logits))
+
+
+def fastest(runs: list[BatchRun]) -> BatchRun:
+    """The least disturbed of the runs after the first; the last one if it failed."""
+    return runs[-1] if runs[-1].failed else min(runs[1:] or runs, key=lambda run: run.seconds)
+
+
+def serve(
+    learner: Learner,
+    tiny: ModuleType,
+    model: CountingModel,
+    tokenizer: "TokenizerWrapper",
+    prompts: list[list[int]],
+    max_steps: int | None,
+) -> BatchRun | Difference:
+    """Serve the prompts to the end, or up to an error or as many steps; a Difference if it cannot begin."""
+
+    def submit_all() -> Recorder:
+        recorder = Recorder(tiny.BatchGenerator(model, tokenizer, **SETTINGS))
+        for prompt in prompts:
+            recorder.submit(prompt, tiny.SamplingParams(max_tokens=MAX_TOKENS))
+        return recorder
+
+    recorder = guarded(learner, submit_all, SECONDS_TO_END)
+    if isinstance(recorder, Difference):
+        return recorder
+
+    def run_all() -> Difference | None:
+        while recorder.generator.has_work:
+            if recorder.num_steps == max_steps:
+                return Difference(
+                    "no end", f"has not finished after {max_steps} steps, 3 times the reference's"
+                )
+            recorder.step()
+        return None
+
+    mx.synchronize()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    failed = guarded(learner, run_all, SECONDS_TO_END)
+    peak = max(0, mx.get_peak_memory() - before)
+    guarded(learner, recorder.generator.close, SECONDS_TO_END)
+    return BatchRun(recorder, model, peak, failed)

@@ -1,0 +1,143 @@
+"""One case through both packages: the two results compared, and what each cost."""
+
+import contextlib
+import gc
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from types import FrameType, ModuleType
+from typing import TypeVar
+
+import mlx.core as mx
+
+from scripts.compare_cases import Case
+from scripts.compare_package import Learner, is_hole, silent
+from scripts.compare_trees import Difference, Tree, arrays_of, first_difference
+
+SECONDS_PER_CASE = 0.3  # after so long no repeat is started,
+FEW = 3  # unless there were fewer: then
+LONGEST_CASE = 1.5  # seconds
+SECONDS_TO_END = 10.0  # a call that takes longer than this is given up
+
+
+Result = TypeVar("Result")
+
+
+class NoEndError(BaseException):
+    """Ends the learner's code from outside; no `except Exception` of theirs can catch it."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Median seconds of a run, and the most bytes it held at once beyond what was held before."""
+
+    seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One row: no difference means equal; what failed has no cost."""
+
+    case: Case
+    difference: Difference | None
+    yours: Cost | None = None
+    reference: Cost | None = None
+
+
+def compare_case(
+    case: Case, learner: Learner, module: ModuleType, reference: ModuleType, repeats: int
+) -> Verdict:
+    """Run a case through both packages, in turns.
+
+    The first run of each is compared, and warms up what the others time.
+    """
+    expected = computed(lambda: case.run(reference))
+
+    def run_both() -> Verdict:
+        difference = first_difference(computed(lambda: case.run(module)), expected)
+        costs = measure([lambda: case.run(module), lambda: case.run(reference)], repeats)
+        return Verdict(case, difference, *costs)
+
+    verdict = guarded(learner, run_both, SECONDS_TO_END)
+    return Verdict(case, verdict) if isinstance(verdict, Difference) else verdict
+
+
+def guarded(learner: Learner, act: Callable[[], Result], seconds: float) -> Result | Difference:
+    """What a function of the learner's code returns, or what it raised in place of that.
+
+    Only Ctrl-C gets through: a learner's code may also loop for ever or leave the program.
+    """
+    try:
+        with silent(), time_limit(seconds):
+            return act()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return failure(error, learner)
+
+
+def failure(error: BaseException, learner: Learner) -> Difference:
+    """What the learner's code raised, as a row shows it."""
+    if isinstance(error, NoEndError):
+        line = learner.line_of(error)
+        return Difference(
+            "no end", f"{error}{f', in {line}' if line else ''}: a loop that makes no progress?"
+        )
+    if is_hole(error):
+        return Difference("hole", str(error))
+    return Difference("error", learner.describe(error))
+
+
+def computed(run: Callable[[], Tree]) -> Tree:
+    """What a run returns, with every array evaluated."""
+    tree = run()
+    mx.eval(*arrays_of(tree))
+    return tree
+
+
+def measure(runs: list[Callable[[], Tree]], repeats: int) -> list[Cost]:
+    """The cost of each, run in turns so that a slow moment of the machine meets them all."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    peaks: list[list[int]] = [[] for _ in runs]
+    gc.collect()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        for i, run in enumerate(runs):
+            cost = measure_once(run)
+            seconds[i].append(cost.seconds)
+            peaks[i].append(cost.peak_bytes)
+        if time.perf_counter() - start > (SECONDS_PER_CASE if len(seconds[0]) >= FEW else LONGEST_CASE):
+            break
+    return [Cost(median(seconds[i]), max(peaks[i])) for i in range(len(runs))]
+
+
+def measure_once(run: Callable[[], Tree]) -> Cost:
+    """Time and memory of a single run."""
+    mx.synchronize()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    start = time.perf_counter()
+    tree = computed(run)
+    mx.synchronize()
+    seconds = time.perf_counter() - start
+    del tree
+    return Cost(seconds, max(0, mx.get_peak_memory() - before))
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise NoEndError in a block that takes longer, again each second if the block catches it."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise NoEndError(f"still running after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

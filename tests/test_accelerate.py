@@ -1,0 +1,146 @@
+"""A model is made of the fastest parts that work: each falls back by itself, and says so where it should."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from checkpoints import VARIANTS, build, save
+from scripts.course import ROOT, load_course
+from scripts.render import read_reference, render, write
+
+PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+import scripts, tiny_llm, numpy
+import mlx.core as mx
+from tiny_llm.accelerate import best_attention, best_matmul, best_parts
+from tiny_llm.kernels.fast_attention import fast_attention
+from tiny_llm.loader import load_model
+from tiny_llm.pretrained import load
+parts = best_parts()
+matmul = best_matmul()
+print(matmul.__name__ if matmul else None, best_attention().__name__)
+print(parts.rms_norm.__name__, parts.rope.__name__, parts.mlp.__name__)
+import tiny_llm.pretrained
+tiny_llm.pretrained.load_tokenizer = lambda path: None
+model, _ = load(sys.argv[3])
+from pathlib import Path
+plain = load_model(Path(sys.argv[3]))
+tokens = mx.array([[1, 5, 3, 7, 2, 8, 4]])
+expected = plain(tokens)
+print(bool(mx.max(mx.abs(model(tokens) - expected)) <= 1e-4 * mx.max(mx.abs(expected))))
+"""
+FAST = ["quantized_matmul fast_attention", "FusedRMSNorm FusedRoPE FusedMLP", "True"]
+PLAIN = ["None scaled_dot_product_attention_grouped", "RMSNorm RoPE Qwen3MLP", "True"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (variant,) = (variant for variant in VARIANTS if variant.name == "qwen3-4bit")
+    return save(variant, build(variant), tmp_path_factory.mktemp("checkpoint"))
+
+
+def run(
+    sources: Mapping[Path, str], checkpoint: Path, folder: Path, **environment: str
+) -> tuple[list[str], list[str]]:
+    """The lines that a package says on standard output and standard error while it loads a model."""
+    write(sources, folder / "tiny_llm")
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), str(ROOT), str(checkpoint)],
+        cwd=folder,
+        env={**os.environ, "TINY_LLM_KERNELS": "on", **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines(), result.stderr.splitlines()
+
+
+def with_edit(file: str, find: str, replace: str) -> dict[Path, str]:
+    """The reference with one text replaced."""
+    sources = read_reference()
+    assert sources[Path(file)].count(find) == 1
+    return {**sources, Path(file): sources[Path(file)].replace(find, replace)}
+
+
+def test_all_kernels_are_used(checkpoint: Path, tmp_path: Path) -> None:
+    assert run(read_reference(), checkpoint, tmp_path) == (FAST, [])
+
+
+def test_kernels_turned_off_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
+    assert run(read_reference(), checkpoint, tmp_path, TINY_LLM_KERNELS="off") == (PLAIN, [])
+
+
+def test_kernels_not_written_yet_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
+    days = load_course().days
+    kernels = {(2, 3), (2, 5)}
+    solved = {task.id for day in days for task in day.tasks if (day.week, day.day) not in kernels}
+    assert run(render(solved), checkpoint, tmp_path) == (PLAIN, [])
+
+
+def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) -> None:
+    solved = {task.id for day in load_course().days for task in day.tasks} - {"2.5.4"}
+    expected = [FAST[0], PLAIN[1], "True"]
+    assert run(render(solved), checkpoint, tmp_path) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    ("file", "find", "replace", "name", "expected"),
+    [
+        (
+            "kernels/cpu/quantized_matmul_simd.cpp",
+            "first = first * scale + bias;",
+            "first = first * scale;",
+            "quantized_matmul",
+            ["None fast_attention", FAST[1], "True"],
+        ),
+        (
+            "kernels/cpu/swiglu.cpp",
+            "1.0f + exponential(-g)",
+            "1.0f + exponential(g)",
+            "swiglu",
+            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP", "True"],
+        ),
+    ],
+    ids=["quantized_matmul", "swiglu"],
+)
+def test_a_wrong_kernel_is_left_out_with_one_line(
+    file: str, find: str, replace: str, name: str, expected: list[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    output, (line,) = run(with_edit(file, find, replace), checkpoint, tmp_path)
+    assert output == expected
+    assert f"the kernel of {name} computes something else" in line
+
+
+def test_a_kernel_that_does_not_compile_is_left_out_with_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    sources = with_edit(
+        "kernels/cpu/rms_norm.cpp", "const float eps = numbers[0];", "const float eps = numbers[0]"
+    )
+    output, (line,) = run(sources, checkpoint, tmp_path)
+    assert output == [FAST[0], "RMSNorm FusedRoPE FusedMLP", "True"]
+    assert "rms_norm.cpp:" in line
+    assert "TINY_LLM_KERNELS=off" in line
+
+
+def test_a_part_that_raises_is_left_out_with_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    find = "attend = flash_attention_gpu if is_on_gpu else flash_attention_cpu"
+    sources = with_edit("kernels/fast_attention.py", find, "attend = None")
+    output, (line,) = run(sources, checkpoint, tmp_path)
+    assert output == ["quantized_matmul scaled_dot_product_attention_grouped", FAST[1], "True"]
+    assert "fast_attention fails" in line
+    assert "TypeError" in line
+
+
+def test_without_a_compiler_one_line_says_so(checkpoint: Path, tmp_path: Path) -> None:
+    environment = {
+        "CXX": "no-such-compiler",
+        "TINY_LLM_CACHE": str(tmp_path / "cache"),
+        "TINY_LLM_BLAS": "off",
+    }
+    output, (line,) = run(read_reference(), checkpoint, tmp_path, **environment)
+    assert output == PLAIN
+    assert "there is no C++ compiler here" in line

@@ -1,0 +1,118 @@
+"""The fast BLAS and compiled code: put in place, cached, shared safely, done without where need be."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.course import ROOT
+
+PRODUCT = "x = mx.ones((64, 64)); mx.eval(x @ x); "
+COUNT = "print(native.num_blas_calls())"
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only MLX's Linux wheel has the slow BLAS")
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "TINY_LLM_BLAS": "on", "TINY_LLM_KERNELS": "on", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@ON_LINUX
+def test_mlx_multiplies_with_openblas() -> None:
+    result = run(f"from tiny_llm_ref import native; import mlx.core as mx; {PRODUCT}{COUNT}")
+    assert int(result.stdout) > 0
+    assert not result.stderr
+
+
+@ON_LINUX
+@pytest.mark.parametrize("command", ["scripts.generate", "benches.chunking"])
+def test_commands_load_openblas_before_mlx(command: str) -> None:
+    result = run(f"import {command}, mlx.core as mx; from tiny_llm_ref import native; {PRODUCT}{COUNT}")
+    assert int(result.stdout) > 0
+    assert not result.stderr
+
+
+@ON_LINUX
+def test_mlx_imported_first_is_said_in_one_line() -> None:
+    result = run("import mlx.core, tiny_llm_ref.native")
+    (line,) = result.stderr.splitlines()
+    assert "import tiny_llm first" in line
+
+
+@ON_LINUX
+def test_a_switch_leaves_the_blas_alone() -> None:
+    result = run(
+        f"from tiny_llm_ref import native; import mlx.core as mx; {PRODUCT}{COUNT}", TINY_LLM_BLAS="off"
+    )
+    assert result.stdout.strip() == "None"
+    assert not result.stderr
+
+
+@ON_LINUX
+def test_without_a_compiler_one_line_says_so_and_mlx_works(tmp_path: Path) -> None:
+    program = f"import scripts, tiny_llm_ref.native, mlx.core as mx; {PRODUCT}print('works')"
+    result = run(program, CXX="no-such-compiler", TINY_LLM_CACHE=str(tmp_path))
+    (line,) = result.stderr.splitlines()
+    assert "there is no C++ compiler here" in line
+    assert "TINY_LLM_BLAS=off" in line
+    assert result.stdout.strip() == "works"
+
+
+def test_processes_that_compile_at_the_same_time_share_one_library(tmp_path: Path) -> None:
+    source = tmp_path / "answer.cpp"
+    source.write_text('extern "C" int answer() { return 42; }\n')
+    program = (
+        "import ctypes; from pathlib import Path; from tiny_llm_ref.native import compile_library; "
+        f"library = compile_library('answer', [Path({str(source)!r})], []); "
+        "print(ctypes.CDLL(str(library)).answer())"
+    )
+    environment = {**os.environ, "TINY_LLM_CACHE": str(tmp_path / "cache")}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    assert [process.communicate()[0].strip() for process in processes] == [b"42"] * 3
+    libraries = [path for path in (tmp_path / "cache" / "native").iterdir() if path.name.startswith("answer")]
+    assert len(libraries) == 1
+    assert not [path for path in (tmp_path / "cache" / "native").iterdir() if path.name.startswith(".")]
+
+
+def test_another_source_is_another_library(tmp_path: Path) -> None:
+    program = (
+        "import ctypes, sys; from pathlib import Path; from tiny_llm_ref.native import compile_library; "
+        "print(ctypes.CDLL(str(compile_library('answer', [Path(sys.argv[1])], []))).answer())"
+    )
+    for answer in (1, 2):
+        source = tmp_path / "answer.cpp"
+        source.write_text(f'extern "C" int answer() {{ return {answer}; }}\n')
+        result = subprocess.run(
+            [sys.executable, "-c", program, str(source)],
+            cwd=ROOT,
+            env={**os.environ, "TINY_LLM_CACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert int(result.stdout) == answer
+
+
+def test_a_compiler_error_is_one_sentence_with_its_line(tmp_path: Path) -> None:
+    source = tmp_path / "wrong.cpp"
+    source.write_text("int answer() { return 42 }\n")
+    program = (
+        "from pathlib import Path; from tiny_llm_ref.native import BuildError, compile_library\n"
+        f"try: compile_library('wrong', [Path({str(source)!r})], [])\n"
+        "except BuildError as error: print(error)"
+    )
+    result = run(program, TINY_LLM_CACHE=str(tmp_path / "cache"))
+    (line,) = result.stdout.splitlines()
+    assert "wrong.cpp:1:" in line
+    assert not [path for path in (tmp_path / "cache" / "native").iterdir() if "wrong" in path.name]

@@ -1,0 +1,66 @@
+// What a Metal source finds in the place of <metal_stdlib>, when it is compiled for the emulator.
+#pragma once
+
+#include "emulator.h"
+
+namespace metal {
+enum class mem_flags { mem_none, mem_device, mem_threadgroup };
+namespace fast {
+static float exp(float x) { return expf(x); }
+}  // namespace fast
+namespace precise {
+static float exp(float x) { return expf(x); }
+}  // namespace precise
+}  // namespace metal
+
+using half = emulator::Half;
+using bfloat16_t = emulator::BFloat16;
+using uint = unsigned;
+
+// Address spaces: here all memory is one.
+#define device
+#define threadgroup
+#define thread
+#define constant
+
+static void threadgroup_barrier(metal::mem_flags) { emulator::barrier("threadgroup_barrier"); }
+static void simdgroup_barrier(metal::mem_flags) { emulator::exchange(0, "simdgroup_barrier"); }
+
+static float simd_sum(float value) {
+  float sum = 0;
+  for (float other : emulator::exchange(value, "simd_sum").values) sum += other;
+  return sum;
+}
+
+static float simd_max(float value) {
+  float maximum = value;
+  for (float other : emulator::exchange(value, "simd_max").values) maximum = fmaxf(maximum, other);
+  return maximum;
+}
+
+static float simd_min(float value) { return -simd_max(-value); }
+
+template <typename V>
+static V simd_broadcast(V value, int lane) {
+  return emulator::value_of_lane(value, lane, "simd_broadcast");
+}
+
+template <typename V>
+static V simd_shuffle(V value, int lane) {
+  return emulator::value_of_lane(value, lane, "simd_shuffle");
+}
+
+template <typename V>
+static V simd_shuffle_xor(V value, int mask) {
+  return emulator::value_of_lane(value, emulator::lane() ^ mask, "simd_shuffle_xor");
+}
+
+template <typename V>
+static V simd_shuffle_down(V value, int delta) {
+  return emulator::value_of_later_lane(value, delta, "simd_shuffle_down");
+}
+
+// The thread's place, which the generated call passes to the kernel function.
+#define threadgroup_position_in_grid emulator::group
+#define simdgroup_index_in_threadgroup (emulator::thread_index() / emulator::LANES)
+#define thread_index_in_simdgroup emulator::lane()

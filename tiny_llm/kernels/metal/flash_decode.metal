@@ -1,0 +1,37 @@
+#include <metal_stdlib>
+using namespace metal;
+
+/// Attention of few queries to many keys: decode.
+///
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
+/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
+/// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ..., and its
+/// lanes share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the SIMD groups put their maxima,
+/// totals and sums together through threadgroup memory, and thread d writes dimension d.
+/// group.x counts queries, group.y heads, group.z the batch. maxima and totals hold 8 floats, partial_sums
+/// 8 * D.
+template <typename T, int D>
+void flash_decode(
+    const device T* query,
+    const device T* key,
+    const device T* value,
+    const device float* mask,
+    device T* out,
+    int H_q,
+    int H,
+    int L,
+    int S,
+    int is_causal,
+    int mask_batch,
+    int mask_head,
+    int mask_query,
+    int mask_key,
+    float scale,
+    threadgroup float* maxima,
+    threadgroup float* totals,
+    threadgroup float* partial_sums,
+    uint3 group,
+    uint simd_group,
+    uint lane) {
+  NOT_WRITTEN_YET("week 2 day 5 task 2: flash_decode is not written yet");
+}

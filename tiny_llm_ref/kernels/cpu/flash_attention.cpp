@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernel.h"
+#include "simd.h"
+
+constexpr long KEY_BLOCK = 64;       // keys whose scores are held at a time
+constexpr long QUERY_BLOCK = 32;     // positions that one task takes, for all query heads of a key head
+constexpr long MAX_DECODE_ROWS = 8;  // up to so many queries a key head, tasks share the keys instead
+constexpr long KEYS_PER_TASK = 256;  // then
+
+/// One batch row and one key head, with the query heads that share it.
+struct Head {
+  const float *query, *key, *value, *mask;  // mask: nullptr without one
+  long query_head_stride, query_stride, key_stride, value_stride;
+  long mask_head_stride, mask_query_stride, mask_key_stride;
+  long L, S, D, group_size;
+  float scale;
+  bool is_causal;
+};
+
+/// Queries under way: scores of the key block at hand, and the softmax so far.
+struct Rows {
+  Rows(const Head& head, long first_position, long num_positions)
+      : first_position(first_position), num_positions(num_positions), count(head.group_size * num_positions),
+        queries(count * head.D), scores(count * KEY_BLOCK), outputs(count * head.D), maxima(count, -INFINITY),
+        sums(count) {
+    for (long row = 0; row < count; row++) {
+      const float* source = head.query + group_member(row) * head.query_head_stride + position(row) * head.query_stride;
+      for (long d = 0; d < head.D; d++) queries[row * head.D + d] = head.scale * source[d];
+    }
+  }
+
+  long group_member(long row) const { return row / num_positions; }
+  long position(long row) const { return first_position + row % num_positions; }
+
+  long first_position, num_positions, count;
+  std::vector<float> queries, scores, outputs, maxima, sums;
+};
+
+/// c += a b for ROWS rows and VECTORS vectors of columns, held in registers.
+template <int ROWS, int VECTORS>
+static void multiply_tile(const float* a, long a_stride, const float* b, long b_stride, float* c, long c_stride,
+                          long inner) {
+  Floats sums[ROWS][VECTORS];
+  for (int row = 0; row < ROWS; row++)
+    for (int v = 0; v < VECTORS; v++) sums[row][v] = load(c + row * c_stride + v * LANES);
+  for (long i = 0; i < inner; i++) {
+    Floats columns[VECTORS];
+    for (int v = 0; v < VECTORS; v++) columns[v] = load(b + i * b_stride + v * LANES);
+    for (int row = 0; row < ROWS; row++)
+      for (int v = 0; v < VECTORS; v++) sums[row][v] += a[row * a_stride + i] * columns[v];
+  }
+  for (int row = 0; row < ROWS; row++)
+    for (int v = 0; v < VECTORS; v++) store(c + row * c_stride + v * LANES, sums[row][v]);
+}
+
+/// c += a b, [rows, inner] x [inner, columns]; columns is a multiple of LANES.
+static void multiply_add(const float* a, long a_stride, const float* b, long b_stride, float* c, long c_stride,
+                         long rows, long inner, long columns) {
+  for (long column = 0; column < columns;) {
+    const bool is_wide = column + 4 * LANES <= columns;
+    for (long row = 0; row < rows;) {
+      const bool is_tall = row + 4 <= rows;
+      auto tile = is_tall ? (is_wide ? multiply_tile<4, 4> : multiply_tile<4, 1>)
+                          : (is_wide ? multiply_tile<1, 4> : multiply_tile<1, 1>);
+      tile(a + row * a_stride, a_stride, b + column, b_stride, c + row * c_stride + column, c_stride, inner);
+      row += is_tall ? 4 : 1;
+    }
+    column += is_wide ? 4 * LANES : LANES;
+  }
+}
+
+/// Scores of many queries: the keys are turned so that they lie along the lanes.
+static void score_many(const Head& head, Rows& rows, long first_key, long num_keys, std::vector<float>& turned) {
+  turned.assign(head.D * KEY_BLOCK, 0.0f);
+  for (long j = 0; j < num_keys; j++)
+    for (long d = 0; d < head.D; d++) turned[d * KEY_BLOCK + j] = head.key[(first_key + j) * head.key_stride + d];
+  std::fill(rows.scores.begin(), rows.scores.end(), 0.0f);
+  multiply_add(rows.queries.data(), head.D, turned.data(), KEY_BLOCK, rows.scores.data(), KEY_BLOCK, rows.count,
+               head.D, KEY_BLOCK);
+}
+
+/// Scores of a few queries: each is a product along the dimensions, where they lie.
+static void score_few(const Head& head, Rows& rows, long first_key, long num_keys) {
+  for (long j = 0; j < num_keys; j++) {
+    const float* key = head.key + (first_key + j) * head.key_stride;
+    for (long row = 0; row < rows.count; row++) {
+      const float* query = &rows.queries[row * head.D];
+      Floats products = {};
+      for (long d = 0; d < head.D; d += LANES) products += load(query + d) * load(key + d);
+      rows.scores[row * KEY_BLOCK + j] = sum(products);
+    }
+  }
+}
+
+/// -inf for the keys that a query may not see and for the rest of the block; or what the mask adds.
+static void mask_scores(const Head& head, Rows& rows, long first_key, long num_keys) {
+  for (long row = 0; row < rows.count; row++) {
+    float* scores = &rows.scores[row * KEY_BLOCK];
+    if (head.mask) {
+      const float* mask = head.mask + rows.group_member(row) * head.mask_head_stride +
+                          rows.position(row) * head.mask_query_stride + first_key * head.mask_key_stride;
+      for (long j = 0; j < num_keys; j++) scores[j] += mask[j * head.mask_key_stride];
+    }
+    long num_visible = num_keys;
+    if (head.is_causal)
+      num_visible = std::clamp(rows.position(row) + head.S - head.L + 1 - first_key, 0L, num_keys);
+    std::fill(scores + num_visible, scores + KEY_BLOCK, -INFINITY);
+  }
+}
+
+/// Scores become weights, and the sums and outputs so far shrink to the new maximum.
+static void update_softmax(const Head& head, Rows& rows) {
+  for (long row = 0; row < rows.count; row++) {
+    float* scores = &rows.scores[row * KEY_BLOCK];
+    float maximum = rows.maxima[row];
+    for (long j = 0; j < KEY_BLOCK; j++) maximum = std::max(maximum, scores[j]);
+    const float shift = maximum == -INFINITY ? 0.0f : maximum;  // nothing visible yet: -inf - -inf is NaN
+    Floats total = {};
+    for (long j = 0; j < KEY_BLOCK; j += LANES) {
+      const Floats weights = exponential(load(scores + j) - shift);
+      store(scores + j, weights);
+      total += weights;
+    }
+    const float shrink = maximum == rows.maxima[row] ? 1.0f : std::exp(rows.maxima[row] - shift);
+    rows.sums[row] = rows.sums[row] * shrink + sum(total);
+    rows.maxima[row] = maximum;
+    if (shrink != 1.0f)
+      for (long d = 0; d < head.D; d++) rows.outputs[row * head.D + d] *= shrink;
+  }
+}
+
+/// Let the rows attend to the keys from `first_key` to before `last_key`, block by block.
+static void attend(const Head& head, Rows& rows, long first_key, long last_key) {
+  std::vector<float> turned;
+  for (long block = first_key; block < last_key; block += KEY_BLOCK) {
+    const long num_keys = std::min(KEY_BLOCK, last_key - block);
+    if (rows.count > MAX_DECODE_ROWS) {
+      score_many(head, rows, block, num_keys, turned);
+    } else {
+      score_few(head, rows, block, num_keys);
+    }
+    mask_scores(head, rows, block, num_keys);
+    update_softmax(head, rows);
+    multiply_add(rows.scores.data(), KEY_BLOCK, head.value + block * head.value_stride, head.value_stride,
+                 rows.outputs.data(), head.D, rows.count, num_keys, head.D);
+  }
+}
+
+/// The part of `part`'s keys joins that of `rows`, each with the weight of its own maximum.
+static void merge(const Head& head, Rows& rows, const Rows& part) {
+  for (long row = 0; row < rows.count; row++) {
+    const float maximum = std::max(rows.maxima[row], part.maxima[row]);
+    const float shift = maximum == -INFINITY ? 0.0f : maximum;
+    const float own = std::exp(rows.maxima[row] - shift), other = std::exp(part.maxima[row] - shift);
+    rows.maxima[row] = maximum;
+    rows.sums[row] = own * rows.sums[row] + other * part.sums[row];
+    for (long i = row * head.D; i < (row + 1) * head.D; i++)
+      rows.outputs[i] = own * rows.outputs[i] + other * part.outputs[i];
+  }
+}
+
+/// The queries' outputs [L, H_q, D] from the weighted sums.
+static void finish(const Head& head, const Rows& rows, float* output, long output_stride) {
+  for (long row = 0; row < rows.count; row++) {
+    float* target = output + rows.position(row) * output_stride + rows.group_member(row) * head.D;
+    for (long d = 0; d < head.D; d++) target[d] = rows.outputs[row * head.D + d] / rows.sums[row];
+  }
+}
+
+/// Attention in blocks: online softmax, and never more scores than one block's.
+///
+/// inputs:  query float32 [B, H_q, L, D]; key and value float32 [B, H, S, D]; mask float32 [B, H_q, L, S] if
+///          there is one. Read by their strides; D is a multiple of 16, and its stride is 1.
+/// outputs: float32 [B, L, H_q, D]
+/// numbers: scale; whether the mask is causal; whether there is a fourth input
+KERNEL flash_attention(const Array* inputs, const Array* outputs, const double* numbers) {
+  const Array &query = inputs[0], &key = inputs[1], &value = inputs[2];
+  const long B = query.length(0), H_q = query.length(1), L = query.length(2), D = query.length(3);
+  const long H = key.length(1), S = key.length(2), group_size = H_q / H;
+  const bool has_mask = numbers[2];
+
+  auto head_at = [&](long index) {
+    const long b = index / H, h = index % H;
+    Head head{};
+    head.query = query.data<float>() + b * query.stride(0) + h * group_size * query.stride(1);
+    head.key = key.data<float>() + b * key.stride(0) + h * key.stride(1);
+    head.value = value.data<float>() + b * value.stride(0) + h * value.stride(1);
+    head.query_head_stride = query.stride(1), head.query_stride = query.stride(2);
+    head.key_stride = key.stride(2), head.value_stride = value.stride(2);
+    if (has_mask) {
+      const Array& mask = inputs[3];
+      head.mask = mask.data<float>() + b * mask.stride(0) + h * group_size * mask.stride(1);
+      head.mask_head_stride = mask.stride(1), head.mask_query_stride = mask.stride(2);
+      head.mask_key_stride = mask.stride(3);
+    }
+    head.L = L, head.S = S, head.D = D, head.group_size = group_size;
+    head.scale = numbers[0], head.is_causal = numbers[1];
+    return head;
+  };
+  auto output_at = [&](long index) {
+    return outputs[0].data<float>() + index / H * L * H_q * D + index % H * group_size * D;
+  };
+
+  if (L * group_size <= MAX_DECODE_ROWS) {
+    const long num_parts = (S + KEYS_PER_TASK - 1) / KEYS_PER_TASK;
+    std::vector<std::vector<Rows>> parts(B * H);
+    for (long i = 0; i < B * H; i++) parts[i].assign(num_parts, Rows(head_at(i), 0, L));
+    parallel_for(B * H * num_parts, 1, [&](long task, long) {
+      const long i = task / num_parts, part = task % num_parts;
+      attend(head_at(i), parts[i][part], part * KEYS_PER_TASK, std::min(S, (part + 1) * KEYS_PER_TASK));
+    });
+    for (long i = 0; i < B * H; i++) {
+      for (long part = 1; part < num_parts; part++) merge(head_at(i), parts[i][0], parts[i][part]);
+      finish(head_at(i), parts[i][0], output_at(i), H_q * D);
+    }
+    return;
+  }
+  const long num_blocks = (L + QUERY_BLOCK - 1) / QUERY_BLOCK;
+  parallel_for(B * H * num_blocks, 1, [&](long task, long) {
+    const long i = task / num_blocks, first = task % num_blocks * QUERY_BLOCK;
+    const Head head = head_at(i);
+    Rows rows(head, first, std::min(QUERY_BLOCK, L - first));
+    const long last_key = head.is_causal ? first + rows.num_positions + S - L : S;
+    attend(head, rows, 0, last_key);
+    finish(head, rows, output_at(i), H_q * D);
+  });
+}

@@ -1,0 +1,129 @@
+#define MINUS_INFINITY __int_as_float(0xff800000)
+
+constexpr int TILE = 32;        // queries, keys and dimensions of a tile
+constexpr int WARPS = 8;    // of a block
+constexpr int ROWS = TILE / WARPS;
+// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+constexpr int STRIDE = TILE + 1;
+
+/// Brings the part of x [num_rows, D] that begins at a row and a dimension into a tile; zeros beyond it.
+/// All threads take part: thread i brings entries i, i + 256, i + 512 ...
+template <typename T, int D>
+__device__ void load_tile(float* tile, const T* x, int num_rows, int first_row, int first_dim) {
+  for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
+    int row = i / TILE, dim = i % TILE;
+    bool is_inside = first_row + row < num_rows && first_dim + dim < D;
+    tile[row * STRIDE + dim] = is_inside ? float(x[(first_row + row) * D + first_dim + dim]) : 0.0f;
+  }
+}
+
+/// The sum of the values of all lanes of a warp, in each of them.
+__device__ float warp_sum(float value) {
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+  return value;
+}
+
+/// The largest of the values of all lanes of a warp, in each of them.
+__device__ float warp_max(float value) {
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = max(value, __shfl_xor_sync(0xffffffff, value, distance));
+  return value;
+}
+
+/// Attention of many queries, softmax over blocks of keys: prefill.
+///
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
+/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
+/// One block computes 32 queries of a head and walks along the keys in blocks of 32. Warp g has queries
+/// 4 g to 4 g + 3. While scores are computed its lanes stand for the keys of the block, while values are
+/// added up for the dimensions of a tile.
+/// blockIdx.x counts blocks of queries, blockIdx.y heads, blockIdx.z the batch. The tiles hold 32 * 33
+/// floats.
+template <typename T, int D>
+__device__ void flash_attention(
+    const T* query,
+    const T* key,
+    const T* value,
+    const float* mask,
+    T* out,
+    int H_q,
+    int H,
+    int L,
+    int S,
+    int is_causal,
+    int mask_batch,
+    int mask_head,
+    int mask_query,
+    int mask_key,
+    float scale,
+    float* query_tile,
+    float* tile,
+    float* weight_tile) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int batch = blockIdx.z, head = blockIdx.y, first_query = blockIdx.x * TILE;
+  int key_head = head / (H_q / H);
+  query += (batch * H_q + head) * L * D;
+  out += (batch * H_q + head) * L * D;
+  key += (batch * H + key_head) * S * D;
+  value += (batch * H + key_head) * S * D;
+  mask += batch * mask_batch + head * mask_head;
+
+  int first_row = warp * ROWS;  // of the tile, the warp's queries
+  constexpr int num_chunks = (D + TILE - 1) / TILE;
+  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
+  for (int i = 0; i < ROWS; i++) {
+    maximum[i] = MINUS_INFINITY;
+    total[i] = 0.0f;
+    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
+  }
+
+  // Under the causal mask the block's last query sees the most keys.
+  int num_keys = is_causal ? min(S, S - L + first_query + TILE) : S;
+  for (int first_key = 0; first_key < num_keys; first_key += TILE) {
+    float scores[ROWS] = {};
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      load_tile<T, D>(query_tile, query, L, first_query, chunk * TILE);
+      load_tile<T, D>(tile, key, S, first_key, chunk * TILE);
+      __syncthreads();
+      for (int dim = 0; dim < TILE; dim++) {
+        float entry = tile[lane * STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+      }
+      __syncthreads();
+    }
+
+    int j = first_key + lane;
+    for (int i = 0; i < ROWS; i++) {
+      int row = first_query + first_row + i;
+      bool is_seen = row < L && j < S && (!is_causal || j <= row + S - L);
+      float score = is_seen ? scores[i] * scale + mask[row * mask_query + j * mask_key] : MINUS_INFINITY;
+      float new_maximum = max(maximum[i], warp_max(score));
+      // A row that has seen no key yet is still at -inf, and -inf minus -inf is not a number.
+      float reference = new_maximum == MINUS_INFINITY ? 0.0f : new_maximum;
+      float shrink = exp(maximum[i] - reference);
+      float weight = exp(score - reference);
+      maximum[i] = new_maximum;
+      total[i] = total[i] * shrink + warp_sum(weight);
+      for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
+      weight_tile[(first_row + i) * STRIDE + lane] = weight;
+    }
+
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      load_tile<T, D>(tile, value, S, first_key, chunk * TILE);
+      __syncthreads();
+      for (int k = 0; k < TILE; k++) {
+        float entry = tile[k * STRIDE + lane];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+      }
+      __syncthreads();
+    }
+  }
+
+  for (int i = 0; i < ROWS; i++) {
+    int row = first_query + first_row + i;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * TILE + lane;
+      if (row < L && dim < D) out[row * D + dim] = T(sums[i][chunk] / total[i]);
+    }
+  }
+}

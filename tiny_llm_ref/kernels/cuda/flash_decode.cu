@@ -1,0 +1,100 @@
+#define MINUS_INFINITY __int_as_float(0xff800000)
+
+constexpr int WARPS = 8;  // of a block
+
+/// The sum of the values of all lanes of a warp, in each of them.
+__device__ float warp_sum(float value) {
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+  return value;
+}
+
+/// Attention of few queries to many keys: decode.
+///
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
+/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
+/// One block computes one query of a head. Warp g attends to keys g, g + 8, g + 16 ..., its lanes
+/// share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the warps put their maxima, totals and
+/// sums together through shared memory, and thread d writes dimension d.
+/// blockIdx.x counts queries, blockIdx.y heads, blockIdx.z the batch. maxima and totals hold 8 floats,
+/// partial_sums 8 * D.
+template <typename T, int D>
+__device__ void flash_decode(
+    const T* query,
+    const T* key,
+    const T* value,
+    const float* mask,
+    T* out,
+    int H_q,
+    int H,
+    int L,
+    int S,
+    int is_causal,
+    int mask_batch,
+    int mask_head,
+    int mask_query,
+    int mask_key,
+    float scale,
+    float* maxima,
+    float* totals,
+    float* partial_sums) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int batch = blockIdx.z, head = blockIdx.y, row = blockIdx.x;
+  int key_head = head / (H_q / H);
+  query += ((batch * H_q + head) * L + row) * D;
+  out += ((batch * H_q + head) * L + row) * D;
+  key += (batch * H + key_head) * S * D;
+  value += (batch * H + key_head) * S * D;
+  mask += batch * mask_batch + head * mask_head + row * mask_query;
+
+  constexpr int num_chunks = (D + 31) / 32;
+  float own_query[num_chunks], sums[num_chunks];
+  for (int chunk = 0; chunk < num_chunks; chunk++) {
+    int dim = chunk * 32 + lane;
+    own_query[chunk] = dim < D ? float(query[dim]) * scale : 0.0f;
+    sums[chunk] = 0.0f;
+  }
+
+  float maximum = MINUS_INFINITY, total = 0.0f;
+  int num_keys = is_causal ? S - L + row + 1 : S;
+  for (int j = warp; j < num_keys; j += WARPS) {
+    float product = 0.0f;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * 32 + lane;
+      if (dim < D) product += own_query[chunk] * float(key[j * D + dim]);
+    }
+    float score = warp_sum(product) + mask[j * mask_key];
+    if (score == MINUS_INFINITY) continue;  // hidden, for all lanes alike
+    float new_maximum = max(maximum, score);
+    float shrink = exp(maximum - new_maximum);
+    float weight = exp(score - new_maximum);
+    maximum = new_maximum;
+    total = total * shrink + weight;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * 32 + lane;
+      if (dim < D) sums[chunk] = sums[chunk] * shrink + weight * float(value[j * D + dim]);
+    }
+  }
+
+  if (lane == 0) {
+    maxima[warp] = maximum;
+    totals[warp] = total;
+  }
+  for (int chunk = 0; chunk < num_chunks; chunk++) {
+    int dim = chunk * 32 + lane;
+    if (dim < D) partial_sums[warp * D + dim] = sums[chunk];
+  }
+  __syncthreads();
+
+  int dim = threadIdx.x;
+  if (dim >= D) return;
+  float overall_maximum = maxima[0];
+  for (int i = 1; i < WARPS; i++) overall_maximum = max(overall_maximum, maxima[i]);
+  float overall_total = 0.0f, overall_sum = 0.0f;
+  for (int i = 0; i < WARPS; i++) {
+    if (maxima[i] == MINUS_INFINITY) continue;  // this warp saw no key
+    float shrink = exp(maxima[i] - overall_maximum);
+    overall_total += totals[i] * shrink;
+    overall_sum += partial_sums[i * D + dim] * shrink;
+  }
+  out[dim] = T(overall_sum / overall_total);
+}

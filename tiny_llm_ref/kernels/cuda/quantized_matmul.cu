@@ -1,0 +1,70 @@
+constexpr int TILE = 32;        // rows, columns and inner entries of a tile
+constexpr int WARPS = 8;        // of a block
+constexpr int ROWS = TILE / WARPS;
+// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+constexpr int STRIDE = TILE + 1;
+
+/// The code of `bits` bits at place i of a word.
+template <int bits>
+__device__ unsigned code_at(unsigned word, int i) {
+  return (word >> (i * bits)) & ((1u << bits) - 1);
+}
+
+/// Product of many rows with packed weights, transposed: prefill.
+///
+/// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
+/// One block of 256 threads computes 32 x 32 entries of out and walks along K by 32. In each step its
+/// threads bring a tile of x and one of weights into shared memory, each weight dequantized once for all
+/// rows. A thread then adds to its 4 entries of out: column lane, rows warp, warp + 8 ...
+/// blockIdx.x counts tiles of columns, blockIdx.y tiles of rows. Each tile holds 32 * 33 floats.
+template <typename T, int bits, int group_size>
+__device__ void quantized_matmul(
+    const T* x,
+    const unsigned* weights,
+    const T* scales,
+    const T* biases,
+    T* out,
+    int M,
+    int N,
+    int K,
+    float* x_tile,
+    float* weight_tile) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int first_row = blockIdx.y * TILE, first_column = blockIdx.x * TILE;
+  constexpr int num_threads = WARPS * 32;
+  constexpr int codes_per_word = 32 / bits;
+  constexpr int words_per_tile = TILE / codes_per_word;  // of one column
+
+  float sums[ROWS] = {};
+  for (int first_k = 0; first_k < K; first_k += TILE) {
+    for (int i = threadIdx.x; i < TILE * TILE; i += num_threads) {
+      int row = i / TILE, k = i % TILE;
+      bool is_inside = first_row + row < M;
+      x_tile[row * STRIDE + k] = is_inside ? float(x[(first_row + row) * K + first_k + k]) : 0.0f;
+    }
+    for (int i = threadIdx.x; i < TILE * words_per_tile; i += num_threads) {
+      int column = i / words_per_tile, word = i % words_per_tile;
+      if (first_column + column >= N) continue;  // these columns of the tile are never stored
+      int quantization_group = (first_column + column) * (K / group_size) + first_k / group_size;
+      float scale = float(scales[quantization_group]);
+      float bias = float(biases[quantization_group]);
+      int row_of_words = (first_column + column) * (K / codes_per_word);
+      unsigned codes = weights[row_of_words + first_k / codes_per_word + word];
+      float* tile_row = weight_tile + column * STRIDE;
+      for (int j = 0; j < codes_per_word; j++)
+        tile_row[word * codes_per_word + j] = scale * float(code_at<bits>(codes, j)) + bias;
+    }
+    __syncthreads();  // the tiles are complete
+    for (int k = 0; k < TILE; k++) {
+      float weight = weight_tile[lane * STRIDE + k];
+      for (int i = 0; i < ROWS; i++)
+        sums[i] += weight * x_tile[(warp + i * WARPS) * STRIDE + k];
+    }
+    __syncthreads();  // nobody needs them any more
+  }
+  int column = first_column + lane;
+  for (int i = 0; i < ROWS; i++) {
+    int row = first_row + warp + i * WARPS;
+    if (row < M && column < N) out[row * N + column] = T(sums[i]);
+  }
+}

@@ -1,0 +1,57 @@
+constexpr int COLUMNS = 4;  // of a block, one for each of its warps
+constexpr int ROWS = 8;     // of x, for which the weights are read once
+
+/// The code of `bits` bits at place i of a word.
+template <int bits>
+__device__ unsigned code_at(unsigned word, int i) {
+  return (word >> (i * bits)) & ((1u << bits) - 1);
+}
+
+/// The sum of the values of all lanes of a warp, in each of them.
+__device__ float warp_sum(float value) {
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+  return value;
+}
+
+/// Product of a few rows with packed weights, transposed: decode.
+///
+/// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
+/// One warp computes one column of out for 8 rows. Its lanes share out the words of the weights:
+/// lane 0 takes words 0, 32, 64 ..., lane 1 takes 1, 33, 65 ...; at the end they add up their sums.
+/// blockIdx.x counts fours of columns, one for each warp of a block; blockIdx.y counts eights of rows.
+template <typename T, int bits, int group_size>
+__device__ void quantized_matvec(
+    const T* x,
+    const unsigned* weights,
+    const T* scales,
+    const T* biases,
+    T* out,
+    int M,
+    int N,
+    int K) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int column = blockIdx.x * COLUMNS + warp;
+  int first_row = blockIdx.y * ROWS;
+  if (column >= N) return;  // all lanes alike
+  int num_rows = min(ROWS, M - first_row);
+  constexpr int codes_per_word = 32 / bits;
+  int num_words = K / codes_per_word;
+
+  float sums[ROWS] = {};
+  for (int word = lane; word < num_words; word += 32) {
+    int k = word * codes_per_word;
+    int quantization_group = column * (K / group_size) + k / group_size;
+    float scale = float(scales[quantization_group]);
+    float bias = float(biases[quantization_group]);
+    unsigned codes = weights[column * num_words + word];
+    for (int i = 0; i < codes_per_word; i++) {
+      float weight = scale * float(code_at<bits>(codes, i)) + bias;
+      for (int row = 0; row < ROWS; row++)
+        if (row < num_rows) sums[row] += weight * float(x[(first_row + row) * K + k + i]);
+    }
+  }
+  for (int row = 0; row < ROWS; row++) {
+    float total = warp_sum(sums[row]);
+    if (row < num_rows && lane == 0) out[(first_row + row) * N + column] = T(total);
+  }
+}

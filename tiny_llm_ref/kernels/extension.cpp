@@ -1,0 +1,234 @@
+// One MLX operation that calls any function of kernel.h's type, and the threads that it runs on.
+//
+// Compiled once a machine. The kernels themselves know nothing of MLX and compile in a second.
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <pthread.h>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "kernel.h"
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/ops.h"
+#include "mlx/primitives.h"
+#include "mlx/utils.h"
+
+namespace mx = mlx::core;
+namespace nb = nanobind;
+
+using Kernel = void (*)(const Array* inputs, const Array* outputs, const double* numbers);
+using Task = void (*)(void* context, long i);
+
+static void rest_a_moment() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Threads that take tasks one by one from a counter, so that one that is held up takes fewer. After its
+// work a thread spins for a moment, since a model's next kernel is microseconds away, and then sleeps.
+class Workers {
+ public:
+  explicit Workers(int num_threads) {
+    for (int i = 1; i < num_threads; i++) std::thread([this] { work(); }).detach();
+  }
+
+  void run(long num_tasks, Task task, void* context) {
+    std::lock_guard one_at_a_time(run_mutex_);
+    task_ = task;
+    context_ = context;
+    num_tasks_ = num_tasks;
+    next_ = 0;
+    is_open_ = true;
+    job_++;
+    if (num_sleeping_ > 0) {
+      std::lock_guard lock(wake_mutex_);
+      wake_.notify_all();
+    }
+    take_tasks();
+    is_open_ = false;  // a thread that comes too late must find the door closed
+    while (num_inside_ > 0) rest_a_moment();
+  }
+
+ private:
+  void take_tasks() {
+    for (long i; (i = next_++) < num_tasks_;) task_(context_, i);
+  }
+
+  void work() {
+    for (long last_job = 0;;) {
+      for (int spins = 0; spins < NUM_SPINS && job_ == last_job; spins++) rest_a_moment();
+      if (job_ == last_job) {
+        std::unique_lock lock(wake_mutex_);
+        num_sleeping_++;
+        wake_.wait(lock, [&] { return job_ != last_job; });
+        num_sleeping_--;
+      }
+      last_job = job_;
+      num_inside_++;
+      if (is_open_) take_tasks();
+      num_inside_--;
+    }
+  }
+
+  static constexpr int NUM_SPINS = 5000;
+  Task task_ = nullptr;
+  void* context_ = nullptr;
+  long num_tasks_ = 0;
+  std::atomic<long> next_{0}, job_{0};
+  std::atomic<bool> is_open_{false};
+  std::atomic<int> num_inside_{0}, num_sleeping_{0};
+  std::mutex run_mutex_, wake_mutex_;
+  std::condition_variable wake_;
+};
+
+static int num_threads = 1;
+static Workers* workers = nullptr;
+
+static void run_tasks(long num_tasks, Task task, void* context) {
+  if (num_tasks == 1 || num_threads == 1) {
+    for (long i = 0; i < num_tasks; i++) task(context, i);
+    return;
+  }
+  static std::mutex creation;
+  {
+    std::lock_guard lock(creation);
+    if (workers == nullptr) workers = new Workers(num_threads);
+  }
+  workers->run(num_tasks, task, context);
+}
+
+// An array of kernel.h with shape and strides of its own, for a task that runs later.
+class Operand {
+ public:
+  explicit Operand(const mx::array& array)
+      : pointer_(const_cast<void*>(array.data<void>())),
+        item_size_(array.itemsize()),
+        shape_(array.shape().begin(), array.shape().end()),
+        strides_(array.strides().begin(), array.strides().end()) {}
+
+  // What a kernel reads as one block must lie there as one; of what it reads by strides, the last axis.
+  void arrange(bool is_strided) {
+    int64_t stride = 1;
+    bool is_in_order = true;
+    for (size_t axis = shape_.size(); axis-- > 0; stride *= shape_[axis]) {
+      if (shape_[axis] > 1 && strides_[axis] != stride) is_in_order = false;
+      if (is_strided) break;
+    }
+    if (!is_in_order) copy_in_order();
+  }
+
+  Array view() const {
+    return {pointer_, shape_.data(), strides_.data(), static_cast<int64_t>(shape_.size())};
+  }
+
+ private:
+  void copy_in_order() {
+    long size = 1;
+    for (int64_t length : shape_) size *= length;
+    copy_.resize(size * item_size_);
+    std::vector<int64_t> index(shape_.size());
+    for (long i = 0; i < size; i++) {
+      long position = 0;
+      for (size_t axis = 0; axis < shape_.size(); axis++) position += index[axis] * strides_[axis];
+      std::memcpy(&copy_[i * item_size_], static_cast<char*>(pointer_) + position * item_size_, item_size_);
+      for (size_t axis = shape_.size(); axis-- > 0 && ++index[axis] == shape_[axis];) index[axis] = 0;
+    }
+    int64_t stride = 1;
+    for (size_t axis = shape_.size(); axis-- > 0; stride *= shape_[axis]) strides_[axis] = stride;
+    pointer_ = copy_.data();
+  }
+
+  void* pointer_;
+  size_t item_size_;
+  std::vector<int64_t> shape_, strides_;
+  std::vector<char> copy_;
+};
+
+static std::vector<Array> views(const std::vector<Operand>& operands) {
+  std::vector<Array> result;
+  for (const auto& operand : operands) result.push_back(operand.view());
+  return result;
+}
+
+class CallKernel : public mx::Primitive {
+ public:
+  CallKernel(mx::Stream stream, Kernel kernel, uint64_t strided, std::vector<mx::Shape> shapes,
+             std::vector<double> numbers)
+      : mx::Primitive(stream),
+        kernel_(kernel),
+        strided_(strided),
+        shapes_(std::move(shapes)),
+        numbers_(std::move(numbers)) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    std::vector<Operand> in, out;
+    for (const auto& input : inputs) {
+      encoder.set_input_array(input);
+      in.emplace_back(input);
+    }
+    for (auto& output : outputs) {
+      output.set_data(mx::allocator::malloc(output.nbytes()));
+      encoder.set_output_array(output);
+      out.emplace_back(output);
+    }
+    encoder.dispatch([kernel = kernel_, strided = strided_, in = std::move(in), out = std::move(out),
+                      numbers = numbers_]() mutable {
+      for (size_t i = 0; i < in.size(); i++) in[i].arrange(strided >> i & 1);
+      kernel(views(in).data(), views(out).data(), numbers.data());
+    });
+  }
+
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error("a CPU kernel was asked to run on the GPU");
+  }
+
+  const char* name() const override { return "CallKernel"; }
+
+  bool is_equivalent(const mx::Primitive& other) const override {
+    const auto& that = static_cast<const CallKernel&>(other);
+    return kernel_ == that.kernel_ && strided_ == that.strided_ && shapes_ == that.shapes_ && numbers_ == that.numbers_;
+  }
+
+  std::vector<mx::Shape> output_shapes(const std::vector<mx::array>&) override { return shapes_; }
+
+ private:
+  Kernel kernel_;
+  uint64_t strided_;
+  std::vector<mx::Shape> shapes_;
+  std::vector<double> numbers_;
+};
+
+// `strided` has a bit set for each input that the kernel reads by its strides.
+static std::vector<mx::array> call(
+    uintptr_t kernel,
+    const std::vector<mx::array>& inputs,
+    uint64_t strided,
+    const std::vector<std::vector<int>>& shapes,
+    const std::vector<mx::Dtype>& dtypes,
+    const std::vector<double>& numbers) {
+  std::vector<mx::Shape> output_shapes;
+  for (const auto& shape : shapes) output_shapes.emplace_back(shape.begin(), shape.end());
+  auto primitive = std::make_shared<CallKernel>(
+      mx::default_stream(mx::Device::cpu), reinterpret_cast<Kernel>(kernel), strided, output_shapes, numbers);
+  return mx::array::make_arrays(std::move(output_shapes), dtypes, primitive, inputs);
+}
+
+NB_MODULE(tiny_llm_extension, module) {
+  nb::module_::import_("mlx.core");
+  // Threads do not survive a fork: the child makes its own when it needs them.
+  pthread_atfork(nullptr, nullptr, [] { workers = nullptr; });
+  module.def("call", &call);
+  module.def("set_num_threads", [](int count) { num_threads = count; });
+  module.def("run_tasks_address", [] { return reinterpret_cast<uintptr_t>(&run_tasks); });
+}

@@ -1,0 +1,97 @@
+#include <metal_stdlib>
+using namespace metal;
+
+constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
+
+/// Attention of few queries to many keys: decode.
+///
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
+/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
+/// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ..., and its
+/// lanes share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the SIMD groups put their maxima,
+/// totals and sums together through threadgroup memory, and thread d writes dimension d.
+/// group.x counts queries, group.y heads, group.z the batch. maxima and totals hold 8 floats, partial_sums
+/// 8 * D.
+template <typename T, int D>
+void flash_decode(
+    const device T* query,
+    const device T* key,
+    const device T* value,
+    const device float* mask,
+    device T* out,
+    int H_q,
+    int H,
+    int L,
+    int S,
+    int is_causal,
+    int mask_batch,
+    int mask_head,
+    int mask_query,
+    int mask_key,
+    float scale,
+    threadgroup float* maxima,
+    threadgroup float* totals,
+    threadgroup float* partial_sums,
+    uint3 group,
+    uint simd_group,
+    uint lane) {
+  int batch = int(group.z), head = int(group.y), row = int(group.x);
+  int key_head = head / (H_q / H);
+  query += ((batch * H_q + head) * L + row) * D;
+  out += ((batch * H_q + head) * L + row) * D;
+  key += (batch * H + key_head) * S * D;
+  value += (batch * H + key_head) * S * D;
+  mask += batch * mask_batch + head * mask_head + row * mask_query;
+
+  constexpr int num_chunks = (D + 31) / 32;
+  float own_query[num_chunks], sums[num_chunks];
+  for (int chunk = 0; chunk < num_chunks; chunk++) {
+    int dim = chunk * 32 + int(lane);
+    own_query[chunk] = dim < D ? float(query[dim]) * scale : 0.0f;
+    sums[chunk] = 0.0f;
+  }
+
+  float maximum = -INFINITY, total = 0.0f;
+  int num_keys = is_causal ? S - L + row + 1 : S;
+  for (int j = int(simd_group); j < num_keys; j += SIMD_GROUPS) {
+    float product = 0.0f;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * 32 + int(lane);
+      if (dim < D) product += own_query[chunk] * float(key[j * D + dim]);
+    }
+    float score = simd_sum(product) + mask[j * mask_key];
+    if (score == -INFINITY) continue;  // hidden, for all lanes alike
+    float new_maximum = max(maximum, score);
+    float shrink = exp(maximum - new_maximum);
+    float weight = exp(score - new_maximum);
+    maximum = new_maximum;
+    total = total * shrink + weight;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * 32 + int(lane);
+      if (dim < D) sums[chunk] = sums[chunk] * shrink + weight * float(value[j * D + dim]);
+    }
+  }
+
+  if (lane == 0) {
+    maxima[simd_group] = maximum;
+    totals[simd_group] = total;
+  }
+  for (int chunk = 0; chunk < num_chunks; chunk++) {
+    int dim = chunk * 32 + int(lane);
+    if (dim < D) partial_sums[int(simd_group) * D + dim] = sums[chunk];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  int dim = int(simd_group) * 32 + int(lane);
+  if (dim >= D) return;
+  float overall_maximum = maxima[0];
+  for (int i = 1; i < SIMD_GROUPS; i++) overall_maximum = max(overall_maximum, maxima[i]);
+  float overall_total = 0.0f, overall_sum = 0.0f;
+  for (int i = 0; i < SIMD_GROUPS; i++) {
+    if (maxima[i] == -INFINITY) continue;  // this SIMD group saw no key
+    float shrink = exp(maxima[i] - overall_maximum);
+    overall_total += totals[i] * shrink;
+    overall_sum += partial_sums[i * D + dim] * shrink;
+  }
+  out[dim] = T(overall_sum / overall_total);
+}

@@ -1,0 +1,56 @@
+#include <metal_stdlib>
+using namespace metal;
+
+constexpr constant int COLUMNS = 4;  // of a threadgroup, one for each of its SIMD groups
+constexpr constant int ROWS = 8;     // of x, for which the weights are read once
+
+/// The code of `bits` bits at place i of a word.
+template <int bits>
+uint code_at(uint word, int i) {
+  return (word >> (i * bits)) & ((1u << bits) - 1);
+}
+
+/// Product of a few rows with packed weights, transposed: decode.
+///
+/// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
+/// One SIMD group computes one column of out for 8 rows. Its lanes share out the words of the weights:
+/// lane 0 takes words 0, 32, 64 ..., lane 1 takes 1, 33, 65 ...; at the end they add up their sums.
+/// group.x counts fours of columns, one for each SIMD group of a threadgroup; group.y counts eights of rows.
+template <typename T, int bits, int group_size>
+void quantized_matvec(
+    const device T* x,
+    const device uint* weights,
+    const device T* scales,
+    const device T* biases,
+    device T* out,
+    int M,
+    int N,
+    int K,
+    uint3 group,
+    uint simd_group,
+    uint lane) {
+  int column = int(group.x) * COLUMNS + int(simd_group);
+  int first_row = int(group.y) * ROWS;
+  if (column >= N) return;  // all lanes alike
+  int num_rows = min(ROWS, M - first_row);
+  constexpr int codes_per_word = 32 / bits;
+  int num_words = K / codes_per_word;
+
+  float sums[ROWS] = {};
+  for (int word = int(lane); word < num_words; word += 32) {
+    int k = word * codes_per_word;
+    int quantization_group = column * (K / group_size) + k / group_size;
+    float scale = float(scales[quantization_group]);
+    float bias = float(biases[quantization_group]);
+    uint codes = weights[column * num_words + word];
+    for (int i = 0; i < codes_per_word; i++) {
+      float weight = scale * float(code_at<bits>(codes, i)) + bias;
+      for (int row = 0; row < ROWS; row++)
+        if (row < num_rows) sums[row] += weight * float(x[(first_row + row) * K + k + i]);
+    }
+  }
+  for (int row = 0; row < ROWS; row++) {
+    float total = simd_sum(sums[row]);
+    if (row < num_rows && lane == 0) out[(first_row + row) * N + column] = T(total);
+  }
+}
