@@ -27,14 +27,20 @@ from scripts.course import ROOT
 from scripts.errors import usage_errors
 
 BASELINE = "mlx-lm as installed"
-SLOW_STEPS = 4  # of decoding, for engines that take a second over one
+SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow
 WORKLOADS: dict[str, dict[str, Any]] = {
     "prefill of 512": {"work": "prefill", "num_tokens": 512, "batch_size": 1, "num_steps": 0},
-    "decode alone": {"work": "decode", "num_tokens": 32, "batch_size": 1, "num_steps": 24},
-    "decode of 8": {"work": "decode", "num_tokens": 32, "batch_size": 8, "num_steps": 16},
-    "decode of 32": {"work": "decode", "num_tokens": 32, "batch_size": 32, "num_steps": 8},
+    "decode alone": {"work": "decode", "num_tokens": 8, "batch_size": 1, "num_steps": 24},
+    "decode of 8": {"work": "decode", "num_tokens": 8, "batch_size": 8, "num_steps": 16},
+    "decode of 32": {"work": "decode", "num_tokens": 8, "batch_size": 32, "num_steps": 8},
 }
-SLOW = ("mlx-lm as installed", "tiny-llm, no cache", "tiny-llm, 2.1 cache", "tiny-llm, 2.2 packed")
+SLOW = (
+    "mlx-lm as installed",
+    "mlx-lm with OpenBLAS",
+    "tiny-llm, no cache",
+    "tiny-llm, 2.1 cache",
+    "tiny-llm, 2.2 packed",
+)
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Measured runs of each engine and workload.")]
@@ -83,6 +89,8 @@ def measure_all(names: list[str], checkpoint: Path, repeats: int, console: Conso
                 request = dict(WORKLOADS[workload])
                 if name in SLOW:
                     request["num_steps"] = min(request["num_steps"], SLOW_STEPS)
+                    if not turn:
+                        request["num_tokens"] = SLOW_WARM_UP
                 rate = tokens_of(request) / ask(process, request)["seconds"]
                 if turn:
                     figures[workload].setdefault(name, []).append(rate)

@@ -13,7 +13,7 @@ import typer
 
 from scripts.course import ROOT, Course, load_course
 from scripts.errors import usage_errors
-from scripts.render import render
+from scripts.render import read_reference, render
 from scripts.sandbox import Run, run_all
 from scripts.wrong import load_bank
 
@@ -115,9 +115,10 @@ def runs(course: Course) -> Iterator[Run]:
     missing = [name for name in CHOSEN if name not in bank]
     if missing:
         raise ValueError(f"not in the bank of wrong solutions: {', '.join(missing)}")
+    reference = read_reference()
     for name in CHOSEN:
         solution = bank[name]
-        yield replace(solution.run(), pytest_options=["--task", str(solution.task), "-x"])
+        yield replace(solution.run(reference), pytest_options=["--task", str(solution.task), "-x"])
     starter = render((), course)
     for day in course.days:
         options = ["--task", "1", "-x"]

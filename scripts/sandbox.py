@@ -5,6 +5,7 @@ before the forks, and nothing one package does can reach another.
 """
 
 import contextlib
+import gc
 import importlib
 import io
 import multiprocessing
@@ -62,6 +63,7 @@ def run_all(runs: Iterable[Run], num_workers: int | None = None) -> Generator[Ou
     """The outcome of each run, as they end; a process that died is an outcome too."""
     for module in SLOW_IMPORTS:
         importlib.import_module(module)
+    gc.freeze()  # or each process would look through all of these objects, and so copy their memory
     context = multiprocessing.get_context("fork")
     waiting = iter(runs)
     running: dict[object, tuple[Run, ForkProcess, Connection]] = {}

@@ -1,7 +1,7 @@
 """Run the bank of wrong solutions: each must be caught by the tests of its own task."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -36,18 +36,16 @@ class WrongSolution:
         """Unique in the bank."""
         return f"{self.day.week}.{self.day.day}.{self.task} {self.name}"
 
-    def run(self) -> Run:
-        """The tests of its task, up to the first that fails.
+    def run(self, reference: Mapping[Path, str]) -> Run:
+        """The tests of its task on the reference with the edit, up to the first that fails.
 
         Raises:
             ValueError: the text to replace does not occur exactly once.
         """
-        sources = read_reference()
-        if sources[self.file].count(self.find) != 1:
-            raise ValueError(
-                f"{self.id}: its text occurs {sources[self.file].count(self.find)} times in {self.file}"
-            )
-        sources[self.file] = sources[self.file].replace(self.find, self.replace)
+        source = reference[self.file]
+        if source.count(self.find) != 1:
+            raise ValueError(f"{self.id}: its text occurs {source.count(self.find)} times in {self.file}")
+        sources = {**reference, self.file: source.replace(self.find, self.replace)}
         return Run(self.id, sources, [str(self.day.test_file)], ["--task", str(self.task), "-x", "--tb=line"])
 
 
@@ -84,7 +82,8 @@ def main(week: Week = None, day: DayNumber = None) -> None:
         course = load_course()
         days = course.days if week is None else course.week(week) if day is None else (course.day(week, day),)
         bank = load_bank(days)
-        runs = [solution.run() for solution in bank]
+        reference = read_reference()
+        runs = [solution.run(reference) for solution in bank]
         console = Console(stderr=True)
         outcomes = list(track(run_all(runs), "wrong solutions", total=len(runs), console=console))
         survivors = sorted(outcome.name for outcome in outcomes if not is_caught(outcome))

@@ -108,7 +108,7 @@ def test_inputs_are_not_changed_by_who_uses_them() -> None:
 )
 def test_a_wrong_solution_is_reported_with_its_place(name: str, sentence: str, package: Path) -> None:
     solution = next(solution for solution in load_bank(COURSE.days) if solution.id == name)
-    write_bytes(dict(solution.run().sources), package)
+    write_bytes(dict(solution.run(read_reference()).sources), package)
     result = compare(package, name.rpartition(".")[0], "--task", str(solution.task))
     assert result.exit_code == 1
     assert re.search(sentence, words(result)), result.stdout
@@ -283,7 +283,7 @@ def timelines(result: Result) -> list[list[str]]:
 
 def test_a_run_shows_counts_and_both_timelines_on_one_scale(package: Path) -> None:
     solution = next(each for each in load_bank(COURSE.days) if each.id == "2.7.2 whole-prompt-at-once")
-    write_bytes(dict(solution.run().sources), package)
+    write_bytes(dict(solution.run(read_reference()).sources), package)
     result = compare(package, "2.7", "--task", "2")
     assert result.exit_code == 1
     yours, reference = map(int, figures(result, "model calls"))

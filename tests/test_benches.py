@@ -1,0 +1,37 @@
+"""The speed benchmark runs, writes what it found, and refuses what it does not know in one sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from benches.chart import bar_chart
+from scripts.course import ROOT
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benches.speed", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_one_engine_is_measured_and_written_down(tmp_path: Path) -> None:
+    result = run("--engine", "tiny-llm", "--repeats", "1", "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    figures = json.loads((tmp_path / "speed.json").read_text())["tokens_per_s"]
+    assert sorted(figures) == ["decode alone", "decode of 32", "decode of 8", "prefill of 512"]
+    assert all(rates[0] > 0 for engines in figures.values() for rates in engines.values())
+    ElementTree.fromstring((tmp_path / "speed.svg").read_text())
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    result = run("--engine", "vllm")
+    assert result.returncode == 2
+    assert "choose from tiny-llm" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_longest_bar_is_the_largest_value() -> None:
+    root = ElementTree.fromstring(bar_chart("a & b", {"speed": {"fast": 40.0, "slow": 10.0}}))
+    widths = [float(each.attrib["width"]) for each in root.iter() if each.tag.endswith("rect")]
+    assert widths[0] == 4 * widths[1]
