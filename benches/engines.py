@@ -116,16 +116,18 @@ class LlamaCpp:
         file = os.environ.get("SMOLLM2_GGUF", "")
         if not Path(file).is_file():
             raise ValueError("llama.cpp needs the environment variable SMOLLM2_GGUF: the path of a GGUF file")
-        llama_cpp.llama_log_set(llama_cpp.llama_log_callback(lambda *_: None), None)
+        self.silent = llama_cpp.llama_log_callback(lambda *_: None)  # kept, since only C holds on to it
+        llama_cpp.llama_log_set(self.silent, None)
+        llama_cpp.llama_backend_init()
         model_parameters = llama_cpp.llama_model_default_params()
         model_parameters.use_extra_bufts = False  # its repacking for AMX crashes on some machines
-        self.model = llama_cpp.llama_load_model_from_file(file.encode(), model_parameters)
+        self.model = llama_cpp.llama_model_load_from_file(file.encode(), model_parameters)
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = 16384, 2048, 512
         parameters.n_seq_max = 32
         parameters.n_threads = parameters.n_threads_batch = os.cpu_count() or 1
-        self.context = llama_cpp.llama_new_context_with_model(self.model, parameters)
-        self.vocab_size = llama_cpp.llama_n_vocab(llama_cpp.llama_model_get_vocab(self.model))
+        self.context = llama_cpp.llama_init_from_model(self.model, parameters)
+        self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
     def prefill(self, tokens: list[list[int]]) -> Any:
         self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)

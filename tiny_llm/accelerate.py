@@ -53,7 +53,8 @@ class FusedRoPE(RoPE):
         probe = mx.stack([ones, zeros], axis=-1 if traditional else -2).reshape(1, seq_len, 1, dims)
         turned = super().__call__(probe).reshape(seq_len, *((-1, 2) if traditional else (2, -1)))
         pair_axis = -1 if traditional else -2
-        self._fused_cos, self._fused_sin = (mx.take(turned, i, axis=pair_axis) for i in (0, 1))
+        # In one block, or each call would arrange the whole table anew.
+        self._fused_cos, self._fused_sin = (mx.contiguous(mx.take(turned, i, axis=pair_axis)) for i in (0, 1))
 
     def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array:
         """[B, L, H, D] -> [B, L, H, D], errors as for RoPE."""
