@@ -991,3 +991,7 @@ def test_task_5_batching_helps_until_the_caches_weigh_as_much() -> None:
 def test_task_5_nothing_to_read_is_an_error(weight_bytes: int, batch_size: int) -> None:
     with check_value_error(f"{weight_bytes=}", f"{batch_size=}"):
         bandwidth_limit(1e9, weight_bytes, batch_size)
+
+
+def test_task_5_a_single_byte_is_something_to_read() -> None:
+    check_equal(bandwidth_limit(1e9, 1), 1e9, "tokens a second with a single byte of weights")
