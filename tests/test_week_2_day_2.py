@@ -378,11 +378,26 @@ MISFITS = {
     "codes": (misfit(weight=normal(OUT, 24, seed=1)), "uint32"),
     "signed codes": (misfit(weight=mx.zeros((OUT, 24), mx.int32)), "uint32"),
     "a row of words": (misfit(weight=random_words(24, seed=1)), "[out, words]"),
+    "a width that MLX has not": (misfit(bits=16, weight=random_words(OUT, 96, seed=1)), "16"),
+    "groups that MLX has not": (
+        misfit(group_size=16, scales=normal(OUT, 12, seed=1), biases=normal(OUT, 12, seed=2)),
+        "16",
+    ),
     "scales in integers": (
         misfit(scales=mx.ones((OUT, 3), mx.uint8), biases=mx.ones((OUT, 3), mx.uint8)),
         "floats",
     ),
 }
+
+
+@every_width
+def test_task_2_a_group_whose_ends_are_equally_far_from_zero(bits: int) -> None:
+    w = mx.array([[-1.5, 1.5] * 32])
+    weight, scales, biases = mx.quantize(w, group_size=64, bits=bits)
+    found = quantize_weights(w, 64, bits)
+    check_equal(found.scales.tolist(), scales.tolist(), "scale that MLX chooses")
+    check_equal(found.biases.tolist(), biases.tolist(), "bias that MLX chooses")
+    check_equal(found.weight.tolist(), weight.tolist(), "words that MLX packs")
 
 
 @pytest.mark.parametrize(("parts", "word"), MISFITS.values(), ids=MISFITS)
