@@ -1,6 +1,7 @@
 """One suite for two packages: the tests import `tiny_llm`, and --ref makes that name mean the reference."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,7 @@ from scripts.packages import choose_package
 
 LONGEST_ID = 40  # characters
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
 os.environ["MLX_ENABLE_TF32"] = "0"  # where MLX would multiply float32 in fewer bits
 settings.register_profile("course", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("course")

@@ -88,6 +88,16 @@ def test_rewriting_removes_what_is_no_longer_chosen(tmp_path: Path) -> None:
     assert stored_messages(tmp_path) == {"a.txt": "new\n"}
 
 
+def test_only_the_last_digits_of_decimals_may_differ() -> None:
+    kept = {"a.txt": "index [0, 1]: expected -0.009649, got 0.7323\n"}
+    assert not changes(kept, {"a.txt": "index [0, 1]: expected -0.00965, got 0.7324\n"})
+    for other in (
+        "index [0, 2]: expected -0.009649, got 0.7323",
+        "index [0, 1]: expected -0.009649, got 0.75",
+    ):
+        assert changes(kept, {"a.txt": f"{other}\n"})
+
+
 def test_what_varies_is_not_kept() -> None:
     text = "  tiny_llm/basics.py:24\ngot <object at 0x7f00a1> of 4711 bytes\n\n"
     assert normalize(text) == "  tiny_llm/basics.py:LINE\ngot <object at 0xADDRESS> of SOME bytes\n"
