@@ -1,6 +1,7 @@
 """A model is made of the fastest parts that work: each falls back by itself, and says so where it should."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -133,6 +134,27 @@ def test_a_part_that_raises_is_left_out_with_one_line(checkpoint: Path, tmp_path
     assert output == ["quantized_matmul scaled_dot_product_attention_grouped", FAST[1], "True"]
     assert "fast_attention fails" in line
     assert "TypeError" in line
+
+
+def test_parts_may_name_what_they_hold_as_they_like(checkpoint: Path, tmp_path: Path) -> None:
+    names = {
+        "mlp.py": ("self.gate", "self.up", "self.down", "self.dim"),
+        "layer_norm.py": ("self.weight", "self.eps", "self.dim"),
+        "positional_encoding.py": ("self._cos", "self._sin", "self.dims", "self.seq_len", "self.traditional"),
+    }
+    sources = read_reference()
+    for file, attributes in names.items():
+        for name in attributes:
+            text = re.sub(rf"{re.escape(name)}\b", f"{name}_of_mine", sources[Path(file)])
+            assert text != sources[Path(file)]
+            sources[Path(file)] = text
+    assert run(sources, checkpoint, tmp_path) == (FAST, [])
+
+
+def test_an_impossible_number_of_threads_is_said_in_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    output, (line,) = run(read_reference(), checkpoint, tmp_path, TINY_LLM_THREADS="many")
+    assert output == PLAIN
+    assert "TINY_LLM_THREADS is 'many'" in line
 
 
 def test_without_a_compiler_one_line_says_so(checkpoint: Path, tmp_path: Path) -> None:

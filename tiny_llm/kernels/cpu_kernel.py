@@ -163,7 +163,13 @@ def package_folder(name: str) -> Path:
 
 
 def num_threads() -> int:
-    """Processors that this process may use; TINY_LLM_THREADS chooses fewer."""
+    """Processors that this process may use, or as many threads as TINY_LLM_THREADS says.
+
+    Raises:
+        BuildError: TINY_LLM_THREADS is no number from 1 on.
+    """
     if chosen := os.environ.get("TINY_LLM_THREADS"):
-        return max(1, int(chosen))
+        if not chosen.isdecimal() or int(chosen) < 1:
+            raise BuildError(f"TINY_LLM_THREADS is {chosen!r}: set it to a number from 1 on, or unset it")
+        return int(chosen)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,6 +1,6 @@
-"""Small operations in one pass over memory each, where MLX's own would make several.
+"""Small operations in one pass over memory each on the CPU, where array operations would make several.
 
-On a GPU they are MLX's `mx.fast` ones.
+On a GPU the norm is MLX's own and the gate stays two operations; the rotation runs on the CPU only.
 """
 
 from collections.abc import Sequence
