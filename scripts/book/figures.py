@@ -108,7 +108,8 @@ def scripts_of(names: list[str], folders: Folders, to_root: str) -> str:
     if not elements:
         return ""
     files = [viz / "common.js", *sorted((viz / "twins").glob("*.js"))]
-    files += [file for name in elements for file in sorted((viz / "data").glob(f"{name}*.js"))]
+    for folder in ("data", "parts"):
+        files += [file for name in elements for file in sorted((viz / folder).glob(f"{name}*.js"))]
     files += [viz / f"{name}.js" for name in elements]
     sources = [file.relative_to(folders.book).as_posix() for file in files if file.is_file()]
     tags = "".join(f'<script src="{to_root}{source}"></script>' for source in sources)
