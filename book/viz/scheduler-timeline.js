@@ -251,5 +251,5 @@
     return `${words.join(" ")} The exercise leaves ${plural(unused, "token")} of budget unused in the steps that compute chunks; its decodes never end.`;
   }
 
-  customElements.define("scheduler-timeline", SchedulerTimeline);
+  TinyViz.define("scheduler-timeline", SchedulerTimeline);
 })();

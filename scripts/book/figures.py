@@ -57,11 +57,17 @@ def figure_block(figure: Figure, sentence: str, folders: Folders) -> str:
         still = (
             drawn(viz / f"{figure.name}.py", figure, folders) if (viz / f"{figure.name}.py").is_file() else ""
         )
-        inside = f"<{figure.name}{attributes}>{still}</{figure.name}>"
+        element = element_of(figure.name)
+        inside = f"<{element}{attributes}>{still}</{element}>"
     else:
         inside = still_figure(figure, folders)
     inside = f'<div class="drawing">{inside}</div>'
     return f'<figure id="figure-{figure.name}">{inside}\n<figcaption>\n\n{sentence}\n\n</figcaption></figure>'
+
+
+def element_of(name: str) -> str:
+    """The custom element of a figure; the name of one must have a hyphen."""
+    return name if "-" in name else f"viz-{name}"
 
 
 def still_figure(figure: Figure, folders: Folders) -> str:
@@ -86,9 +92,10 @@ def drawn(program: Path, figure: Figure, folders: Folders) -> str:
 
 
 def neighbours(program: Path) -> list[str]:
-    """The other Python files beside a script, which it may import, and its data."""
-    files = sorted([*program.parent.glob("*.py"), *program.parent.glob("data/*")])
-    return [file.read_text(encoding="utf-8") for file in files]
+    """The other sources beside a script, which it may import or run, and its data."""
+    folder = program.parent
+    files = {*folder.glob("*.py"), *folder.rglob("*.js"), *folder.glob("data/*")}
+    return [file.read_text(encoding="utf-8") for file in sorted(files)]
 
 
 def as_inline(svg: str, name: str) -> str:

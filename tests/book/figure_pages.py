@@ -15,6 +15,7 @@ from scripts.course import ROOT
 VIZ = ROOT / "book" / "viz"
 COLOURS = {"light": ("#ffffff", "#000000"), "navy": ("#161923", "#bcbdd0"), "rust": ("#e1e1db", "#262625")}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+TIMEOUT = 10_000  # milliseconds
 NO_BROWSER = "needs Chromium: `apt-get install chromium`, or its path in the variable CHROMIUM"
 
 
@@ -91,6 +92,7 @@ def show(browser: Browser, folder: Path, element: str, width: int = 1400, theme:
     file = folder / "page.html"
     file.write_text(page_text(element, theme), encoding="utf-8")
     page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(TIMEOUT)
     shown = Shown(page, page.locator("main > :nth-child(2)"))
     page.on("console", lambda message: shown.complaints.append(message.text))
     page.on("pageerror", lambda error: shown.complaints.append(str(error)))
