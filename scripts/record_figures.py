@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import mlx.core as mx
+import numpy as np
 import typer
 
 from benches.bandwidth import measure_bandwidth
@@ -75,8 +76,8 @@ def record_sampler() -> dict[str, Any]:
     prompts = []
     for prompt in PROMPTS:
         logits = model(mx.array([encode_prompt(tokenizer, prompt)]), logits_to_keep=1)
-        logprobs = to_logprobs(logits).astype(mx.float32)[0].tolist()
-        prompts.append({"text": prompt, "logprobs": [round(each, DECIMALS) for each in logprobs]})
+        logprobs = np.array(to_logprobs(logits)[0], dtype=np.float64).round(DECIMALS)
+        prompts.append({"text": prompt, "logprobs": logprobs.tolist()})
     tokens = [tokenizer.decode([token]) for token in range(model.config.vocab_size)]
     return {
         "command": COMMAND,

@@ -11,8 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from figure_pages import VIZ, Shown, open_browser, show
+from figure_pages import VIZ, Shown, open_browser, serious_faults, show
 from playwright.sync_api import Browser
 from reference_runs import play, tensors_of
 from test_figure_data import recorded
@@ -34,7 +33,6 @@ FIRST = {  # an attribute of each
     "sampler": "prompt",
     "scheduler-timeline": "prompts",
 }
-SERIOUS = ("serious", "critical")
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +60,7 @@ def test_a_figure_draws_itself_without_complaint(
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
     for details in shown.figure.locator("details > summary").all():
         details.click()
-    found = Axe().run(shown.page).response["violations"]
-    assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS] == []
+    assert serious_faults(shown.page) == []
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
     shown.page.close()
 
