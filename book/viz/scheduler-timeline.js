@@ -148,7 +148,7 @@
       this.look.value = time;
       TinyTimeline.moveCursor(this.drawn, time);
       this.found.replaceChildren(...this.schedules.flatMap((schedule) => [
-        html("span", {}, html("strong", {}, `${schedule.title}: `), whatRuns(schedule, time)), html("br")]));
+        html("span", {}, html("strong", {}, `${schedule.title}: `), TinyTimeline.whatRuns(schedule, time)), html("br")]));
     }
 
     drawBudget(width) {

@@ -92,10 +92,11 @@ def drawn(program: Path, figure: Figure, folders: Folders) -> str:
 
 
 def neighbours(program: Path) -> list[str]:
-    """The other sources beside a script, which it may import or run, and its data."""
-    folder = program.parent
-    files = {*folder.glob("*.py"), *folder.rglob("*.js"), *folder.glob("data/*")}
-    return [file.read_text(encoding="utf-8") for file in sorted(files)]
+    """What a script may read beside itself: other scripts, and data."""
+    files = [
+        file for file in sorted(program.parent.rglob("*")) if file.suffix in (".py", ".js", ".json", ".toml")
+    ]
+    return [file.read_text(encoding="utf-8") for file in files]
 
 
 def as_inline(svg: str, name: str) -> str:
@@ -109,7 +110,7 @@ def as_inline(svg: str, name: str) -> str:
 
 
 def scripts_of(names: list[str], folders: Folders, to_root: str) -> str:
-    """The style and the scripts that the elements of a page need, as classic scripts."""
+    """The style and the scripts that the elements of a page need, as book/viz/README.md orders them."""
     viz = folders.book / "viz"
     elements = [name for name in dict.fromkeys(names) if (viz / f"{name}.js").is_file()]
     if not elements:
