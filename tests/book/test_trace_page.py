@@ -5,11 +5,10 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from figure_pages import TIMEOUT, VIZ, open_browser, serious_faults
+from figure_pages import TIMEOUT, VIZ, serious_faults
 from playwright.sync_api import Browser, Page
 from py_mini_racer import MiniRacer
 from reference_runs import Clock, EndlessTokenizer, PacedModel
@@ -20,12 +19,6 @@ from scripts.run_report import as_json
 from tiny_llm_ref import BatchGenerator, SamplingParams
 
 NUM_CASES = 1000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
