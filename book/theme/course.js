@@ -1,0 +1,38 @@
+// What mdBook leaves out: what scrolls inside the page can be focused and scrolled by keyboard, the arrow keys of a
+// control are its own and do not turn the page, and the label that opens the table of contents is a button.
+(function () {
+  "use strict";
+
+  const SCROLLS = "main pre, main .table-wrapper, main .katex-display, main .drawing";
+  const OWN_KEYS = "input, select, textarea, button, summary, [tabindex], [role]";
+
+  function markScrolling() {
+    for (const element of document.querySelectorAll(SCROLLS)) {
+      if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+      else element.removeAttribute("tabindex");
+    }
+  }
+
+  function keepKeys(event) {
+    if (event.key.startsWith("Arrow") && event.target.closest("main") && event.target.matches(OWN_KEYS)) {
+      event.stopPropagation();
+    }
+  }
+
+  function makeButton(label) {
+    label.setAttribute("role", "button");
+    label.tabIndex = 0;
+    label.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      label.click();
+    });
+  }
+
+  makeButton(document.getElementById("mdbook-sidebar-toggle"));
+  document.querySelector("main").addEventListener("keydown", keepKeys);
+  window.addEventListener("resize", markScrolling);
+  document.addEventListener("toggle", markScrolling, true);
+  document.fonts.ready.then(markScrolling);
+  markScrolling();
+})();
