@@ -36,7 +36,8 @@ def main() -> None:
         parts.append(
             f'<rect x="{x}" y="{BOTTOM - height:.1f}" width="{WIDTH}" height="{height:.1f}" '
             'fill-opacity="0.45"/>'
-            f'<text x="{x + WIDTH / 2}" y="{BOTTOM - max(height, 12) - 5:.1f}" text-anchor="middle">{value:.2g}</text>'
+            f'<text x="{x + WIDTH / 2}" y="{BOTTOM - max(height, 12) - 5:.1f}" text-anchor="middle">'
+            f"{value:.2g}</text>"
             f'<text x="{x + WIDTH / 2}" y="{BOTTOM + 15}" text-anchor="middle">{name}</text>'
         )
     y = BOTTOM - HEIGHT / max(values)
