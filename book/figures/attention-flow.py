@@ -41,7 +41,7 @@ def main() -> None:
     weights = tiny_llm_ref.softmax(scores, axis=-1)
     output = tiny_llm_ref.scaled_dot_product_attention_simple(query, key, value)
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 232" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 232" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         "<title>Attention as two matrix products with a softmax between them</title>"
         "<desc>Query [L, D] times the transposed key [D, S] gives scores [L, S]. Softmax makes weights "

@@ -33,7 +33,7 @@ def main() -> None:
         parts.append(f'<text x="4" y="{y + 12}" font-size="10">{frequency:.3g} rad</text>')
         parts += [clock(position, pair, position * frequency) for position in range(NUM_POSITIONS)]
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         "<title>Four pairs of RoPE turning at positions 0 to 7</title>"
         "<desc>Each row is a pair of dimensions, each column a position. Pair 0 turns by one radian a "

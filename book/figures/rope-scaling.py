@@ -41,7 +41,7 @@ def main() -> None:
         for pair in (0, 8, 16, 24, 31)
     )
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 200" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 200" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         f"<title>What linear, llama3 and yarn scaling by {FACTOR:g} do to each pair's frequency</title>"
         "<desc>Linear scaling divides every frequency by the factor. Llama3 and yarn keep the fast pairs on "
