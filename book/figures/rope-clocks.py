@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from tiny_llm_ref.positional_encoding import rope_frequencies
 
 DIMS, BASE, NUM_POSITIONS = 8, 100.0, 8
@@ -22,7 +24,7 @@ def clock(column: int, row: int, angle: float) -> str:
 
 def main() -> None:
     """Print the figure."""
-    frequencies = rope_frequencies(DIMS, BASE).tolist()
+    frequencies = np.array(rope_frequencies(DIMS, BASE))
     parts = [
         f'<text x="{LEFT + STEP * position}" y="20" text-anchor="middle">{position}</text>'
         for position in range(NUM_POSITIONS)
