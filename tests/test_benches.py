@@ -10,8 +10,8 @@ from benches.chart import bar_chart
 from scripts.course import ROOT
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benches.speed", *arguments]
+def run(*arguments: str, bench: str = "speed") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"benches.{bench}", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -35,3 +35,22 @@ def test_the_longest_bar_is_the_largest_value() -> None:
     root = ElementTree.fromstring(bar_chart("a & b", {"speed": {"fast": 40.0, "slow": 10.0}}))
     widths = [float(each.attrib["width"]) for each in root.iter() if each.tag.endswith("rect")]
     assert widths[0] == 4 * widths[1]
+
+
+def test_a_token_is_timed_with_a_cache_and_without() -> None:
+    result = run("--length", "16", "--length", "5", "--tokens", "2", bench="growth")
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[2:]]
+    assert [(row[0], row[2], row[4]) for row in rows] == [("16", "ms", "ms"), ("5", "ms", "ms")]
+    assert all(float(row[1]) > 0 and float(row[3]) > 0 for row in rows)
+
+
+def test_every_means_of_the_packed_product_is_timed() -> None:
+    sizes = ("--rows", "1", "--rows", "3", "--inputs", "128", "--outputs", "7", "--repeats", "1")
+    result = run(*sizes, bench="matmul")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[2].split() == ["M", "1", "3"]
+    means = {line[:26].strip(): [float(number) for number in line[26:].split()] for line in lines[3:]}
+    assert {"array operations", "MLX's own", "dispatch"} <= set(means)
+    assert all(len(numbers) == 4 and min(numbers[::2]) >= 0 for numbers in means.values())
