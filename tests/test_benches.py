@@ -54,3 +54,16 @@ def test_every_means_of_the_packed_product_is_timed() -> None:
     means = {line[:26].strip(): [float(number) for number in line[26:].split()] for line in lines[3:]}
     assert {"array operations", "MLX's own", "dispatch"} <= set(means)
     assert all(len(numbers) == 4 and min(numbers[::2]) >= 0 for numbers in means.values())
+
+
+def test_the_parts_of_the_model_add_up() -> None:
+    result = run("--context", "9", "--repeats", "1", bench="parts")
+    assert result.returncode == 0, result.stderr
+    rows = {
+        line[:16].strip(): [float(x) for x in line[16:].split()] for line in result.stdout.splitlines()[4:]
+    }
+    assert len(rows) == 7
+    assert all(len(columns) == 4 and min(columns) >= 0 for columns in rows.values())
+    together = rows.pop("together")
+    for i, total in enumerate(together):  # one run: medians are its own figures, rounded
+        assert abs(sum(columns[i] for columns in rows.values()) - total) < 0.1
