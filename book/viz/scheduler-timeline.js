@@ -7,7 +7,7 @@
   const MOST_REQUESTS = 8;
   const MOST_DRAWN_STEPS = 60;
   const CHUNKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-  const LOOPS = [["phases", "three phases, in chunks and whole"], ["budget", "one token budget, as set and repaired"]];
+  const LOOPS = [["phases", "chunks, whole prompts"], ["budget", "a budget, repaired"]];
   const AXES = [["cost", "what a call costs"], ["steps", "steps"]];
 
   class SchedulerTimeline extends TinyViz.Figure {
@@ -243,7 +243,7 @@
     const words = done.map((steps, i) => {
       const stuck = steps.flatMap((step, id) => (step === null ? [id] : []));
       const name = ["The exercise", "Repaired"][i];
-      if (stuck.length > 0) return `${name}: request ${stuck.join(", ")} never gets all of its prompt.`;
+      if (stuck.length > 0) return `${name}: ${stuck.length === 1 ? "request" : "requests"} ${stuck.join(", ")} can never be computed in full.`;
       return `${name}: all prompts are computed after ${plural(Math.max(...steps), "step")}.`;
     });
     const drawn = all[0].filter((step) => step.chunks.length > 0);

@@ -44,7 +44,8 @@ def page_text(element: str, theme: str = "light") -> str:
     loads = "".join(f'<script src="{path.as_uri()}"></script>\n' for path in scripts())
     return f"""<!doctype html>
 <html lang="en" class="{theme}">
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>A figure</title>
+<meta charset="utf-8"><title>A figure</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="{(VIZ / "viz.css").as_uri()}">
 <style>:root {{ --bg: {background}; --fg: {text}; }}
 body {{ background: var(--bg); color: var(--fg); max-width: 750px; margin: 0 auto; padding: 0 15px; }}</style>
