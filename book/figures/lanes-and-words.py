@@ -38,13 +38,14 @@ def main() -> None:
         'font-family="sans-serif" role="img">'
         "<title>The words of a column over the lanes of a warp</title>"
         f"<desc>{WORDS} words over {LANES} lanes. In step 0 lane i reads word i, in step 1 lanes 0 to 15 "
-        "read words 32 to 47 and the others none. Eight words share a group. At the end the sums of all lanes are "
-        "added up.</desc>"
+        "read words 32 to 47 and the others none. Eight words share a group. At the end the sums of all "
+        "lanes are added up.</desc>"
         '<text x="8" y="14" font-weight="600">lane</text>'
         f"{numbers}{words(0, 56)}{words(1, 106)}"
         '<text x="8" y="148">A shade is a group of 64 weights: 8 words. Outlined: no word.</text>'
         '<text x="8" y="166">Each lane: a sum of its own for each row of x.</text>'
-        '<text x="8" y="182" font-weight="600">At the end: the sum over 32 lanes, lane 0 stores it.</text></svg>'
+        '<text x="8" y="182" font-weight="600">At the end: the sum over 32 lanes, lane 0 stores it.</text>'
+        "</svg>"
     )
 
 

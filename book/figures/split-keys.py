@@ -49,8 +49,8 @@ def main() -> None:
         'font-family="sans-serif" role="img">'
         "<title>A decode that shares out the keys</title>"
         "<desc>Six keys in three parts. Each core keeps the maximum m, the sum l and the weighted values a "
-        "of its part. Joined, each part shrinks to the common maximum, the sums are added, and a over l is the "
-        "attention.</desc>"
+        "of its part. Joined, each part shrinks to the common maximum, the sums are added, and a over l is "
+        "the attention.</desc>"
         '<text x="8" y="16" font-weight="600">One query, its keys and values in three parts</text>'
         f"{''.join(column(number) for number in range(3))}"
         '<rect x="8" y="188" width="344" height="86" rx="3" fill-opacity="0.08"/>'
