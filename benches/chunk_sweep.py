@@ -130,8 +130,8 @@ def spread(seconds: list[float]) -> str:
     return f"{median(seconds) * 1e3:.0f} ms ({low:.0f} to {high:.0f})"
 
 
-def sweep_chart(title: str, runs: dict[str, list[Arrival]]) -> str:
-    """TTFT against the longest gap, a point a chunk size."""
+def sweep_chart(title: str, runs: dict[str, list[Arrival]], standalone: bool = True) -> str:
+    """TTFT against the longest gap, a point a chunk size; `standalone` as for `trade_off_chart`."""
     points = [
         Point(
             name,
@@ -140,6 +140,5 @@ def sweep_chart(title: str, runs: dict[str, list[Arrival]]) -> str:
         )
         for name, arrivals in runs.items()
     ]
-    return trade_off_chart(
-        title, "longest gap of those who decode (ms)", "time to first token of the prompt (ms)", points
-    )
+    x_name, y_name = "longest gap of those who decode (ms)", "time to first token of the prompt (ms)"
+    return trade_off_chart(title, x_name, y_name, points, standalone)
