@@ -3,7 +3,7 @@
 Every `pdm run` command of the course calls this first, so a fresh clone needs no other step. It uses the
 standard library and pip alone: a lock file is worth something only if nothing else resolves it again.
 
-    python scripts/setup.py [--dev]
+    python scripts/setup.py [--dev] [--group NAME]
 
 The Linux backend is MLX's CPU one; `TINY_LLM_BACKEND=cuda` in a new environment chooses CUDA.
 """
@@ -21,6 +21,7 @@ from typing import Any
 LOCK_FILE = Path(__file__).resolve().parent.parent / "pdm.lock"
 STAMP_FILE = Path(sys.prefix) / "tiny-llm-setup.txt"
 BACKENDS = ("cpu", "cuda")
+OPTIONAL_GROUPS = ("book", "pages", "engines")
 SUPPORTED_PYTHONS = ((3, 10), (3, 13))
 
 
@@ -28,10 +29,11 @@ def main() -> None:
     """Install if the last set-up here was of another lock file or of fewer groups."""
     parser = argparse.ArgumentParser(description="Install what pdm.lock names, if it is not installed yet.")
     parser.add_argument("--dev", action="store_true", help="the linter and the type checker too")
+    parser.add_argument("--group", action="append", default=[], choices=OPTIONAL_GROUPS, help="a group more")
     arguments = parser.parse_args()
 
     check_python()
-    groups = {"default", chosen_backend()} | ({"dev"} if arguments.dev else set())
+    groups = {"default", chosen_backend(), *arguments.group} | ({"dev"} if arguments.dev else set())
     lock_hash = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()
     stamp_hash, stamp_groups = read_stamp()
     if stamp_hash == lock_hash and groups <= stamp_groups:

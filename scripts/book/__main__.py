@@ -1,0 +1,105 @@
+"""The commands of the book: serve it, build it, record what it shows, check it."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from scripts.book.build import Result, build
+from scripts.book.folders import Folders
+from scripts.book.page import Page
+from scripts.book.recording import record_pages
+from scripts.book.serve import serve
+from scripts.book.shape import count_words
+from scripts.errors import USAGE_EXIT_CODE, usage_errors
+
+COLUMNS = ("fences run", "questions", "symbols", "commands", "formulas", "figures")
+
+app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
+
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Build what is there: chapters and records may be missing.")
+]
+Chapters = Annotated[list[str] | None, typer.Argument(help="Such as week-2/day-7; all unless given.")]
+Again = Annotated[bool, typer.Option("--again", help="Run the commands that have a record, too.")]
+Port = Annotated[int, typer.Option(help="Of the local address.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(context: typer.Context, port: Port = 3000, partial: Partial = False) -> None:
+    """Read the book in a browser: build it, serve it, build it again when something changes.
+
+    Example: pdm run book
+    """
+    if context.invoked_subcommand is None:
+        with usage_errors():
+            serve(Folders(), port, partial, report)
+
+
+@app.command("build")
+def build_pages(partial: Partial = False) -> None:
+    """Build pages that work from a file, in book/build/; exit code 2 if anything in the book is wrong.
+
+    Example: pdm run book build, then open book/build/index.html
+    """
+    with usage_errors():
+        result = build(Folders(), partial)
+        report(result)
+    sys.exit(USAGE_EXIT_CODE if result.problems else 0)
+
+
+@app.command()
+def check(partial: Partial = False) -> None:
+    """Build, and print what each chapter holds.
+
+    Example: pdm run book check
+    """
+    with usage_errors():
+        result = build(Folders(), partial)
+        Console(highlight=False).print(table_of(result.pages))
+        report(result)
+    sys.exit(USAGE_EXIT_CODE if result.problems else 0)
+
+
+@app.command()
+def record(chapters: Chapters = None, again: Again = False) -> None:
+    """Run the commands whose output the chapters show, those without a record unless --again is given.
+
+    Example: pdm run book record week-2/day-7 --again
+    """
+    with usage_errors():
+        problems = record_pages(Folders(), chapters or [], again)
+        for problem in problems:
+            print(problem, file=sys.stderr)
+    sys.exit(USAGE_EXIT_CODE if problems else 0)
+
+
+def report(result: Result) -> None:
+    """Print what is wrong, and what is missing."""
+    for note in result.notes:
+        print(f"missing: {note}", file=sys.stderr)
+    for problem in result.problems:
+        print(problem, file=sys.stderr)
+    if result.problems:
+        print(f"{len(result.problems)} faults: the book was not built", file=sys.stderr)
+    else:
+        print(f"{len(result.pages)} pages in book/build/", file=sys.stderr)
+
+
+def table_of(pages: list[Page]) -> Table:
+    """What each chapter holds, and the sums."""
+    table = Table("chapter", "words", *COLUMNS)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows = [[count_words(page.source), *(page.counts[name] for name in COLUMNS)] for page in pages]
+    for page, row in zip(pages, rows, strict=True):
+        table.add_row(page.path.with_suffix("").as_posix(), *map(str, row))
+    table.add_section()
+    table.add_row("all", *(str(sum(column)) for column in zip(*rows, strict=True)))
+    return table
+
+
+if __name__ == "__main__":
+    app()

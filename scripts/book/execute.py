@@ -1,0 +1,108 @@
+"""The Python fences of a page: run by the reference, in the house's format."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.book import run_fences
+from scripts.book.cache import remembered
+from scripts.book.problems import ChapterError
+from scripts.course import ROOT
+
+TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Code:
+    """Python to be run; `line` is that of its first line in the page."""
+
+    line: int
+    code: str
+
+
+def execute(fences: list[Code], cache_folder: Path) -> list[str]:
+    """What each fence of a page prints, run one after the other in one process.
+
+    Raises:
+        ChapterError: one of them fails, with its line in the page.
+    """
+    if not fences:
+        return []
+    key = ["fences", Path(run_fences.__file__).read_text(encoding="utf-8"), *(fence.code for fence in fences)]
+    outputs: list[str] = remembered(cache_folder, key, lambda: run_all(fences))
+    return outputs
+
+
+def run_all(fences: list[Code]) -> list[str]:
+    """The same, without a look at what was kept."""
+    answers: list[dict[str, Any]] = json.loads(
+        run_python(
+            ["-m", "scripts.book.run_fences"],
+            json.dumps([{"code": fence.code, "line": fence.line} for fence in fences]),
+            fences[0].line,
+        )
+    )
+    if "error" in answers[-1]:
+        raise ChapterError(f"this code fails: {answers[-1]['error']}", answers[-1]["line"])
+    return [answer["output"] for answer in answers]
+
+
+def run_python(arguments: list[str], text: str, line: int) -> str:
+    """What a Python process prints; ChapterError with its last line if it fails."""
+    try:
+        result = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            input=text,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONUTF8": "1"},
+            timeout=TIMEOUT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ChapterError(f"this runs for more than {TIMEOUT_SECONDS} seconds", line) from None
+    if result.returncode != 0:
+        last = (result.stderr.strip() or "no message").splitlines()[-1]
+        raise ChapterError(f"Python ends with exit code {result.returncode}: {last}", line)
+    return result.stdout
+
+
+def check_format(fences: list[Code]) -> list[tuple[int, str]]:
+    """A line and a sentence for each fence that is not as ruff would write it."""
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", "page.py", "-"]
+    faults = []
+    for fence in fences:
+        result = subprocess.run(
+            command, cwd=ROOT, input=fence.code + "\n", capture_output=True, text=True, encoding="utf-8"
+        )
+        written = result.stdout.rstrip("\n").split("\n")
+        if result.returncode != 0:
+            faults.append((fence.line, f"this is not Python: {syntax_error(fence.code)}"))
+        elif written != fence.code.rstrip("\n").split("\n"):
+            faults.append(
+                (
+                    fence.line + first_difference(fence.code.split("\n"), written),
+                    "ruff would write this otherwise",
+                )
+            )
+    return faults
+
+
+def syntax_error(code: str) -> str:
+    """What Python says of code that ruff could not read."""
+    try:
+        compile(code, "page", "exec")
+    except SyntaxError as error:
+        return f"{error.msg}, line {error.lineno} of the fence"
+    return "ruff cannot read it"
+
+
+def first_difference(lines: list[str], others: list[str]) -> int:
+    """Index of the first line in which two texts differ."""
+    pairs = zip(lines, others, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(lines), len(others)))

@@ -1,0 +1,116 @@
+"""Figures: custom elements with a still inside, or stills alone."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from scripts.book.cache import remembered
+from scripts.book.execute import run_python
+from scripts.book.folders import Folders
+from scripts.book.problems import ChapterError
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*$")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a word `{{#figure NAME attr=value | sentence}}` says."""
+
+    name: str
+    attributes: dict[str, str]
+    sentence: str
+
+
+def parse_figure(rest: str) -> Figure:
+    """The parts of the word; ChapterError if it is not written like that."""
+    before, bar, sentence = rest.partition("|")
+    try:
+        words = shlex.split(before)
+    except ValueError as error:
+        raise ChapterError(f"the attributes of a figure cannot be read: {error}") from None
+    if not words or not NAME.match(words[0]):
+        raise ChapterError("a figure needs a name of small letters: {{#figure NAME attr=value | sentence}}")
+    if not bar or not sentence.strip():
+        raise ChapterError(f"the figure {words[0]} needs a sentence after a bar that says what to see")
+    for word in words[1:]:
+        if not re.match(r"[a-z][a-z0-9-]*=", word):
+            raise ChapterError(f"{word!r} is no attribute of a figure: write name=value")
+    attributes = {name: value for name, _, value in (word.partition("=") for word in words[1:])}
+    return Figure(words[0], attributes, " ".join(sentence.split()))
+
+
+def figure_block(figure: Figure, sentence: str, folders: Folders) -> str:
+    """The figure with its caption, which is Markdown already rendered where it needs to be.
+
+    Args:
+        figure: which, with its attributes.
+        sentence: the caption.
+        folders: of the book.
+    """
+    viz = folders.book / "viz"
+    script = viz / f"{figure.name}.js"
+    if script.is_file():
+        attributes = "".join(f' {name}="{escape(value)}"' for name, value in figure.attributes.items())
+        still = (
+            drawn(viz / f"{figure.name}.py", figure, folders) if (viz / f"{figure.name}.py").is_file() else ""
+        )
+        inside = f"<{figure.name}{attributes}>{still}</{figure.name}>"
+    else:
+        inside = still_figure(figure, folders)
+    inside = f'<div class="drawing">{inside}</div>'
+    return f'<figure id="figure-{figure.name}">{inside}\n<figcaption>\n\n{sentence}\n\n</figcaption></figure>'
+
+
+def still_figure(figure: Figure, folders: Folders) -> str:
+    """A drawing of figures/; ChapterError if there is none."""
+    drawing = folders.book / "figures" / f"{figure.name}.svg"
+    if drawing.is_file():
+        if figure.attributes:
+            raise ChapterError(f"the figure {figure.name} is a still one: it takes no attributes")
+        return as_inline(drawing.read_text(encoding="utf-8"), figure.name)
+    program = drawing.with_suffix(".py")
+    if program.is_file():
+        return drawn(program, figure, folders)
+    raise ChapterError(f"there is no figure {figure.name} in book/viz or book/figures", is_missing=True)
+
+
+def drawn(program: Path, figure: Figure, folders: Folders) -> str:
+    """The SVG that a script prints for these attributes."""
+    text = json.dumps(figure.attributes)
+    key = ["figure", program.read_text(encoding="utf-8"), neighbours(program), text]
+    svg: str = remembered(folders.cache, key, lambda: run_python([str(program)], text, 0))
+    return as_inline(svg, figure.name)
+
+
+def neighbours(program: Path) -> list[str]:
+    """The other Python files beside a script, which it may import, and its data."""
+    files = sorted([*program.parent.glob("*.py"), *program.parent.glob("data/*")])
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
+def as_inline(svg: str, name: str) -> str:
+    """An SVG on one line; ChapterError if it says nothing to those who cannot see."""
+    start = svg.find("<svg")
+    if start < 0:
+        raise ChapterError(f"the figure {name} is no SVG")
+    if "<title" not in svg and "aria-label" not in svg:
+        raise ChapterError(f"the figure {name} has no <title>: say in it what is drawn")
+    return re.sub(r"\s*\n\s*", " ", svg[start:].strip())
+
+
+def scripts_of(names: list[str], folders: Folders, to_root: str) -> str:
+    """The style and the scripts that the elements of a page need, as classic scripts."""
+    viz = folders.book / "viz"
+    elements = [name for name in dict.fromkeys(names) if (viz / f"{name}.js").is_file()]
+    if not elements:
+        return ""
+    files = [viz / "common.js", *sorted((viz / "twins").glob("*.js"))]
+    files += [file for name in elements for file in sorted((viz / "data").glob(f"{name}*.js"))]
+    files += [viz / f"{name}.js" for name in elements]
+    sources = [file.relative_to(folders.book).as_posix() for file in files if file.is_file()]
+    tags = "".join(f'<script src="{to_root}{source}"></script>' for source in sources)
+    style = f'<link rel="stylesheet" href="{to_root}viz/viz.css">' if (viz / "viz.css").is_file() else ""
+    return f'\n\n<div class="scripts">{style}{tags}</div>\n'

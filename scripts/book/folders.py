@@ -1,0 +1,37 @@
+"""Where the parts of the book are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.course import ROOT
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The book's folder, which tests make elsewhere."""
+
+    book: Path = ROOT / "book"
+
+    @property
+    def src(self) -> Path:
+        """The chapters."""
+        return self.book / "src"
+
+    @property
+    def records(self) -> Path:
+        """The output of the commands that the chapters show."""
+        return self.book / "records"
+
+    @property
+    def cache(self) -> Path:
+        """What fences and scripts of figures printed, kept so that the next build takes seconds."""
+        return self.book / ".cache"
+
+    @property
+    def build(self) -> Path:
+        """The pages."""
+        return self.book / "build"
+
+    def name(self, file: Path) -> str:
+        """A file as messages name it: from the repository's folder."""
+        return file.relative_to(self.book.parent).as_posix()

@@ -1,0 +1,219 @@
+"""One page: its Markdown with every word and fence replaced, what was wrong with it, and what it holds."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from scripts.book import blocks
+from scripts.book.execute import Code, check_format, execute
+from scripts.book.figures import figure_block, parse_figure, scripts_of
+from scripts.book.folders import Folders
+from scripts.book.inline import Handlers, replace_inline
+from scripts.book.maths import render_math
+from scripts.book.names import check_code
+from scripts.book.problems import ChapterError, Problem, Problems
+from scripts.book.records import Record, load_records, record_file
+from scripts.book.segments import Fence, Segment, Text, split_page
+from scripts.book.shown import Shown, commands_of, python_of, question_of
+from scripts.book.symbols import find_symbol, reference_text, starter_text, test_text
+from scripts.book.tasks import find_task, task_command, task_head
+from scripts.course import ROOT, Day, load_course
+
+DAY_PAGE = re.compile(r"week-(\d+)/day-(\d+)\.md$")
+FOREIGN = re.compile(r"<!--\s*foreign:(?P<names>.*?)-->", re.S)
+PLAIN_FENCES = {"text", "cpp", "json", "toml", "diff", "c", "metal", "cuda"}
+
+
+@dataclass
+class Page:
+    """A chapter on its way to mdBook.
+
+    Args:
+        path: within src/.
+        source: its Markdown.
+        folders: of the book.
+    """
+
+    path: Path
+    source: str
+    folders: Folders
+    counts: Counter[str] = field(default_factory=Counter)
+    figures: list[str] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.problems = Problems(self.folders.name(self.folders.src / self.path))
+
+    @cached_property
+    def day(self) -> Day | None:
+        """The day whose chapter it is."""
+        match = DAY_PAGE.search(self.path.as_posix())
+        return load_course().day(int(match[1]), int(match[2])) if match else None
+
+    @cached_property
+    def records(self) -> dict[str, Record]:
+        """Of its commands."""
+        return load_records(record_file(self.folders.records, self.path))
+
+    @cached_property
+    def foreign(self) -> frozenset[str]:
+        """Names in backticks that belong to other programs, from comments `<!-- foreign: a b -->`."""
+        return frozenset(name for found in FOREIGN.finditer(self.source) for name in found["names"].split())
+
+    @property
+    def to_root(self) -> str:
+        """From the page to the top of the book."""
+        return "../" * (len(self.path.parts) - 1)
+
+    @property
+    def found(self) -> list[Problem]:
+        """What is wrong with it, in order."""
+        return sorted(self.problems.found)
+
+    def render(self) -> str:
+        """Markdown for mdBook; what is wrong is in `problems` and leaves nothing in its place."""
+        try:
+            segments = split_page(self.source)
+        except ChapterError as error:
+            self.problems.add_error(0, error)
+            return ""
+        outputs = self.run_python(segments)
+        parts = [self.render_segment(segment, outputs) for segment in segments]
+        return "\n".join(parts) + scripts_of(self.figures, self.folders, self.to_root)
+
+    def run_python(self, segments: list[Segment]) -> dict[int, str]:
+        """What the fences of a page print, by their lines."""
+        fences: dict[int, Code] = {}
+        shown: list[Code] = []
+        for segment in segments:
+            if isinstance(segment, Fence):
+                try:
+                    code, is_run = python_of(segment)
+                except ChapterError as error:
+                    self.problems.add_error(segment.line, error)
+                    continue
+                if code is not None and is_run:
+                    fences[segment.line] = code
+                elif code is not None:
+                    shown.append(code)
+        for line, text in check_format([*fences.values(), *shown]):
+            self.problems.add(line, text)
+        try:
+            outputs = execute(list(fences.values()), self.folders.cache)
+        except ChapterError as error:
+            self.problems.add_error(0, error)
+            return dict.fromkeys(fences, "")
+        self.counts["fences run"] = len(fences)
+        return dict(zip(fences, outputs, strict=True))
+
+    def render_segment(self, segment: Segment, outputs: dict[int, str]) -> str:
+        """Text or a fence, as Markdown for mdBook."""
+        if isinstance(segment, Text):
+            return self.render_text(segment.text, segment.line)
+        try:
+            lines = self.render_fence(segment, outputs).split("\n")
+        except ChapterError as error:
+            self.problems.add_error(segment.line, error)
+            return ""
+        return "\n".join(f"{segment.indent}{line}" if line else line for line in lines)
+
+    def render_text(self, text: str, line: int, checks_names: bool = True) -> str:
+        """Markdown without fences."""
+        handlers = Handlers(
+            word=self.render_word,
+            math=self.render_math,
+            code=self.check_code if checks_names else lambda code, line: None,
+            comment=lambda comment, line: None,
+            failed=self.problems.add_error,
+        )
+        return replace_inline(text, line, handlers)
+
+    def render_math(self, tex: str, is_display: bool, line: int) -> str:
+        """A formula."""
+        self.counts["formulas"] += 1
+        return render_math(tex, is_display)
+
+    def check_code(self, code: str, line: int) -> None:
+        """Refuse a name, path, command or option in backticks that does not exist."""
+        check_code(code, self.foreign, self.source)
+
+    def render_word(self, name: str, rest: str, line: int) -> str:
+        """What a word becomes."""
+        if name == "task":
+            task = find_task(rest, self.day)
+            assert self.day is not None
+            self.tasks.append(task.number)
+            return f"{task_head(self.day, task)}\n\n{blocks.command_block(task_command(self.day, task))}\n"
+        if name == "figure":
+            figure = parse_figure(rest)
+            self.figures.append(figure.name)
+            self.counts["figures"] += 1
+            sentence = self.render_text(figure.sentence, line)
+            return figure_block(figure, sentence, self.folders)
+        if name in ("ref", "starter", "test"):
+            self.counts["symbols"] += 1
+            return self.included(name, rest)
+        raise ChapterError(f"{{{{#{name}}}}} is no word: there are task, starter, ref, test and figure")
+
+    def included(self, name: str, dotted: str) -> str:
+        """A source with its caption."""
+        if name == "test":
+            file, text = test_text(dotted)
+            caption = blocks.source_caption(file.relative_to(ROOT).as_posix(), dotted.partition(".")[2])
+            return f"{caption}\n\n```python\n{text}\n```"
+        symbol = find_symbol(dotted)
+        text = reference_text(symbol, self.day) if name == "ref" else starter_text(symbol)
+        package = "tiny_llm_ref" if name == "ref" else "tiny_llm"
+        caption = blocks.source_caption(f"{package}/{symbol.path.as_posix()}", symbol.name)
+        return f"{caption}\n\n```{symbol.language}\n{text}\n```"
+
+    def render_fence(self, fence: Fence, outputs: dict[int, str]) -> str:
+        """What a fence becomes."""
+        if fence.kind == "python":
+            output = blocks.output_block(outputs.get(fence.line, ""))
+            return f"```python\n{fence.body}\n```\n\n{output}\n"
+        if fence.kind == "console":
+            return "\n\n".join(self.render_command(shown) for shown in commands_of(fence)) + "\n"
+        if fence.kind == "predict":
+            question, (shown,) = question_of(fence).text, commands_of(fence)
+            return (
+                blocks.predict_block(self.render_text(question, fence.line + 1), self.record_of(shown)) + "\n"
+            )
+        if fence.kind == "check-yourself":
+            question = self.render_text(question_of(fence).text, fence.line + 1)
+            answer = self.render_text(outputs.get(fence.line, ""), fence.line, checks_names=False)
+            self.counts["questions"] += 1
+            return blocks.check_block(question, answer) + "\n"
+        if fence.kind in PLAIN_FENCES:
+            fence.allow()
+            return f"```{fence.kind}\n{fence.body}\n```"
+        raise ChapterError(
+            f"a fence cannot be of kind {fence.kind!r}: there are python, console, predict, check-yourself, "
+            f"{', '.join(sorted(PLAIN_FENCES))}"
+        )
+
+    def render_command(self, shown: Shown) -> str:
+        """A command, with its output unless it is bare."""
+        if "bare" in shown.options:
+            return blocks.command_block(shown.command)
+        return blocks.recorded_block(self.record_of(shown), shown.options)
+
+    def record_of(self, shown: Shown) -> Record:
+        """The record of a command; ChapterError without one, or if it ended as the fence does not say."""
+        record = self.records.get(shown.command)
+        if record is None:
+            raise ChapterError(
+                f"`{shown.command}` has no record: run `pdm run book record {self.path.with_suffix('')}`",
+                shown.line,
+                is_missing=True,
+            )
+        if (record.exit_code != 0) != ("fails" in shown.options):
+            expected = "another code than 0" if "fails" in shown.options else "0"
+            raise ChapterError(
+                f"`{shown.command}` was recorded with exit code {record.exit_code}, not {expected}",
+                shown.line,
+            )
+        self.counts["commands"] += 1
+        return record

@@ -1,0 +1,55 @@
+"""Run the commands of chapters and keep what they print."""
+
+import sys
+from pathlib import Path
+
+from scripts.book.build import SUMMARY
+from scripts.book.folders import Folders
+from scripts.book.problems import ChapterError, Problem, Problems
+from scripts.book.records import load_records, record, record_file, save_records
+from scripts.book.shown import all_commands
+
+
+def record_pages(folders: Folders, chapters: list[str], again: bool) -> list[Problem]:
+    """Record the commands of the chapters named, or of all.
+
+    Args:
+        folders: of the book.
+        chapters: such as week-2/day-7; all if it is empty.
+        again: commands that have a record, too.
+
+    Raises:
+        ValueError: there is no such chapter.
+    """
+    present = {
+        file.relative_to(folders.src).with_suffix("").as_posix(): file
+        for file in sorted(folders.src.rglob("*.md"))
+        if file.name != SUMMARY
+    }
+    for name in chapters:
+        if name not in present:
+            raise ValueError(f"there is no chapter {name!r}: choose one of {', '.join(present)}")
+    return [problem for name in chapters or present for problem in record_page(folders, present[name], again)]
+
+
+def record_page(folders: Folders, file: Path, again: bool) -> list[Problem]:
+    """Record the commands of one page, in its order; records of commands it no longer shows go."""
+    problems = Problems(folders.name(file))
+    try:
+        commands = all_commands(file.read_text(encoding="utf-8"))
+    except ChapterError as error:
+        problems.add_error(0, error)
+        return problems.found
+    target = record_file(folders.records, file.relative_to(folders.src))
+    known = load_records(target)
+    for shown in commands:
+        if shown.command in known and not again:
+            continue
+        print(f"{problems.file}: {shown.command}", file=sys.stderr)
+        try:
+            known[shown.command] = record(shown.command)
+        except ChapterError as error:
+            problems.add(shown.line, str(error))
+        save_records(target, [known[each.command] for each in commands if each.command in known])
+    save_records(target, [known[each.command] for each in commands if each.command in known])
+    return problems.found

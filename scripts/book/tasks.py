@@ -1,0 +1,65 @@
+"""The head of a task, made from course.toml and the reference."""
+
+import textwrap
+
+from scripts.book.problems import ChapterError
+from scripts.book.symbols import Symbol, find_symbol, is_defined, owned, signature, starter_source
+from scripts.course import Day, Task
+
+
+def find_task(rest: str, day: Day | None) -> Task:
+    """The task that a word names; ChapterError if the page's day has none of that number."""
+    if day is None:
+        raise ChapterError("only the page of a day has tasks")
+    if not rest.isdigit():
+        raise ChapterError(f"{{{{#task}}}} takes a number, not {rest!r}")
+    try:
+        return day.task(int(rest))
+    except ValueError as error:
+        raise ChapterError(str(error)) from None
+
+
+def task_head(day: Day, task: Task) -> str:
+    """Its heading, and for each file what to write there."""
+    parts = [f"## Task {task.number}: {task.title}"]
+    symbols = [find_symbol(dotted) for dotted in task.symbols]
+    for path in dict.fromkeys(symbol.path for symbol in symbols):
+        here = [symbol for symbol in symbols if symbol.path == path]
+        parts.append(f"Write in `tiny_llm/{path.as_posix()}`:")
+        parts.append(f"```{here[0].language}\n{declarations(here, task)}\n```")
+    return "\n\n".join(parts)
+
+
+def task_command(day: Day, task: Task) -> str:
+    """What tests it."""
+    return f"pdm run test --week {day.week} --day {day.day} --task {task.number}"
+
+
+def declarations(symbols: list[Symbol], task: Task) -> str:
+    """The signatures of what a task asks for in one file, methods under their class."""
+    names = [name for symbol in symbols for name in asked_functions(symbol, task)]
+    if symbols[0].language != "python":
+        return "\n\n".join(signature(Symbol(symbols[0].path, name)) for name in names)
+    blocks: dict[str, list[str]] = {}
+    for name in names:
+        blocks.setdefault(name.rpartition(".")[0] or name, []).append(
+            signature(Symbol(symbols[0].path, name))
+        )
+    return "\n\n".join(
+        "\n".join(texts)
+        if owner in names
+        else f"class {owner}:\n" + textwrap.indent("\n".join(texts), "    ")
+        for owner, texts in blocks.items()
+    )
+
+
+def asked_functions(symbol: Symbol, task: Task) -> list[str]:
+    """The functions of a symbol that a task asks for and the starter has."""
+    source = starter_source(symbol.path)
+    return [
+        name
+        for name, (_, asking) in owned(symbol.path).items()
+        if asking.id == task.id
+        and f"{name}.".startswith(f"{symbol.name}.")
+        and is_defined(symbol.path, source, name)
+    ]
