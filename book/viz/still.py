@@ -1,0 +1,47 @@
+"""The still fallback of a figure: the figure's own script draws it, in V8 with a stand-in for the page."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from py_mini_racer import JSEvalException, MiniRacer
+
+FOLDER = Path(__file__).parent
+WIDTH = 720  # pixels; narrower pages shrink it
+
+
+def scripts(figure: str) -> list[Path]:
+    """The files that a page with this figure loads, in their order."""
+    shared = [
+        path for folder in ("twins", "data", "parts") for path in sorted((FOLDER / folder).glob("*.js"))
+    ]
+    return [FOLDER / "common.js", *shared, FOLDER / f"{figure}.js"]
+
+
+def still(figure: str, attributes: Mapping[str, str]) -> str:
+    """An SVG of the figure as it is before anybody plays with it.
+
+    Raises:
+        ValueError: an attribute makes no sense; the sentence names it.
+    """
+    page = MiniRacer()
+    for path in [FOLDER / "still.js", *scripts(figure)]:
+        page.eval(path.read_text(encoding="utf-8"))
+    try:
+        return str(page.call("still", figure, dict(attributes), WIDTH))
+    except JSEvalException as error:
+        sentence = str(error).splitlines()[0].rpartition("Error: ")[2]
+        raise ValueError(f"{figure}: {sentence}") from None
+
+
+def main(figure: str) -> None:
+    """Read attributes as a JSON object from standard input, print the SVG."""
+    try:
+        print(still(figure, json.load(sys.stdin)))
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,99 @@
+"""Pages from file:// with a figure each, and the browser that shows them."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+from scripts.course import ROOT
+
+VIZ = ROOT / "book" / "viz"
+COLOURS = {"light": ("#ffffff", "#000000"), "navy": ("#161923", "#bcbdd0"), "rust": ("#e1e1db", "#262625")}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NO_BROWSER = "needs Chromium: `apt-get install chromium`, or its path in the variable CHROMIUM"
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Chromium without a window."""
+    found = [os.environ.get("CHROMIUM"), *map(shutil.which, BROWSERS)]
+    path = next((each for each in found if each), None)
+    if path is None:
+        pytest.skip(NO_BROWSER)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def scripts() -> list[Path]:
+    """The scripts of all figures in the order that a page loads them."""
+    shared = [path for folder in ("twins", "data", "parts") for path in sorted((VIZ / folder).glob("*.js"))]
+    own = [path for path in sorted(VIZ.glob("*.js")) if path.name not in ("common.js", "still.js")]
+    return [VIZ / "common.js", *shared, *own]
+
+
+def page_text(element: str, theme: str = "light") -> str:
+    """A page that holds one element and loads the figures as the book does."""
+    background, text = COLOURS[theme]
+    loads = "".join(f'<script src="{path.as_uri()}"></script>\n' for path in scripts())
+    return f"""<!doctype html>
+<html lang="en" class="{theme}">
+<meta charset="utf-8"><title>A figure</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="stylesheet" href="{(VIZ / "viz.css").as_uri()}">
+<style>:root {{ --bg: {background}; --fg: {text}; }}
+body {{ background: var(--bg); color: var(--fg); max-width: 750px; margin: 0 auto; padding: 0 15px; }}</style>
+<body><main><h1>A figure</h1>{element}</main>
+{loads}"""
+
+
+@dataclass
+class Shown:
+    """A figure in a page, what it complained of, and where it asked for anything but files."""
+
+    page: Page
+    figure: Locator
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def control(self, name: str) -> Locator:
+        return self.figure.locator(f'[name="{name}"]')
+
+    @property
+    def summary(self) -> str:
+        """The sentence with the numbers, without the thin spaces in them."""
+        return self.figure.locator(".viz-summary").inner_text().replace("\u202f", "")
+
+    def rows(self) -> list[list[str]]:
+        """The cells of the table, row by row."""
+        return [
+            [cell.replace("\u202f", "") for cell in row.locator("th, td").all_inner_texts()]
+            for row in self.figure.locator("table tbody tr").all()
+        ]
+
+    def slide(self, name: str, *keys: str) -> float:
+        """Work a slider by keys alone; the value that it then has."""
+        control = self.control(name)
+        control.focus()
+        for key in keys:
+            self.page.keyboard.press(key)
+        return float(control.input_value())
+
+
+def show(browser: Browser, folder: Path, element: str, width: int = 1400, theme: str = "light") -> Shown:
+    """A page of its own with this element."""
+    file = folder / "page.html"
+    file.write_text(page_text(element, theme), encoding="utf-8")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    shown = Shown(page, page.locator("main > :nth-child(2)"))
+    page.on("console", lambda message: shown.complaints.append(message.text))
+    page.on("pageerror", lambda error: shown.complaints.append(str(error)))
+    page.on("request", lambda request: shown.requests.append(request.url))
+    page.goto(file.as_uri())
+    return shown

@@ -1,0 +1,92 @@
+"""Runs of the reference's generator with a model that only takes time, for the twins and the figures."""
+
+import mlx.core as mx
+
+from scripts.recorder import Recorder
+from tiny_llm_ref import BatchGenerator, SamplingParams, TinyKvFullCache
+
+
+class Clock:
+    """Stands still but for what a model adds to it."""
+
+    now = 0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class PacedModel:
+    """Never ends a text; each call takes `call_cost` and a token of time each."""
+
+    num_hidden_layers = 1
+
+    def __init__(self, clock: Clock, call_cost: int) -> None:
+        self.clock = clock
+        self.call_cost = call_cost
+
+    def create_kv_cache(self) -> list[TinyKvFullCache]:
+        return [TinyKvFullCache()]
+
+    def __call__(self, tokens, offset=0, cache=None, logits_to_keep=None):
+        B, L = tokens.shape
+        self.clock.now += self.call_cost + B * L
+        entries = mx.zeros((B, 1, L, 1))
+        cache[0].update_and_fetch(entries, entries, mask_length=L, mask="causal")
+        return mx.zeros((B, L if logits_to_keep is None else logits_to_keep, 3))
+
+
+class EndlessTokenizer:
+    """No token ends a text."""
+
+    bos_token = None
+    eos_token_ids: set[int] = set()
+
+    def decode(self, token_ids) -> str:
+        return ""
+
+
+def play(settings: dict) -> dict:
+    """The same run by the reference's generator, in the words of the twin."""
+    clock = Clock()
+    model = PacedModel(clock, settings["callCost"])
+    generator = BatchGenerator(model, EndlessTokenizer(), settings["batch"], settings["chunk"], 4096)
+    recorder = Recorder(generator, clock)
+    ids: list[int] = []  # of the requests in the order they were submitted
+    arrivals: dict[int, dict] = {}
+    promotions = []
+    while len(ids) < len(settings["prompts"]) or generator.has_work:
+        for i, arrival in enumerate(settings["arrivals"]):
+            if arrival == recorder.num_steps:
+                ids.append(i)
+                arrivals[i] = {"step": recorder.num_steps, "time": clock.now}
+                recorder.submit(
+                    [1] * settings["prompts"][i], SamplingParams(max_tokens=settings["outputs"][i])
+                )
+        slots_before = list(generator.slots)
+        num_events = len(recorder.events)
+        recorder.step()
+        assert len(recorder.events) <= num_events + 2
+        promotions += [
+            {"step": recorder.num_steps - 1, "id": ids[request.prompt_idx], "slot": slot}
+            for slot, request in enumerate(generator.slots)
+            if request is not None and request is not slots_before[slot]
+        ]
+    metrics = recorder.metrics
+    order = [ids.index(i) for i in range(len(ids))]
+    return {
+        "calls": [
+            {
+                "step": event.step,
+                "phase": event.phase,
+                "start": event.start,
+                "end": event.end,
+                "tokens": sorted((ids[index], tokens) for index, tokens in event.num_tokens.items()),
+            }
+            for event in recorder.events
+        ],
+        "promotions": promotions,
+        "arrivals": [arrivals[i] for i in range(len(ids))],
+        "numSteps": recorder.num_steps,
+        "ttft": [metrics.ttft(index) for index in order],
+        "gap": [max(metrics.gaps(index), default=None) for index in order],
+    }

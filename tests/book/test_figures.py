@@ -1,0 +1,214 @@
+"""The figures of the book in a browser: their numbers, the keyboard, themes, widths and accessibility."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from axe_core_python.sync_playwright import Axe
+from figure_pages import VIZ, Shown, open_browser, show
+from playwright.sync_api import Browser
+from reference_runs import play
+
+from tiny_llm_ref import BatchingKvCache, TinyKvFullCache
+from tiny_llm_ref.chunked_prefill import chunked_attention_mask
+
+FIGURES = sorted(path.stem for path in VIZ.glob("*.py") if path.stem != "still")
+SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+def integers(text: str) -> list[int]:
+    return [int(found) for found in re.findall(r"\d+", text)]
+
+
+@pytest.mark.parametrize("theme", ["light", "navy", "rust"])
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_draws_itself_without_complaint(
+    browser: Browser, tmp_path: Path, figure: str, width: int, theme: str
+) -> None:
+    shown = show(browser, tmp_path, f"<{figure}>still</{figure}>", width, theme)
+    assert shown.complaints == []
+    assert all(url.startswith("file://") for url in shown.requests)
+    assert shown.figure.locator(".viz-canvas svg").count() >= 1
+    assert "still" not in shown.figure.inner_text().split()
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    for details in shown.figure.locator("details > summary").all():
+        details.click()
+    found = Axe().run(shown.page)["violations"]
+    assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS] == []
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    shown.page.close()
+
+
+def timeline_numbers(shown: Shown, settings: dict) -> None:
+    """The summary and the table of a timeline say what the reference does."""
+    whole = {**settings, "chunk": max(settings["prompts"])}
+    chunked, whole = play(settings), play(whole)
+    expected = [settings["chunk"]]
+    for run in (chunked, whole):
+        gaps = [gap for gap in run["gap"] if gap is not None]
+        expected += [
+            run["numSteps"],
+            int(run["calls"][-1]["end"]),
+            int(max(gaps)),
+            run["gap"].index(max(gaps)),
+        ]
+    assert integers(shown.summary) == expected
+    number = {None: "\u2013"}
+    for i, row in enumerate(shown.rows()):
+        felt = [run[key][i] for key in ("ttft", "gap") for run in (chunked, whole)]
+        prefills = [call for call in chunked["calls"] if call["phase"] == "prefill"]
+        chunks = sum(request == i for call in prefills for request, _ in call["tokens"])
+        numbers = [i, settings["prompts"][i], settings["outputs"][i], chunks, *felt]
+        assert row == [number.get(each, f"{each:g}" if each is not None else "") for each in numbers]
+
+
+def test_timeline_says_what_the_reference_does(browser: Browser, tmp_path: Path) -> None:
+    element = (
+        '<scheduler-timeline prompts="12 30 150" outputs="9 12" arrivals="0 0 3" chunk="16" call-cost="8">'
+    )
+    shown = show(browser, tmp_path, f"{element}</scheduler-timeline>")
+    settings = {
+        "prompts": [12, 30, 150],
+        "outputs": [9, 12, 12],
+        "arrivals": [0, 0, 3],
+        "chunk": 16,
+        "batch": 4,
+        "callCost": 8,
+    }
+    timeline_numbers(shown, settings)
+    shown.slide("chunk", "ArrowRight", "ArrowRight")
+    settings["chunk"] = 64
+    timeline_numbers(shown, settings)
+    settings["batch"] = int(shown.slide("batch", "Home"))
+    timeline_numbers(shown, settings)
+    settings["callCost"] = int(shown.slide("call-cost", "Home"))
+    assert (settings["batch"], settings["callCost"]) == (1, 0)
+    timeline_numbers(shown, settings)
+    shown.page.locator("details summary").focus()
+    shown.page.keyboard.press("Enter")
+    for key, name in (("prompts", "prompt"), ("outputs", "output"), ("arrivals", "arrival")):
+        settings[key][1] = int(shown.slide(f"{name}-1", "ArrowRight", "ArrowRight", "ArrowRight"))
+        timeline_numbers(shown, settings)
+    assert (settings["prompts"][1], settings["outputs"][1], settings["arrivals"][1]) == (33, 15, 3)
+    assert shown.complaints == []
+
+
+def mask_numbers(shown: Shown, L: int, S: int, start: int, query: int) -> None:
+    """The summary says which keys a query sees under the right mask."""
+    seen = np.array(chunked_attention_mask(start, L, S)) == 0
+    keys = np.flatnonzero(seen[query]).tolist()
+    spelled = [0] if keys == [0] else [keys[0], keys[-1]]
+    assert integers(shown.summary) == [query, start + query, *spelled, len(keys), S, int(seen.sum()), L * S]
+
+
+def test_mask_says_what_the_reference_does(browser: Browser, tmp_path: Path) -> None:
+    shown = show(browser, tmp_path, '<attention-mask queries="3" keys="7" show="mask"></attention-mask>')
+    mask_numbers(shown, 3, 7, 4, 2)
+    assert shown.slide("query", "Home") == 0
+    mask_numbers(shown, 3, 7, 4, 0)
+    assert shown.slide("queries", "ArrowRight", "ArrowRight") == 5
+    mask_numbers(shown, 5, 7, 2, 0)  # a chunk at the end of the keys stays there
+    assert shown.slide("chunk-start", "Home") == 0
+    mask_numbers(shown, 5, 7, 0, 0)
+    assert shown.slide("keys", "End") == 24
+    mask_numbers(shown, 5, 24, 0, 0)
+    assert shown.figure.locator(".viz-canvas rect.seen").count() == 15
+    shown.control("mask").focus()
+    shown.page.keyboard.press("ArrowDown")
+    assert shown.control("mask").input_value() == "off-by-one"
+    assert "sees no key" in shown.summary
+    assert shown.figure.locator(".viz-canvas rect.missed").count() == 5
+
+
+def test_heads_that_share_keys(browser: Browser, tmp_path: Path) -> None:
+    element = '<attention-mask heads="6" kv-heads="3" show="heads" head="4"></attention-mask>'
+    shown = show(browser, tmp_path, element)
+    assert integers(shown.summary) == [4, 2, 4, 5, 3, 6]
+    shown.control("grouping").select_option("tile")
+    assert integers(shown.summary) == [4, 1, 1, 4, 3, 6, 4, 6]
+    assert shown.figure.locator("line.wrong").count() == 4
+    shown.control("grouping").select_option("repeat")
+    assert shown.slide("kv-heads", "End") == 3  # the fourth of 1, 2, 3, 6
+    assert integers(shown.summary) == [4, 4, 4, 6, 6]
+    assert shown.slide("heads", "Home") == 1
+    assert integers(shown.summary) == [0, 0, 0, 1, 1]
+
+
+def cache_numbers(shown: Shown, cache: BatchingKvCache, layers: int) -> None:
+    """The summary says what the reference's cache holds."""
+    lengths, slots = cache.lengths, cache.active_slots
+    num_bytes = layers * sum(array.nbytes for array in cache.state)
+    num_slots, heads, capacity, dim = cache.state[0].shape
+    read = len(lengths) * max(lengths)
+    expected = [
+        len(slots),
+        num_slots,
+        *slots,
+        sum(lengths),
+        len(lengths),
+        max(lengths),
+        read,
+        read - sum(lengths),
+    ]
+    expected += [num_slots, capacity, 2 * layers * heads * dim * cache.state[0].dtype.size]
+    *found, amount, percent = re.findall(r"[\d.]+(?: [KMG]B)?", shown.summary.replace(". ", " "))
+    assert [int(each) for each in found] == expected
+    unit = {"KB": 1e3, "MB": 1e6, "GB": 1e9}
+    assert float(amount[:-3]) * unit[amount[-2:]] == pytest.approx(num_bytes, rel=0.005)
+    assert int(percent) == round(100 * sum(lengths) / (num_slots * capacity))
+
+
+def test_cache_says_what_the_reference_holds(browser: Browser, tmp_path: Path) -> None:
+    heads, dim, layers = 3, 32, 5
+
+    def entries(B: int, L: int) -> mx.array:
+        return mx.zeros((B, heads, L, dim))
+
+    def add(slot: int, length: int) -> None:
+        single = TinyKvFullCache()
+        single.update_and_fetch(entries(1, length), entries(1, length))
+        cache.add_request(single, slot)
+
+    def press(name: str) -> None:
+        shown.control(name).focus()
+        shown.page.keyboard.press("Enter")
+
+    element = f'<kv-cache slots="3" lengths="60 5" join="11" layers="{layers}" kv-heads="{heads}"></kv-cache>'
+    shown = show(browser, tmp_path, element)
+    cache = BatchingKvCache(3)
+    add(0, 60)
+    add(1, 5)
+    cache_numbers(shown, cache, layers)
+    press("decode-8")
+    for _ in range(8):
+        cache.update_and_fetch(entries(2, 1), entries(2, 1))
+    cache_numbers(shown, cache, layers)
+    assert shown.slide("join", "ArrowRight") == 12
+    press("joins")
+    add(2, 12)
+    cache_numbers(shown, cache, layers)
+    assert shown.control("joins").is_disabled()
+    press("leave-0")
+    cache.remove_request(0)
+    cache_numbers(shown, cache, layers)
+    assert "The last row, slot 2, moved into row 0" in shown.figure.inner_text()
+    assert (
+        shown.page.evaluate("document.activeElement.name") == "decode"
+    )  # the focus is not lost with the button
+    press("decode")
+    cache.update_and_fetch(entries(2, 1), entries(2, 1))
+    cache_numbers(shown, cache, layers)
+    shown.page.locator("details summary").click()
+    layers = int(shown.slide("layers", "ArrowRight"))
+    cache_numbers(shown, cache, layers)
+    assert shown.complaints == []

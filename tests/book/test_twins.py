@@ -1,0 +1,221 @@
+"""The JavaScript twins of the book's figures compute what the reference computes."""
+
+import random
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from py_mini_racer import MiniRacer
+from reference_runs import play
+
+from scripts.course import ROOT
+from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
+from tiny_llm_ref.attention import causal_mask, scaled_dot_product_attention_grouped
+from tiny_llm_ref.checkpoint import read_json
+from tiny_llm_ref.chunked_prefill import (
+    chunked_attention_mask,
+    chunked_prefill_schedule,
+    num_prefill_steps,
+    repaired_prefill_schedule,
+)
+from tiny_llm_ref.roofline import cache_bytes_per_token
+
+TWINS = ROOT / "book" / "viz" / "twins"
+NUM_CASES = 1000
+
+
+def twin(name: str) -> MiniRacer:
+    """V8 with one twin loaded."""
+    context = MiniRacer()
+    context.eval((TWINS / f"{name}.js").read_text(encoding="utf-8"))
+    return context
+
+
+@pytest.fixture(scope="module")
+def timeline() -> MiniRacer:
+    return twin("scheduler-timeline")
+
+
+def random_run(rng: random.Random) -> dict:
+    num_requests = rng.randint(1, 6)
+    return {
+        "prompts": [rng.choice([rng.randint(1, 6), rng.randint(1, 40)]) for _ in range(num_requests)],
+        "outputs": [rng.choice([1, 2, rng.randint(1, 9)]) for _ in range(num_requests)],
+        "arrivals": [rng.choice([0, 0, rng.randint(0, 12)]) for _ in range(num_requests)],
+        "chunk": rng.choice([1, 64, rng.randint(1, 20)]),
+        "batch": rng.randint(1, 4),
+        "callCost": rng.randint(0, 9),
+    }
+
+
+def test_three_phases(timeline: MiniRacer) -> None:
+    rng = random.Random(1)
+    for _ in range(NUM_CASES):
+        settings = random_run(rng)
+        expected = play(settings)
+        timeline.eval(f"run = TinyTwins.timeline.play({settings})".replace("'", '"'))
+        run = timeline.execute("run")
+        felt = timeline.execute(
+            "TinyTwins.timeline.measure(run.calls, run.arrivals.map((a) => a.time), (call) => call.end)"
+        )
+        found = {
+            "calls": [
+                {key: call[key] for key in ("step", "phase", "start", "end")}
+                | {"tokens": sorted((row["id"], row["tokens"]) for row in call["rows"])}
+                for call in run["calls"]
+            ],
+            "promotions": run["promotions"],
+            "arrivals": run["arrivals"],
+            "numSteps": run["numSteps"],
+            "ttft": [row["ttft"] for row in felt],
+            "gap": [row["gap"] for row in felt],
+        }
+        assert found == expected, settings
+
+
+def as_steps(steps: list) -> list[dict]:
+    return [
+        {
+            "chunks": [{"id": c["id"], "tokens": c["tokens_processed"]} for c in step["prefill_chunks"]],
+            "decodes": step["decode_tokens"],
+        }
+        for step in steps
+    ]
+
+
+def test_budget_schedules(timeline: MiniRacer) -> None:
+    rng = random.Random(2)
+    for _ in range(NUM_CASES):
+        prompts = [rng.choice([rng.randint(1, 6), rng.randint(1, 50)]) for _ in range(rng.randint(0, 5))]
+        outputs = [rng.randint(1, 9) for _ in range(rng.randint(0, 4))]
+        budget, chunk, output = rng.randint(1, 24), rng.randint(1, 24), rng.randint(1, 9)
+        requests = [{"id": i, "prompt_length": length} for i, length in enumerate(prompts)]
+        found = timeline.call("TinyTwins.timeline.budgetSchedule", prompts, len(outputs), budget, chunk)
+        case = (prompts, outputs, budget, chunk, output)
+        assert found == as_steps(chunked_prefill_schedule(requests, len(outputs), budget, chunk)), case
+        found = timeline.call("TinyTwins.timeline.repairedSchedule", prompts, outputs, budget, chunk, output)
+        assert found == as_steps(repaired_prefill_schedule(requests, outputs, budget, chunk, output)), case
+
+
+def test_number_of_prefill_steps(timeline: MiniRacer) -> None:
+    rng = random.Random(3)
+    for _ in range(NUM_CASES):
+        case = rng.randint(0, 3000), rng.choice([0, rng.randint(1, 600)]), rng.randint(1, 600)
+        assert timeline.call("TinyTwins.timeline.numPrefillSteps", *case) == num_prefill_steps(*case), case
+
+
+@pytest.fixture(scope="module")
+def masks() -> MiniRacer:
+    return twin("attention-mask")
+
+
+def sees(mask: mx.array) -> list[list[bool]]:
+    """Where an additive mask lets a query look."""
+    return (np.array(mask) == 0).tolist()
+
+
+def test_right_masks(masks: MiniRacer) -> None:
+    rng = random.Random(4)
+    for _ in range(NUM_CASES):
+        S = rng.randint(1, 24)
+        L = rng.randint(1, S)
+        start = rng.randint(0, S - L)
+        assert masks.call("TinyTwins.masks.mask", "right", S - L, L, S) == sees(causal_mask(L, S)), (L, S)
+        expected = sees(chunked_attention_mask(start, L, S))
+        assert masks.call("TinyTwins.masks.mask", "right", start, L, S) == expected, (start, L, S)
+
+
+def test_wrong_masks_are_the_mistakes_that_they_are_called(masks: MiniRacer) -> None:
+    rng = random.Random(5)
+    for _ in range(NUM_CASES):
+        S = rng.randint(1, 24)
+        L = rng.randint(1, S)
+        start = rng.randint(0, S - L)
+        everything = np.ones((L, S), dtype=bool)
+        for rule, diagonal in (("off-by-one", start - 1), ("peek", start + 1), ("left", 0), ("none", S)):
+            expected = np.tril(everything, diagonal).tolist()
+            assert masks.call("TinyTwins.masks.mask", rule, start, L, S) == expected, (rule, start, L, S)
+
+
+def test_heads_in_groups(masks: MiniRacer) -> None:
+    rng = random.Random(6)
+    for _ in range(NUM_CASES):
+        H, groups = rng.randint(1, 8), rng.randint(1, 6)
+        numbers = mx.arange(H, dtype=mx.float32).reshape(H, 1, 1)  # one key, whose value is its head's number
+        query = mx.ones((H * groups, 1, 1))
+        read = scaled_dot_product_attention_grouped(query, numbers, numbers).reshape(-1).tolist()
+        heads = range(H * groups)
+        assert [masks.call("TinyTwins.masks.kvHead", "repeat", i, H * groups, H) for i in heads] == read
+        tiled = [i for _ in range(groups) for i in range(H)]
+        assert [masks.call("TinyTwins.masks.kvHead", "tile", i, H * groups, H) for i in heads] == tiled
+    assert masks.call("TinyTwins.masks.divisors", 12) == [1, 2, 3, 4, 6, 12]
+
+
+@pytest.fixture(scope="module")
+def kv_cache() -> MiniRacer:
+    return twin("kv-cache")
+
+
+def single(length: int, heads: int, dim: int, dtype: mx.Dtype) -> TinyKvFullCache:
+    """One layer's cache of one request."""
+    cache = TinyKvFullCache()
+    entries = mx.zeros((1, heads, length, dim), dtype)
+    cache.update_and_fetch(entries, entries)
+    return cache
+
+
+def bytes_of(cache: BatchingKvCache) -> int:
+    return sum(array.nbytes for array in cache.state)
+
+
+def test_slots_that_fill_and_empty(kv_cache: MiniRacer) -> None:
+    rng = random.Random(7)
+    for _ in range(NUM_CASES):
+        num_slots, heads, dim = rng.randint(1, 5), rng.randint(1, 2), rng.randint(1, 3)
+        dtype = rng.choice([mx.float16, mx.float32])
+        cache = BatchingKvCache(num_slots)
+        kv_cache.eval(f"cache = TinyTwins.kvCache.make({num_slots})")
+        hidden: list = []
+        for _ in range(8):
+            active = cache.active_slots
+            free = [slot for slot in range(num_slots) if slot not in active]
+            assert kv_cache.eval("TinyTwins.kvCache.firstFree(cache)") == (free[0] if free else None)
+            action = rng.choice(["add"] * bool(free) + ["remove", "decode", "decode"] * bool(active))
+            if action == "add":
+                slot, length = rng.choice(free), rng.choice([rng.randint(1, 20), rng.randint(1, 140)])
+                cache.add_request(single(length, heads, dim, dtype), slot)
+                kv_cache.eval(f"cache = TinyTwins.kvCache.add(cache, {slot}, {length})")
+            elif action == "remove":
+                slot = rng.choice(active)
+                cache.remove_request(slot)
+                kv_cache.eval(f"cache = TinyTwins.kvCache.remove(cache, {slot})")
+            else:
+                entries = mx.zeros((len(active), heads, 1, dim), dtype)
+                *_, mask = cache.update_and_fetch(entries, entries)
+                kv_cache.eval("cache = TinyTwins.kvCache.decode(cache)")
+                hidden = (np.array(mask.astype(mx.float32))[:, 0, 0] != 0).tolist()
+                assert kv_cache.execute("TinyTwins.kvCache.hidden(cache)") == hidden
+            found = kv_cache.execute("cache")
+            assert [row["slot"] for row in found["rows"]] == cache.active_slots
+            assert [row["length"] for row in found["rows"]] == cache.lengths
+            per_token = kv_cache.call("TinyTwins.kvCache.bytesPerToken", 1, heads, dim, 8 * dtype.size)
+            assert kv_cache.eval("TinyTwins.kvCache.numPlaces(cache)") * per_token == bytes_of(cache)
+
+
+def test_bytes_that_a_token_leaves(kv_cache: MiniRacer) -> None:
+    rng = random.Random(8)
+    shipped = ModelConfig.from_dict(read_json(ROOT / "models" / "qwen3-kjv-4m" / "config.json"))
+    for _ in range(NUM_CASES):
+        heads = rng.randint(1, 16)
+        config = replace(
+            shipped,
+            num_hidden_layers=rng.randint(1, 64),
+            num_attention_heads=heads * rng.randint(1, 4),
+            num_key_value_heads=heads,
+            head_dim=2 * rng.randint(1, 128),
+        )
+        dtype = rng.choice([mx.float16, mx.float32])
+        shape = (config.num_hidden_layers, heads, config.head_dim, 8 * dtype.size)
+        expected = cache_bytes_per_token(config, dtype)
+        assert kv_cache.call("TinyTwins.kvCache.bytesPerToken", *shape) == expected
