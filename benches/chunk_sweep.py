@@ -55,7 +55,8 @@ def sweep(
     sizes = [size for size in CHUNK_SIZES if size < len(prompt_ids)] + [len(prompt_ids)]
     names = [*map(str, sizes[:-1]), "whole"]
     runs: dict[str, list[Arrival]] = {name: [] for name in names}
-    for repeat in track(range(repeats + 1), "rounds", console=Console(stderr=True)):
+    notes = Console(stderr=True)
+    for repeat in track(range(repeats + 1), "rounds", console=notes, disable=not notes.is_terminal):
         for name, size in zip(names, sizes, strict=True):
             arrival = serve_arrival(model, prompt_ids, num_decodes, size)
             if repeat:

@@ -108,7 +108,8 @@ def measure(settings: dict[str, Any], repeats: int) -> dict[str, list[dict[str, 
     model, tokenizer = load_by_name(settings["model"])
     runs: dict[str, list[dict[str, Any]]] = {"chunked": [], "whole": []}
     sides = {"chunked": settings, "whole": {**settings, "prefill_step": None}}
-    for repeat in track(range(repeats + 1), description="runs"):
+    notes = Console(stderr=True)
+    for repeat in track(range(repeats + 1), "runs", console=notes, disable=not notes.is_terminal):
         for side, side_settings in sides.items():
             recorder = make_recorder(side_settings, model, tokenizer, prompts)
             with recorder.generator:
