@@ -68,6 +68,8 @@ def run_python(arguments: list[str], text: str, line: int) -> str:
         raise ChapterError(f"this runs for more than {TIMEOUT_SECONDS} seconds", line) from None
     if result.returncode != 0:
         last = (result.stderr.strip() or "no message").splitlines()[-1]
+        if last.startswith("error: "):
+            raise ChapterError(last.removeprefix("error: "), line)
         raise ChapterError(f"Python ends with exit code {result.returncode}: {last}", line)
     return result.stdout
 

@@ -86,8 +86,10 @@ def drawn(program: Path, figure: Figure, folders: Folders) -> str:
 
 
 def neighbours(program: Path) -> list[str]:
-    """The other Python files beside a script, which it may import, and its data."""
-    files = sorted([*program.parent.glob("*.py"), *program.parent.glob("data/*")])
+    """What a script may read beside itself: other scripts, and data."""
+    files = [
+        file for file in sorted(program.parent.rglob("*")) if file.suffix in (".py", ".js", ".json", ".toml")
+    ]
     return [file.read_text(encoding="utf-8") for file in files]
 
 
@@ -102,13 +104,14 @@ def as_inline(svg: str, name: str) -> str:
 
 
 def scripts_of(names: list[str], folders: Folders, to_root: str) -> str:
-    """The style and the scripts that the elements of a page need, as classic scripts."""
+    """The style and the scripts that the elements of a page need, as book/viz/README.md orders them."""
     viz = folders.book / "viz"
     elements = [name for name in dict.fromkeys(names) if (viz / f"{name}.js").is_file()]
     if not elements:
         return ""
     files = [viz / "common.js", *sorted((viz / "twins").glob("*.js"))]
-    files += [file for name in elements for file in sorted((viz / "data").glob(f"{name}*.js"))]
+    for folder in ("data", "parts"):
+        files += [file for name in elements for file in sorted((viz / folder).glob(f"{name}*.js"))]
     files += [viz / f"{name}.js" for name in elements]
     sources = [file.relative_to(folders.book).as_posix() for file in files if file.is_file()]
     tags = "".join(f'<script src="{to_root}{source}"></script>' for source in sources)

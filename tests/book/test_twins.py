@@ -177,7 +177,7 @@ def test_slots_that_fill_and_empty(kv_cache: MiniRacer) -> None:
         cache = BatchingKvCache(num_slots)
         kv_cache.eval(f"cache = TinyTwins.kvCache.make({num_slots})")
         hidden: list = []
-        for _ in range(8):
+        for _ in range(6):
             active = cache.active_slots
             free = [slot for slot in range(num_slots) if slot not in active]
             assert kv_cache.eval("TinyTwins.kvCache.firstFree(cache)") == (free[0] if free else None)

@@ -1,0 +1,27 @@
+// Two things that mdBook leaves out: what scrolls inside the page can be focused and scrolled by keyboard, and the
+// arrow keys of a control are its own and do not turn the page.
+(function () {
+  "use strict";
+
+  const SCROLLS = "main pre, main .table-wrapper, main .katex-display, main .drawing";
+  const OWN_KEYS = "input, select, textarea, button, summary, [tabindex], [role]";
+
+  function markScrolling() {
+    for (const element of document.querySelectorAll(SCROLLS)) {
+      if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+      else element.removeAttribute("tabindex");
+    }
+  }
+
+  function keepKeys(event) {
+    if (event.key.startsWith("Arrow") && event.target.closest("main") && event.target.matches(OWN_KEYS)) {
+      event.stopPropagation();
+    }
+  }
+
+  document.querySelector("main").addEventListener("keydown", keepKeys);
+  window.addEventListener("resize", markScrolling);
+  document.addEventListener("toggle", markScrolling, true);
+  document.fonts.ready.then(markScrolling);
+  markScrolling();
+})();
