@@ -87,6 +87,8 @@ def install(groups: set[str]) -> None:
             f"Installing up to {len(requirements)} locked packages into {sys.prefix}, once.", file=sys.stderr
         )
         options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--disable-pip-version-check"]
+        for name in packages_without_wheel(groups):
+            options += ["--no-binary", name]
         command = [sys.executable, "-m", "pip", "install", *options, "--requirement", str(path)]
         if run_with_counter(command) != 0:
             sys.exit(
@@ -109,6 +111,17 @@ def locked_requirements(groups: set[str]) -> list[str]:
     """Lines for pip, one a package: name, version, marker and the hash of every file it may have."""
     packages = load_toml(LOCK_FILE.read_text(encoding="utf-8"))["package"]
     return [requirement_line(package) for package in packages if groups & set(package["groups"])]
+
+
+def packages_without_wheel(groups: set[str]) -> list[str]:
+    """Names of the packages of these groups that pip has to compile."""
+    packages = load_toml(LOCK_FILE.read_text(encoding="utf-8"))["package"]
+    return [
+        package["name"]
+        for package in packages
+        if groups & set(package["groups"])
+        and not any(file["file"].endswith(".whl") for file in package["files"])
+    ]
 
 
 def requirement_line(package: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,7 @@ import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from reporting import FailureReporter
 from scripts.packages import choose_package
 
+BOOK_TESTS = Path(__file__).resolve().parent / "book"
 LONGEST_ID = 40  # characters
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
@@ -33,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if config.option.tbstyle == "auto":
         config.pluginmanager.register(FailureReporter(shows_all=config.getoption("--all")))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the book's tests to `pdm run test-book`: they need packages and a browser of their own."""
+    is_named = any(BOOK_TESTS in [path, *path.parents] for path in map(Path.resolve, map(Path, config.args)))
+    return True if collection_path == BOOK_TESTS and not is_named else None
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

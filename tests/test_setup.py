@@ -53,7 +53,7 @@ def test_every_locked_package_has_a_wheel(platform: str, python: str) -> None:
     needed = [
         package
         for package in LOCK["package"]
-        if {"default", "cpu", "dev"} & set(package["groups"])
+        if {"default", "cpu", "dev", "book", "pages"} & set(package["groups"])
         and ("marker" not in package or Marker(package["marker"]).evaluate(environment))
     ]
     names = [package["name"] for package in needed]
@@ -84,6 +84,11 @@ def test_the_lock_file_satisfies_the_project() -> None:
 def test_requirements_are_pinned_by_hash() -> None:
     for line in locked_requirements({"default", "cpu"}):
         assert re.match(r"[\w.-]+==\S+( ; .+?)?( --hash=sha256:[0-9a-f]{64})+$", line), line
+
+
+def test_only_an_engine_of_the_benchmark_is_compiled() -> None:
+    assert setup.packages_without_wheel({"default", "cpu", "cuda", "dev", "book", "pages"}) == []
+    assert setup.packages_without_wheel({"engines"}) == ["llama-cpp-python"]
 
 
 def test_cuda_is_chosen_by_its_group() -> None:
@@ -119,6 +124,13 @@ def test_dev_tools_are_added_and_kept(stamp: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", ["setup.py", "--dev"])
     assert installed_by_main(monkeypatch) == [{"default", "cpu", "dev"}]
     monkeypatch.setattr(sys, "argv", ["setup.py"])
+    assert installed_by_main(monkeypatch) == []
+
+
+def test_groups_are_added_and_kept(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_by_main(monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--group", "book", "--group", "pages"])
+    assert installed_by_main(monkeypatch) == [{"default", "cpu", "book", "pages"}]
     assert installed_by_main(monkeypatch) == []
 
 

@@ -1,10 +1,27 @@
 """The head of a task, made from course.toml and the reference."""
 
+import ast
+import functools
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 from scripts.book.problems import ChapterError
-from scripts.book.symbols import Symbol, find_symbol, is_defined, owned, signature, starter_source
+from scripts.book.symbols import (
+    Symbol,
+    find_symbol,
+    is_defined,
+    owned,
+    reference,
+    signature,
+    starter_source,
+)
 from scripts.course import Day, Task
+from scripts.render import find
+from scripts.source_lines import parse
+
+PAGE_WIDTH = 92  # characters of code
 
 
 def find_task(rest: str, day: Day | None) -> Task:
@@ -40,17 +57,36 @@ def declarations(symbols: list[Symbol], task: Task) -> str:
     names = [name for symbol in symbols for name in asked_functions(symbol, task)]
     if symbols[0].language != "python":
         return "\n\n".join(signature(Symbol(symbols[0].path, name)) for name in names)
+    return formatted(python_declarations(symbols[0].path, names))
+
+
+def python_declarations(path: Path, names: list[str]) -> str:
+    """The signatures of these functions of a module."""
     blocks: dict[str, list[str]] = {}
     for name in names:
-        blocks.setdefault(name.rpartition(".")[0] or name, []).append(
-            signature(Symbol(symbols[0].path, name))
-        )
+        blocks.setdefault(name.rpartition(".")[0] or name, []).append(signature(Symbol(path, name)))
     return "\n\n".join(
         "\n".join(texts)
         if owner in names
-        else f"class {owner}:\n" + textwrap.indent("\n".join(texts), "    ")
+        else f"{class_line(path, owner)}\n" + textwrap.indent("\n".join(texts), "    ")
         for owner, texts in blocks.items()
     )
+
+
+def class_line(path: Path, name: str) -> str:
+    """`class Name(Base):` as the source has it."""
+    node = find(parse(reference()[path]), name.split("."))
+    assert isinstance(node, ast.ClassDef)
+    bases = ", ".join(map(ast.unparse, node.bases))
+    return f"class {name}({bases}):" if bases else f"class {name}:"
+
+
+@functools.cache
+def formatted(code: str) -> str:
+    """Python in lines as short as a page is wide."""
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--line-length", str(PAGE_WIDTH), "-"]
+    result = subprocess.run(command, input=code, capture_output=True, text=True, encoding="utf-8", check=True)
+    return result.stdout.strip()
 
 
 def asked_functions(symbol: Symbol, task: Task) -> list[str]:
