@@ -60,9 +60,9 @@ def check_links(folder: Path, sources: dict[Path, str], names: dict[Path, str]) 
         for link in dict.fromkeys(page.links):
             if text := fault_of_link(link, path, pages, folder):
                 problems.append(Problem(names[source], line_of(link, sources[source]), text))
-        for address in page.loads:
+        for address in dict.fromkeys(page.loads):
             if text := fault_of_load(address, path, folder):
-                problems.append(Problem(names[source], 0, text))
+                problems.append(Problem(names[source], line_of(address, sources[source]), text))
         twice = {name for name in page.ids if page.ids.count(name) > 1}
         problems += [Problem(names[source], 0, f"two parts have the id {name!r}") for name in sorted(twice)]
     return problems
