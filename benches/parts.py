@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -89,7 +88,7 @@ def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats 
     }
     times = measure(sides, context, repeats)
     print(f"{model}; {', '.join(map(str, machine().values()))}")
-    print(f"{context} tokens; ms, each part evaluated on its own; {repeats} runs in turns: medians")
+    print(f"{context} tokens; ms, each part evaluated on its own; the least of {repeats} runs in turns")
     print(f"{'':16}{''.join(f'{work:>13}' for work, _ in times)}")
     print(f"{'':16}{''.join(f'{side:>13}' for _, side in times)}")
     for part in (*PARTS, "together"):
@@ -109,7 +108,7 @@ def load_side(path: Path, attention: Attention, matmul: QuantizedMatmul, parts: 
 
 
 def measure(sides: dict[str, Side], context: int, repeats: int) -> dict[tuple[str, str], dict[str, float]]:
-    """Median seconds of each part, by work and side."""
+    """Least seconds of each part, by work and side."""
     tokens = mx.array([[100 + 7 * i % 1000 for i in range(context)]])
     works = {"decode": (tokens[:, :1], context), "prefill": (tokens, 0)}
     runs: dict[tuple[str, str], list[dict[str, float]]] = {
@@ -126,7 +125,7 @@ def measure(sides: dict[str, Side], context: int, repeats: int) -> dict[tuple[st
                     seconds = dict(side.clock.seconds)
                     runs[work, name].append({**seconds, "together": sum(seconds.values())})
     return {
-        column: {part: median(run.get(part, 0.0) for run in of_column) for part in (*PARTS, "together")}
+        column: {part: min(run.get(part, 0.0) for run in of_column) for part in (*PARTS, "together")}
         for column, of_column in runs.items()
     }
 
