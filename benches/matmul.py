@@ -42,7 +42,7 @@ def main(
 
     print(", ".join(map(str, machine().values())))
     print(
-        f"[M, {inputs}] times [{outputs}, {inputs}] of {bits} bits, the least of {repeats} runs: ms and GFLOP/s"
+        f"[M, {inputs}] times [{outputs}, {inputs}] of {bits} bits, least of {repeats} runs: ms and GFLOP/s"
     )
     print(f"{'M':>26}{''.join(f'{count:>17}' for count in rows)}")
     for way, by_rows in times.items():
