@@ -46,6 +46,12 @@ def test_links_lead_to_pages_and_headings(tmp_path: Path) -> None:
     assert faults_of_book(tmp_path, {DAY: text, OVERVIEW: "# Week\n\n## The end\n"}) == []
 
 
+def test_a_link_to_a_page_that_is_missing_yet_is_only_noted(tmp_path: Path) -> None:
+    result = build(book_in(tmp_path, {DAY: "# Day\n\n[a](day-6.md)\n"}), is_partial=True)
+    assert result.problems == []
+    assert "book/src/week-2/day-7.md:3: the link day-6.html leads to no page" in map(str, result.notes)
+
+
 @pytest.mark.parametrize(
     ("link", "sentence"),
     [
