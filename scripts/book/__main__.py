@@ -17,6 +17,8 @@ from scripts.errors import USAGE_EXIT_CODE, usage_errors
 
 COLUMNS = ("fences run", "questions", "symbols", "commands", "formulas", "figures")
 
+TABLE_WIDTH = 100
+
 app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 
 Partial = Annotated[
@@ -58,7 +60,9 @@ def check(partial: Partial = False) -> None:
     """
     with usage_errors():
         result = build(Folders(), partial)
-        Console(highlight=False).print(table_of(result.pages))
+        console = Console(highlight=False)
+        console.width = max(console.width, TABLE_WIDTH)
+        console.print(table_of(result.pages))
         report(result)
     sys.exit(USAGE_EXIT_CODE if result.problems else 0)
 

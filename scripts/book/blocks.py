@@ -22,7 +22,8 @@ def command_block(command: str) -> str:
 
 def output_block(output: str) -> str:
     """What something printed; nothing if it printed nothing."""
-    return f'<pre class="output"><samp>{one_line(output)}</samp></pre>' if output.strip("\n") else ""
+    text = output.strip("\n")
+    return f'<pre class="output"><samp>{one_line(text)}</samp></pre>' if text else ""
 
 
 def recorded_block(record: Record, options: dict[str, str]) -> str:

@@ -30,16 +30,21 @@ class Result:
 def build(folders: Folders, is_partial: bool = False) -> Result:
     """Build into `folders.build`, which stays as it was if anything is wrong."""
     pages, problems = render_pages(folders, is_partial)
-    notes = [problem for problem in problems if is_partial and problem.is_missing]
-    problems = [problem for problem in problems if problem not in notes]
-    if not problems:
+    if not refused(problems, is_partial):
         with tempfile.TemporaryDirectory() as folder:
             stage(folders, pages, Path(folder))
-            problems = run_mdbook(Path(folder)) or check_built(folders, pages, Path(folder) / "build")
-            if not problems:
+            problems += run_mdbook(Path(folder)) or check_built(folders, pages, Path(folder) / "build")
+            if not refused(problems, is_partial):
                 shutil.rmtree(folders.build, ignore_errors=True)
                 shutil.copytree(Path(folder) / "build", folders.build)
-    return Result([page for page, _ in pages], problems, notes)
+    wrong = refused(problems, is_partial)
+    notes = [problem for problem in problems if problem not in wrong]
+    return Result([page for page, _ in pages], wrong, notes)
+
+
+def refused(problems: list[Problem], is_partial: bool) -> list[Problem]:
+    """The faults that stop a build."""
+    return [problem for problem in problems if not (is_partial and problem.is_missing)]
 
 
 def render_pages(folders: Folders, is_partial: bool) -> tuple[list[tuple[Page, str]], list[Problem]]:
@@ -120,4 +125,6 @@ def check_built(folders: Folders, pages: list[tuple[Page, str]], folder: Path) -
     """What is wrong with the links of the pages that mdBook made."""
     sources = {page.path: page.source for page, _ in pages}
     names = {page.path: page.problems.file for page, _ in pages}
-    return check_links(folder, sources, names)
+    summary = (folders.src / SUMMARY).read_text(encoding="utf-8")
+    planned = {Path(path) for _, _, path in summary_entries(summary)} - sources.keys()
+    return check_links(folder, sources, names, planned)

@@ -1,5 +1,6 @@
 """The links of the built pages lead to pages and headings that are there; nothing loads from outside."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -43,13 +44,16 @@ def read_pages(folder: Path) -> dict[Path, Html]:
     return pages
 
 
-def check_links(folder: Path, sources: dict[Path, str], names: dict[Path, str]) -> list[Problem]:
+def check_links(
+    folder: Path, sources: dict[Path, str], names: dict[Path, str], planned: Collection[Path] = ()
+) -> list[Problem]:
     """What is wrong with the links of the built pages.
 
     Args:
         folder: of the built book.
         sources: the Markdown of each page by its path, to find the line of a link.
         names: how messages name each page.
+        planned: pages that may be missing yet.
     """
     pages = read_pages(folder)
     problems = []
@@ -59,10 +63,11 @@ def check_links(folder: Path, sources: dict[Path, str], names: dict[Path, str]) 
             continue
         for link in dict.fromkeys(page.links):
             if text := fault_of_link(link, path, pages, folder):
-                problems.append(Problem(names[source], line_of(link, sources[source]), text))
-        for address in page.loads:
+                is_missing = normal(path.parent / urlsplit(link).path).with_suffix(".md") in planned
+                problems.append(Problem(names[source], line_of(link, sources[source]), text, is_missing))
+        for address in dict.fromkeys(page.loads):
             if text := fault_of_load(address, path, folder):
-                problems.append(Problem(names[source], 0, text))
+                problems.append(Problem(names[source], line_of(address, sources[source]), text))
         twice = {name for name in page.ids if page.ids.count(name) > 1}
         problems += [Problem(names[source], 0, f"two parts have the id {name!r}") for name in sorted(twice)]
     return problems

@@ -23,7 +23,7 @@ PATH = re.compile(r"[\w.-]+(/[\w.*-]+)*/?$")
 DOTTED = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\(.*\))?$", re.S)
 LIKE_CODE = re.compile(r"[A-Za-z]\w*_\w+$|_\w+$|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+$")
 MODULES = {"mx": "mlx.core", "mlx": "mlx", "np": "numpy", "numpy": "numpy", "nn": "mlx.nn", "math": "math"}
-SOURCE_FOLDERS = ("tiny_llm_ref", "scripts", "benches", "tests", "models")
+SOURCE_FOLDERS = ("tiny_llm_ref", "scripts", "benches", "models")
 
 
 def check_code(code: str, foreign: Collection[str], page: str) -> None:
@@ -218,6 +218,6 @@ def all_words() -> frozenset[str]:
     files = [
         file for folder in SOURCE_FOLDERS for file in (ROOT / folder).rglob("*") if file.suffix in suffixes
     ]
-    files += [ROOT / "course.toml", ROOT / "pyproject.toml"]
+    files += [ROOT / "course.toml", ROOT / "pyproject.toml", *(ROOT / "tests").glob("*.py")]
     small = (file for file in files if file.stat().st_size < 500_000)
     return frozenset(word for file in small for word in re.findall(r"\w+", file.read_text(encoding="utf-8")))

@@ -24,7 +24,7 @@ def open_browser() -> Iterator[Browser]:
     found = [os.environ.get("CHROMIUM"), *map(shutil.which, BROWSERS)]
     path = next((each for each in found if each), None)
     if path is None:
-        pytest.skip(NO_BROWSER)
+        pytest.fail(NO_BROWSER)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser

@@ -1,0 +1,179 @@
+"""Every page of the built book in a browser: no complaint, no request outside, keyboard, themes, widths, axe.
+
+Needs the book in book/build/ (`pdm run book build`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from figure_pages import open_browser
+from playwright.sync_api import Browser, Page
+
+from scripts.book.folders import Folders
+
+BUILD = Folders().build
+PAGES = sorted(
+    file.relative_to(BUILD).as_posix() for file in BUILD.rglob("*.html") if file.name != "toc.html"
+)
+WIDTHS = (390, 1400)
+SERIOUS = ("serious", "critical")
+FOCUSABLE = "a[href], button, input, select, summary, [tabindex='0']"
+
+
+@dataclass
+class Opened:
+    """A page, what it complained of, and what it asked for that is no file."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+def open_page(browser: Browser, file: Path, width: int, scheme: str = "light") -> Opened:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    opened = Opened(page)
+    page.on("console", lambda message: opened.complaints.append(message.text))
+    page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    page.on("requestfailed", lambda request: opened.complaints.append(f"not loaded: {request.url}"))
+    page.on("request", lambda request: opened.requests.append(request.url))
+    page.goto(file.as_uri(), wait_until="load")
+    page.evaluate("document.fonts.ready.then(() => true)")
+    return opened
+
+
+def is_too_wide(page: Page) -> bool:
+    return page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+
+
+def serious_faults(page: Page) -> list[tuple[str, str]]:
+    violations = Axe().run(page).response["violations"]
+    return [
+        (each["id"], node["html"])
+        for each in violations
+        if each["impact"] in SERIOUS
+        for node in each["nodes"]
+    ]
+
+
+def test_the_book_is_built() -> None:
+    sources = {file.relative_to(Folders().src).as_posix() for file in Folders().src.rglob("*.md")}
+    wanted = {name.replace(".md", ".html") for name in sources - {"SUMMARY.md"}}
+    assert wanted <= set(PAGES), "run `pdm run book build` first"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_renders_without_fault(browser: Browser, name: str, width: int, scheme: str) -> None:
+    opened = open_page(browser, BUILD / name, width, scheme)
+    page = opened.page
+    assert (
+        page.locator("html").get_attribute("class").split()[0] == {"light": "light", "dark": "navy"}[scheme]
+    )
+    assert not is_too_wide(page)
+    for details in page.locator("main details:not([open]) > summary").all():
+        details.click()
+    assert not is_too_wide(page)
+    assert page.locator("main .katex-error").count() == 0
+    assert "{{#" not in page.locator("main").inner_text()
+    assert serious_faults(page) == []
+    assert opened.complaints == []
+    assert [url for url in opened.requests if not url.startswith(("file://", "data:"))] == []
+    page.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_keyboard_reaches_everything(browser: Browser, name: str) -> None:
+    page = open_page(browser, BUILD / name, 1400).page
+    wanted = page.evaluate(
+        """selector => {
+            window.notReached = new Set();
+            for (const element of document.querySelectorAll(selector)) {
+                const box = element.getBoundingClientRect();
+                const isShown = box.width > 0 && getComputedStyle(element).visibility === "visible";
+                if (element.closest("main") && isShown && !element.disabled && element.tabIndex >= 0)
+                    window.notReached.add(element);
+            }
+            document.addEventListener("focusin", event => window.notReached.delete(event.target));
+            return window.notReached.size;
+        }""",
+        FOCUSABLE,
+    )
+    page.evaluate("document.querySelector('main').setAttribute('tabindex', '-1')")
+    page.locator("main").focus()
+    for _ in range(wanted + 20):
+        page.keyboard.press("Tab")
+    left = page.evaluate("Array.from(window.notReached, element => element.outerHTML.slice(0, 80))")
+    assert left == []
+    page.close()
+
+
+def first_page_with(selector: str) -> Path | None:
+    """The first page whose HTML holds a text."""
+    return next(
+        (BUILD / name for name in PAGES if selector in (BUILD / name).read_text(encoding="utf-8")), None
+    )
+
+
+def test_an_answer_opens_by_keyboard(browser: Browser) -> None:
+    file = first_page_with('class="question check"')
+    assert file is not None
+    page = open_page(browser, file, 1400).page
+    answer = page.locator(".question.check details").first
+    assert not answer.locator("> :not(summary)").first.is_visible()
+    answer.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert answer.locator("> :not(summary)").first.is_visible()
+    page.close()
+
+
+def test_copying_gives_the_command_alone(browser: Browser) -> None:
+    file = first_page_with('class="console"')
+    assert file is not None
+    page = open_page(browser, file, 1400).page
+    command = page.locator(".console pre.command").first
+    assert page.locator("pre.output .clip-button").count() == 0
+    page.evaluate(
+        "document.addEventListener('copy', event => { window.copied = String(getSelection()); }, true)"
+    )
+    page.evaluate(
+        """document.addEventListener("copy", () => {
+            window.copied = document.activeElement.value || String(getSelection());
+        }, true)"""
+    )
+    command.hover()
+    command.locator(".clip-button").click()
+    assert page.evaluate("window.copied") == command.locator("code").inner_text()
+    assert command.locator("code").inner_text().startswith(("pdm run", "TINY_LLM"))
+    page.close()
+
+
+def test_arrow_keys_of_a_control_do_not_turn_the_page(browser: Browser) -> None:
+    file = first_page_with("viz/common.js")
+    assert file is not None
+    page = open_page(browser, file, 1400).page
+    page.locator("main input[type=range]").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(200)
+    assert page.url == file.as_uri()
+    page.evaluate("document.activeElement.blur()")
+    with page.expect_navigation():
+        page.keyboard.press("ArrowRight")
+    page.close()
+
+
+def test_the_search_finds_a_word(browser: Browser) -> None:
+    page = open_page(browser, BUILD / "index.html", 1400).page
+    page.keyboard.press("s")
+    page.keyboard.type("softmax")
+    page.wait_for_selector("#mdbook-searchresults li")
+    page.close()

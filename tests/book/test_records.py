@@ -1,0 +1,82 @@
+"""Records of commands: how they are made, and that those said to be equal everywhere are so here."""
+
+from pathlib import Path
+
+import pytest
+from small_books import DAY, folders_in, record_of
+
+from scripts.book import recording
+from scripts.book.folders import Folders
+from scripts.book.problems import ChapterError
+from scripts.book.records import load_records, record, record_file, save_records, without_machine
+from scripts.book.segments import Fence, split_page
+from scripts.book.shown import Shown, commands_of
+from scripts.course import ROOT
+
+
+def stable_commands() -> list[tuple[str, Shown]]:
+    """The commands of `console,stable` fences, with the page of each."""
+    found = []
+    for file in sorted(Folders().src.rglob("*.md")):
+        for segment in split_page(file.read_text(encoding="utf-8")):
+            if isinstance(segment, Fence) and segment.kind == "console" and "stable" in segment.options:
+                page = file.relative_to(Folders().src).as_posix()
+                found += [(page, shown) for shown in commands_of(segment)]
+    return found
+
+
+def test_stable_output_is_what_the_command_prints_now() -> None:
+    for page, shown in stable_commands():
+        kept = load_records(record_file(Folders().records, Path(page)))[shown.command]
+        now = record(shown.command)
+        assert (now.output, now.exit_code) == (kept.output, kept.exit_code), f"{page}: {shown.command}"
+
+
+def test_every_record_is_shown_and_names_no_folder_of_a_machine() -> None:
+    for file in sorted(Folders().records.rglob("*.json")):
+        page = Folders().src / file.relative_to(Folders().records).with_suffix(".md")
+        shown = {each.command for each in recording.all_commands(page.read_text(encoding="utf-8"))}
+        records = load_records(file)
+        assert records.keys() <= shown, file
+        for each in records.values():
+            assert without_machine(each.output) == each.output
+            assert "\x1b" not in each.output
+
+
+def test_a_command_is_recorded_with_its_exit_code_and_machine() -> None:
+    made = record("TINY_LLM_KERNELS=off pdm run demo --model nowhere")
+    assert made.exit_code == 2
+    assert made.output.startswith("error: no checkpoint is called 'nowhere'")
+    assert "cores" in made.machine
+    assert "MLX" in made.versions
+
+
+def test_folders_of_this_machine_do_not_get_into_a_record() -> None:
+    assert without_machine(f"{ROOT}/tests/a.py  \nin {ROOT}\n") == "tests/a.py\nin ."
+    with pytest.raises(ChapterError, match="a folder of this machine, /home/somebody/x"):
+        without_machine("see /home/somebody/x")
+
+
+def test_only_new_commands_are_run_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def fake(command: str) -> object:
+        ran.append(command)
+        return record_of(command, "new")
+
+    monkeypatch.setattr(recording, "record", fake)
+    folders = folders_in(tmp_path)
+    (folders.src / "week-2").mkdir()
+    (folders.src / DAY).write_text("```console\n$ pdm run doctor\n$ pdm run demo\n```\n", encoding="utf-8")
+    file = record_file(folders.records, Path(DAY))
+    save_records(file, [record_of("pdm run doctor", "old"), record_of("pdm run states", "old")])
+    assert recording.record_pages(folders, ["week-2/day-7"], again=False) == []
+    assert ran == ["pdm run demo"]
+    assert {name: each.output for name, each in load_records(file).items()} == {
+        "pdm run doctor": "old",
+        "pdm run demo": "new",
+    }
+    recording.record_pages(folders, [], again=True)
+    assert ran == ["pdm run demo", "pdm run doctor", "pdm run demo"]
+    with pytest.raises(ValueError, match="there is no chapter 'week-9'"):
+        recording.record_pages(folders, ["week-9"], again=False)
