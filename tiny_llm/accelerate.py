@@ -13,6 +13,7 @@ from .attention import Attention, scaled_dot_product_attention_grouped
 from .basics import Projection, as_projection
 from .kernels.fast_attention import fast_attention
 from .kernels.fused_operations import rms_norm, rotate, swiglu
+from .kernels.integer_matmul import integer_matmul
 from .kernels.quantized_matmul import quantized_matmul
 from .layer_norm import RMSNorm
 from .loader import Parts
@@ -89,15 +90,20 @@ class FusedMLP(Qwen3MLP):
 
 @cache
 def best_matmul() -> QuantizedMatmul | None:
-    """`quantized_matmul`, or None where it does not work and packed weights are better expanded."""
+    """The fastest product with packed weights, or None where none works and they are better expanded.
 
-    def compare() -> tuple[mx.array, mx.array]:
+    `integer_matmul`, which is given, takes the place of `quantized_matmul` once that is written.
+    """
+
+    def compare(matmul: QuantizedMatmul) -> tuple[mx.array, mx.array]:
         weight, scales, biases = mx.quantize(_sample(3, 128), group_size=64, bits=4)
         x = _sample(2, 128)
         product = mx.quantized_matmul(x, weight, scales, biases, group_size=64, bits=4)
-        return quantized_matmul(x, QuantizedWeights(weight, scales, biases, 64, 4)), product
+        return matmul(x, QuantizedWeights(weight, scales, biases, 64, 4)), product
 
-    return quantized_matmul if _works("quantized_matmul", compare) else None
+    if not _works("quantized_matmul", lambda: compare(quantized_matmul)):
+        return None
+    return integer_matmul if _works("integer_matmul", lambda: compare(integer_matmul)) else quantized_matmul
 
 
 @cache

@@ -43,15 +43,16 @@ def quantized_matmul_cpu(x: mx.array, weights: QuantizedWeights) -> mx.array:
 
 def multiply_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """[..., in] float32 times packed weights by plain loops in C++: [..., out]."""
-    return _multiply(SIMPLE, x, weights)
+    return multiply(SIMPLE, x, weights)
 
 
 def multiply_simd(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """[..., in] float32 times packed weights by vectors in C++: [..., out]."""
-    return _multiply(SIMD, x, weights)
+    return multiply(SIMD, x, weights)
 
 
-def _multiply(kernel: CpuKernel, x: mx.array, weights: QuantizedWeights) -> mx.array:
+def multiply(kernel: CpuKernel, x: mx.array, weights: QuantizedWeights) -> mx.array:
+    """[..., in] float32 times packed weights by a kernel: [..., out]."""
     shape = (*x.shape[:-1], weights.shape[0])
     (product,) = kernel(
         [x, weights.weight, *_grids(weights)], [shape], [mx.float32], [weights.bits, weights.group_size]

@@ -5,6 +5,7 @@
 
 constexpr int BLOCK = 2 * LANES;  // weights unpacked at a time: two vectors
 constexpr int MAX_ROWS = 8;       // rows of x that share them
+constexpr int PREFETCH = 4096;    // bytes ahead: what memory needs to answer in time
 static_assert(32 % BLOCK == 0, "the smallest group is a whole number of blocks");
 
 /// Two vectors of weights from the packed bytes of one block.
@@ -46,6 +47,7 @@ static void multiply_column(const float* x, const uint8_t* packed, const float* 
   for (long group = 0; group < K / group_size; group++) {
     const Floats scale = broadcast(scales[group]), bias = broadcast(biases[group]);
     for (long k = 0; k < group_size; k += BLOCK) {
+      __builtin_prefetch(packed + PREFETCH);
       Floats first, second;
       unpack_block<BITS>(packed, first, second);
       first = first * scale + bias;
