@@ -52,7 +52,7 @@ def trade_off_chart(
     values = "; ".join(f"{point.name}: {point.x:.3g} and {point.y:.3g}" for point in points)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'font-family="sans-serif" font-size="14" fill="currentColor">\n'
+        f'style="max-width:36em" font-family="sans-serif" font-size="14" fill="currentColor">\n'
         f"<title>{escape(title)}</title>\n"
         f"<desc>{escape(f'{x_name} and {y_name}, by setting: {values}')}</desc>\n"
         f"{COLORS if standalone else ''}\n" + "\n".join(marks) + "\n</svg>\n"
