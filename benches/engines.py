@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 
 class Engine(Protocol):
     """A model ready to run."""
@@ -154,6 +156,42 @@ class LlamaCpp:
         self.lib.llama_batch_free(batch)
 
 
+class Torch:
+    """transformers' model in torch, its packed weights expanded."""
+
+    def __init__(self, checkpoint: Path, dtype: str) -> None:
+        import mlx.core as mx
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        from tiny_llm_ref.checkpoint import read_json, read_tensors
+        from tiny_llm_ref.loader import Quantization, Tensors
+
+        self.torch = torch
+        torch.set_num_threads(
+            len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        )
+        torch.set_grad_enabled(False)
+        config = AutoConfig.from_pretrained(checkpoint)
+        self.model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+        tensors = Tensors(
+            read_tensors(checkpoint),
+            Quantization.from_config(read_json(checkpoint / "config.json")),
+            mx.float32,
+        )
+        for name, parameter in self.model.named_parameters():  # tied ones come once
+            parameter.copy_(torch.from_numpy(np.array(tensors.take(name, *parameter.shape))))
+
+    def prefill(self, tokens: list[list[int]]) -> Any:
+        output = self.model(self.torch.tensor(tokens), use_cache=True, logits_to_keep=1)
+        return [output.past_key_values, output.logits]
+
+    def decode(self, state: Any) -> None:
+        cache, logits = state
+        next_ids = logits[:, -1].argmax(dim=-1, keepdim=True)
+        state[1] = self.model(next_ids, past_key_values=cache, use_cache=True).logits
+
+
 ENGINES: dict[str, Callable[[Path], Engine]] = {
     "tiny-llm, no cache": lambda path: TinyLlm(path, "no cache"),
     "tiny-llm, 2.1 cache": lambda path: TinyLlm(path, "cache"),
@@ -164,6 +202,8 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "mlx-lm as installed": MlxLm,
     "mlx-lm with OpenBLAS": MlxLm,
     "llama.cpp": LlamaCpp,
+    "torch float32": lambda path: Torch(path, "float32"),
+    "torch bfloat16": lambda path: Torch(path, "bfloat16"),
 }
 ENVIRONMENTS = {"mlx-lm as installed": {"TINY_LLM_BLAS": "off"}}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from check import check_close, check_equal, normal
+from check import check_close, check_equal, check_value_error, normal
 from cpu_kernels import poison, spread, threads
 from tiny_llm.kernels import cpu_kernel
 from tiny_llm.kernels.cpu_kernel import CpuKernel
@@ -44,6 +44,14 @@ def source(tmp_path: Path) -> Path:
 def call(kernel: CpuKernel, x: mx.array, factor: float = 2.5) -> list[mx.array]:
     poison(*x.shape)
     return kernel([x], [x.shape, x.shape[:1]], [mx.float32, mx.float32], [factor])
+
+
+def test_too_many_dimensions_are_refused(source: Path) -> None:
+    kernel, x = CpuKernel(source), normal(3, 4, seed=1)
+    with check_value_error("9 dimensions"):
+        call(kernel, x.reshape(3, 4, *[1] * 7))
+    with check_value_error("10 dimensions"):
+        kernel([x], [[1] * 10], [mx.float32], [1])
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

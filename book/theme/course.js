@@ -1,5 +1,5 @@
-// Two things that mdBook leaves out: what scrolls inside the page can be focused and scrolled by keyboard, and the
-// arrow keys of a control are its own and do not turn the page.
+// What mdBook leaves out: what scrolls inside the page can be focused and scrolled by keyboard, the arrow keys of a
+// control are its own and do not turn the page, and the label that opens the table of contents is a button.
 (function () {
   "use strict";
 
@@ -19,6 +19,17 @@
     }
   }
 
+  function makeButton(label) {
+    label.setAttribute("role", "button");
+    label.tabIndex = 0;
+    label.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      label.click();
+    });
+  }
+
+  makeButton(document.getElementById("mdbook-sidebar-toggle"));
   document.querySelector("main").addEventListener("keydown", keepKeys);
   window.addEventListener("resize", markScrolling);
   document.addEventListener("toggle", markScrolling, true);

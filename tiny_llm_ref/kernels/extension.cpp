@@ -2,8 +2,11 @@
 //
 // Compiled once a machine. The kernels themselves know nothing of MLX and compile in a second.
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -107,20 +110,22 @@ static void run_tasks(long num_tasks, Task task, void* context) {
   workers->run(num_tasks, task, context);
 }
 
+constexpr size_t MAX_DIMENSIONS = 8;
+
 // An array of kernel.h with shape and strides of its own, for a task that runs later.
 class Operand {
  public:
   explicit Operand(const mx::array& array)
-      : pointer_(const_cast<void*>(array.data<void>())),
-        item_size_(array.itemsize()),
-        shape_(array.shape().begin(), array.shape().end()),
-        strides_(array.strides().begin(), array.strides().end()) {}
+      : pointer_(const_cast<void*>(array.data<void>())), item_size_(array.itemsize()), num_dimensions_(array.ndim()) {
+    std::copy(array.shape().begin(), array.shape().end(), shape_.begin());
+    std::copy(array.strides().begin(), array.strides().end(), strides_.begin());
+  }
 
   // What a kernel reads as one block must lie there as one; of what it reads by strides, the last axis.
   void arrange(bool is_strided) {
     int64_t stride = 1;
     bool is_in_order = true;
-    for (size_t axis = shape_.size(); axis-- > 0; stride *= shape_[axis]) {
+    for (size_t axis = num_dimensions_; axis-- > 0; stride *= shape_[axis]) {
       if (shape_[axis] > 1 && strides_[axis] != stride) is_in_order = false;
       if (is_strided) break;
     }
@@ -128,34 +133,35 @@ class Operand {
   }
 
   Array view() const {
-    return {pointer_, shape_.data(), strides_.data(), static_cast<int64_t>(shape_.size())};
+    return {pointer_, shape_.data(), strides_.data(), static_cast<int64_t>(num_dimensions_)};
   }
 
  private:
   void copy_in_order() {
-    long size = 1;
-    for (int64_t length : shape_) size *= length;
+    const Array source = view();
+    const long size = source.size();
     copy_.resize(size * item_size_);
-    std::vector<int64_t> index(shape_.size());
+    std::array<int64_t, MAX_DIMENSIONS> index{};
     for (long i = 0; i < size; i++) {
       long position = 0;
-      for (size_t axis = 0; axis < shape_.size(); axis++) position += index[axis] * strides_[axis];
+      for (size_t axis = 0; axis < num_dimensions_; axis++) position += index[axis] * strides_[axis];
       std::memcpy(&copy_[i * item_size_], static_cast<char*>(pointer_) + position * item_size_, item_size_);
-      for (size_t axis = shape_.size(); axis-- > 0 && ++index[axis] == shape_[axis];) index[axis] = 0;
+      for (size_t axis = num_dimensions_; axis-- > 0 && ++index[axis] == shape_[axis];) index[axis] = 0;
     }
     int64_t stride = 1;
-    for (size_t axis = shape_.size(); axis-- > 0; stride *= shape_[axis]) strides_[axis] = stride;
+    for (size_t axis = num_dimensions_; axis-- > 0; stride *= shape_[axis]) strides_[axis] = stride;
     pointer_ = copy_.data();
   }
 
   void* pointer_;
-  size_t item_size_;
-  std::vector<int64_t> shape_, strides_;
+  size_t item_size_, num_dimensions_;
+  std::array<int64_t, MAX_DIMENSIONS> shape_, strides_;
   std::vector<char> copy_;
 };
 
 static std::vector<Array> views(const std::vector<Operand>& operands) {
   std::vector<Array> result;
+  result.reserve(operands.size());
   for (const auto& operand : operands) result.push_back(operand.view());
   return result;
 }
@@ -173,6 +179,8 @@ class CallKernel : public mx::Primitive {
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     auto& encoder = mx::cpu::get_command_encoder(stream());
     std::vector<Operand> in, out;
+    in.reserve(inputs.size());
+    out.reserve(outputs.size());
     for (const auto& input : inputs) {
       encoder.set_input_array(input);
       in.emplace_back(input);
@@ -209,6 +217,13 @@ class CallKernel : public mx::Primitive {
   std::vector<double> numbers_;
 };
 
+static void check_dimensions(size_t count) {
+  if (count > MAX_DIMENSIONS) {
+    throw std::invalid_argument("a kernel has arrays of up to " + std::to_string(MAX_DIMENSIONS) +
+                                " dimensions: reshape the one of " + std::to_string(count) + " dimensions");
+  }
+}
+
 // `strided` has a bit set for each input that the kernel reads by its strides.
 static std::vector<mx::array> call(
     uintptr_t kernel,
@@ -217,6 +232,8 @@ static std::vector<mx::array> call(
     const std::vector<std::vector<int>>& shapes,
     const std::vector<mx::Dtype>& dtypes,
     const std::vector<double>& numbers) {
+  for (const auto& input : inputs) check_dimensions(input.ndim());
+  for (const auto& shape : shapes) check_dimensions(shape.size());
   std::vector<mx::Shape> output_shapes;
   for (const auto& shape : shapes) output_shapes.emplace_back(shape.begin(), shape.end());
   auto primitive = std::make_shared<CallKernel>(
