@@ -1,6 +1,7 @@
 """Attention of three queries over five keys with its numbers as shades, printed as an SVG."""
 
 import mlx.core as mx
+import numpy as np
 
 import tiny_llm_ref
 
@@ -9,10 +10,10 @@ SHAPES = ((3, 4), (5, 4), (5, 4))  # query, key and value
 PICKED = 1  # the query whose way is outlined
 
 
-def grid(x: float, y: float, values: list[list[float]], title: str, picked: int | None = None) -> str:
+def grid(x: float, y: float, matrix: mx.array, title: str, picked: int | None = None) -> str:
     """A matrix as squares, darker for larger numbers, with a title above and one row outlined."""
-    flat = [value for row in values for value in row]
-    low, span = min(flat), max(flat) - min(flat)
+    values = np.array(matrix)
+    low, span = values.min(), np.ptp(values)
     parts = [f'<text x="{x}" y="{y - 6}">{title}</text>']
     for i, row in enumerate(values):
         for j, value in enumerate(row):
@@ -41,25 +42,25 @@ def main() -> None:
     weights = tiny_llm_ref.softmax(scores, axis=-1)
     output = tiny_llm_ref.scaled_dot_product_attention_simple(query, key, value)
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 232" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 232" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         "<title>Attention as two matrix products with a softmax between them</title>"
         "<desc>Query [L, D] times the transposed key [D, S] gives scores [L, S]. Softmax makes weights "
         "[L, S] of them, row by row. Weights times value [S, D] give the output [L, D]. One query's row is "
         "outlined in each.</desc>"
-        + grid(8, 30, query.tolist(), "query [L, D]", PICKED)
+        + grid(8, 30, query, "query [L, D]", PICKED)
         + sign(93, 68, "&#215;")
-        + grid(112, 30, key.T.tolist(), "keyᵀ [D, S]")
+        + grid(112, 30, key.T, "keyᵀ [D, S]")
         + sign(222, 68, "→")
-        + grid(246, 30, scores.tolist(), "scores [L, S]", PICKED)
+        + grid(246, 30, scores, "scores [L, S]", PICKED)
         + '<text x="246" y="98">scaled by 1/√D</text>'
         + sign(289, 122, "↓ softmax")
-        + grid(246, 150, weights.tolist(), "weights [L, S]", PICKED)
+        + grid(246, 150, weights, "weights [L, S]", PICKED)
         + '<text x="246" y="218">each row sums to 1</text>'
         + sign(222, 180, "&#215;")
-        + grid(135, 140, value.tolist(), "value [S, D]")
+        + grid(135, 140, value, "value [S, D]")
         + sign(106, 180, "←")
-        + grid(8, 150, output.tolist(), "output [L, D]", PICKED)
+        + grid(8, 150, output, "output [L, D]", PICKED)
         + "</svg>"
     )
 

@@ -99,7 +99,7 @@ def main() -> None:
         )
     described = ", ".join(f"{name} {nats:.3f}" for name, nats in rows)
     print(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 {TOP + STEP * len(rows)}" '
+        f'<svg style="max-width: 520px" viewBox="0 0 360 {TOP + STEP * len(rows)}" '
         'fill="currentColor" font-size="10.5" font-family="sans-serif" role="img">'
         "<title>Nats a token of the shipped checkpoint, right and with one mistake</title>"
         f'<desc>{described}.</desc><text x="{LEFT}" y="14">nats a token, {len(tokens)} tokens</text>'

@@ -42,7 +42,7 @@ def main() -> None:
         )
     y = BOTTOM - HEIGHT / max(values)
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 172" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 172" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         "<title>Root mean square of the residual stream, layer by layer</title>"
         f"<desc>From {values[0]:.2g} after the embedding to {values[-1]:.2g} after layer "

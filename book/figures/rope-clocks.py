@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from tiny_llm_ref.positional_encoding import rope_frequencies
 
 DIMS, BASE, NUM_POSITIONS = 8, 100.0, 8
@@ -22,7 +24,7 @@ def clock(column: int, row: int, angle: float) -> str:
 
 def main() -> None:
     """Print the figure."""
-    frequencies = rope_frequencies(DIMS, BASE).tolist()
+    frequencies = np.array(rope_frequencies(DIMS, BASE))
     parts = [
         f'<text x="{LEFT + STEP * position}" y="20" text-anchor="middle">{position}</text>'
         for position in range(NUM_POSITIONS)
@@ -33,7 +35,7 @@ def main() -> None:
         parts.append(f'<text x="4" y="{y + 12}" font-size="10">{frequency:.3g} rad</text>')
         parts += [clock(position, pair, position * frequency) for position in range(NUM_POSITIONS)]
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         "<title>Four pairs of RoPE turning at positions 0 to 7</title>"
         "<desc>Each row is a pair of dimensions, each column a position. Pair 0 turns by one radian a "

@@ -2,10 +2,18 @@
 
 from collections.abc import Iterator
 
-from tiny_llm_ref.positional_encoding import LinearScaling, Llama3Scaling, YarnScaling, rope_frequencies
+import numpy as np
+
+from tiny_llm_ref.positional_encoding import (
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    YarnScaling,
+    rope_frequencies,
+)
 
 DIMS, BASE, FACTOR, CONTEXT = 64, 10000.0, 4.0, 2048
-SCALINGS = (
+SCALINGS: tuple[tuple[str, str, str, RopeScaling], ...] = (
     ("linear", "#3b82c4", "", LinearScaling(FACTOR)),
     ("llama3", "#d97a1f", "6 3", Llama3Scaling(FACTOR, 1.0, 4.0, CONTEXT)),
     ("yarn", "#3f9a5a", "2 2", YarnScaling(FACTOR, CONTEXT, YarnScaling.default_amplitude(FACTOR))),
@@ -23,7 +31,7 @@ def lines() -> Iterator[str]:
     """Each scaling's line and its entry in the legend."""
     plain = rope_frequencies(DIMS, BASE)
     for i, (name, colour, dashes, scaling) in enumerate(SCALINGS):
-        shares = (scaling.frequencies(DIMS, BASE) / plain).tolist()
+        shares = np.array(scaling.frequencies(DIMS, BASE) / plain)
         points = " ".join(place(pair, share) for pair, share in enumerate(shares))
         style = f'fill="none" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dashes}"'
         yield f'<polyline points="{points}" {style}/>'
@@ -41,7 +49,7 @@ def main() -> None:
         for pair in (0, 8, 16, 24, 31)
     )
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 200" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 200" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         f"<title>What linear, llama3 and yarn scaling by {FACTOR:g} do to each pair's frequency</title>"
         "<desc>Linear scaling divides every frequency by the factor. Llama3 and yarn keep the fast pairs on "

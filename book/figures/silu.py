@@ -1,6 +1,7 @@
 """SiLU beside ReLU and the sigmoid, printed as an SVG."""
 
 import mlx.core as mx
+import numpy as np
 
 import tiny_llm_ref
 
@@ -34,12 +35,12 @@ def main() -> None:
         across, down = place(0, tick).split(",")
         parts.append(f'<text x="{across}" y="{down}" dx="-6" dy="4" text-anchor="end">{tick}</text>')
     for i, ((name, colour, dashes), y) in enumerate(zip(CURVES, functions, strict=True)):
-        points = " ".join(place(a, b) for a, b in zip(x.tolist(), y.tolist(), strict=True))
+        points = " ".join(place(a, b) for a, b in zip(np.array(x), np.array(y), strict=True))
         style = f'fill="none" stroke="{colour}" stroke-width="2.5" stroke-dasharray="{dashes}"'
         parts.append(f'<polyline points="{points}" {style}/>')
         parts.append(f'<path d="M34 {24 + 18 * i}h26" {style}/><text x="66" y="{28 + 18 * i}">{name}</text>')
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
+        '<svg style="max-width: 520px" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img"><title>SiLU, ReLU and the sigmoid from -5 to 3</title>'
         "<desc>SiLU follows ReLU far from zero, is smooth at zero, and dips to -0.28 near x = -1.28.</desc>"
         + "".join(parts)
