@@ -162,5 +162,5 @@
       sample("room", svg("rect", { class: "room", x: 1, y: 1, width: 16, height: 14 })));
   }
 
-  customElements.define("kv-cache", KvCache);
+  TinyViz.define("kv-cache", KvCache);
 })();
