@@ -49,8 +49,8 @@
   // Two decimals below 10 %, and one from there on.
   function percent(part) {
     const value = 100 * part;
-    if (value > 0 && value < 0.01) return "< 0.01 %";
-    return `${value.toFixed(value < 9.995 ? 2 : 1)} %`;
+    if (value > 0 && value < 0.01) return "< 0.01\u202f%";
+    return `${value.toFixed(value < 9.995 ? 2 : 1)}\u202f%`;
   }
 
   // A token in quotes, with its spaces and line breaks made visible.
@@ -75,7 +75,10 @@
     return node;
   }
 
-  const percents = (row, width) => (width < 500 ? percent(row.after) : `${percent(row.before)} → ${percent(row.after)}`);
+  function percents(row, width) {
+    const [before, after] = [percent(row.before), percent(row.after)];
+    return width < 500 || before === after ? after : `${before} → ${after}`;
+  }
 
   function legend() {
     const sample = (text, kind) => html("span", {}, svg("svg", { class: "viz-svg", width: 22, height: 14, "aria-hidden": "true" },

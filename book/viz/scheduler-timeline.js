@@ -116,7 +116,7 @@
       this.summary.textContent = schedules.map((schedule) => sentence(schedule, isSteps)).join(" ");
       this.results.replaceChildren(table(
         `Time to first token (TTFT) and longest gap, ${isSteps ? "in steps" : "in token times"}`,
-        ["request", "prompt", "answer", "chunks", ["TTFT", ["chunks", "whole"]], ["gap", ["chunks", "whole"]]],
+        ["no.", "prompt", "answer", "chunks", ["TTFT", ["chunks", "whole"]], ["gap", ["chunks", "whole"]]],
         this.requests.map((request, id) => [
           String(id), number(request.prompt), number(request.output),
           number(twin.numPrefillSteps(request.prompt, chunk.value, chunk.value)),

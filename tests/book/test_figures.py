@@ -21,7 +21,12 @@ from scripts.checkpoints import SHIPPED_MODEL
 from scripts.course import ROOT
 from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
 from tiny_llm_ref.checkpoint import read_json
-from tiny_llm_ref.chunked_prefill import chunked_attention_mask
+from tiny_llm_ref.chunked_prefill import (
+    chunked_attention_mask,
+    chunked_prefill_schedule,
+    num_prefill_steps,
+    repaired_prefill_schedule,
+)
 from tiny_llm_ref.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from tiny_llm_ref.sampler import keep_likely
 
@@ -344,3 +349,50 @@ def test_the_still_is_the_figure_s_own_drawing(figure: str) -> None:
     assert "aria-label" in still
     refused = subprocess.run(program, input=json.dumps({FIRST[figure]: "x"}), capture_output=True, text=True)
     assert (refused.returncode, FIRST[figure] in refused.stderr) == (1, True)
+
+
+def done_after(steps: list, request: int, prompt: int) -> str:
+    """Steps until a prompt is computed, as the table says it."""
+    for step in steps:
+        prompt -= sum(c["tokens_processed"] for c in step["prefill_chunks"] if c["id"] == request)
+        if prompt == 0:
+            return str(step["step"] + 1)
+    return "never"
+
+
+def budget_numbers(shown: Shown, prompts: list[int], decodes: int, budget: int, chunk: int) -> None:
+    """The table says after how many steps of either schedule a prompt is computed."""
+    requests = [{"id": i, "prompt_length": length} for i, length in enumerate(prompts)]
+    exercise = chunked_prefill_schedule(requests, decodes, budget, chunk)
+    repaired = repaired_prefill_schedule(requests, [7] * decodes, budget, chunk, 7)
+    assert shown.rows() == [
+        [
+            str(i),
+            str(length),
+            str(num_prefill_steps(length, chunk, budget)),
+            done_after(exercise, i, length),
+            done_after(repaired, i, length),
+        ]
+        for i, length in enumerate(prompts)
+    ]
+
+
+def test_budgets_are_those_of_the_reference(browser: Browser, tmp_path: Path) -> None:
+    element = (
+        '<scheduler-timeline loop="budget" prompts="150 40" outputs="7" chunk="64" budget="70" decodes="3">'
+    )
+    shown = show(browser, tmp_path, f"{element}</scheduler-timeline>")
+    budget_numbers(shown, [150, 40], 3, 70, 64)
+    assert shown.slide("decodes", *["ArrowRight"] * 5) == 8
+    budget_numbers(shown, [150, 40], 8, 70, 64)
+    assert "can never be computed" in shown.summary
+    assert shown.slide("budget", "ArrowRight", "ArrowRight", "ArrowRight") == 73
+    budget_numbers(shown, [150, 40], 8, 73, 64)
+    shown.slide("chunk", "ArrowLeft")
+    budget_numbers(shown, [150, 40], 8, 73, 32)
+    shown.page.locator("details summary").click()
+    assert shown.slide("prompt-1", "ArrowRight") == 41
+    budget_numbers(shown, [150, 41], 8, 73, 32)
+    shown.figure.get_by_role("button", name="Add a request").click()
+    budget_numbers(shown, [150, 41, 41], 8, 73, 32)
+    assert shown.complaints == []
