@@ -27,11 +27,13 @@ COMMANDS = [
     "messages",
     "mutants",
     "progress",
+    "record_figures",
     "reset",
     "schedules",
     "starter",
     "states",
     "test",
+    "trace",
     "watch",
     "wrong",
 ]
@@ -104,6 +106,9 @@ def test_the_exit_code_of_a_task_is_pytests() -> None:
         (["scripts.demo", "--model", "nowhere"], "no checkpoint is called 'nowhere'"),
         (["scripts.demo", "--prompts", "nowhere.txt"], "cannot read the prompts in nowhere.txt"),
         (["scripts.demo", "--temperature", "-1"], "temp must be 0 (greedy) or a positive number"),
+        (["scripts.trace", "--model", "nowhere"], "no checkpoint is called 'nowhere'"),
+        (["scripts.trace", "--out", "nowhere/run.json"], "cannot write nowhere/run.json"),
+        (["scripts.trace", "--html", "tests"], "cannot write tests: give a file"),
         (["scripts.generate", "In", "--top-p", "2"], "top_p must be between 0 and 1"),
         (["scripts.generate", ""], "the prompt is empty"),
         (["scripts.generate", "--chat", " "], "the message is empty"),
@@ -227,3 +232,40 @@ def test_demo_without_chunking_gives_the_same_answers() -> None:
         for option in ([], ["--no-chunking"])
     )
     assert [row["token_ids"] for row in chunked] == [row["token_ids"] for row in whole]
+
+
+def test_trace_writes_what_the_demo_computes(tmp_path: Path) -> None:
+    options = ("--max-tokens", "4", "--prefill-step", "100")
+    result = run("scripts.trace", "--out", str(tmp_path / "run.json"), *options)
+    assert result.returncode == 0, result.stderr
+    assert "open book/viz/timeline.html in a browser and drop run.json on it" in result.stdout
+    trace = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    demo = json.loads(run("scripts.demo", "--json", *options).stdout)
+    assert trace["package"] == "tiny_llm_ref"
+    assert trace.keys() == {*demo.keys(), "package"}
+    computed = [[(e["step"], e["phase"], e["tokens"]) for e in each["events"]] for each in (trace, demo)]
+    assert computed[0] == computed[1]
+    assert trace["settings"] == demo["settings"]
+
+
+def test_trace_of_the_learner_s_package_says_so(tmp_path: Path) -> None:
+    write_bytes(read_reference(), tmp_path / "tiny_llm")
+    result = run_mine(tmp_path, "scripts.trace", "--max-tokens", "1")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["package"] == "tiny_llm"
+
+
+def test_trace_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
+    write_bytes(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
+    result = run_mine(tmp_path, "scripts.trace")
+    assert result.returncode == 2
+    assert "week 2 day 7 task 2: Request.try_prefill is not written yet" in result.stderr
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_trace_makes_one_page_that_needs_no_other_file(tmp_path: Path) -> None:
+    result = run("scripts.trace", "--html", str(tmp_path / "run.html"), "--max-tokens", "2")
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert re.findall(r'<(?:script|link)[^>]*(?:src|href)="([^"]*)"', page) == []
+    assert "var TinyRun = {" in page

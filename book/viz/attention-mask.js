@@ -227,5 +227,5 @@
     return keys.length === 1 ? `key ${keys[0]}` : `keys ${keys[0]} to ${keys[keys.length - 1]}`;
   }
 
-  customElements.define("attention-mask", AttentionMask);
+  TinyViz.define("attention-mask", AttentionMask);
 })();

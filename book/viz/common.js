@@ -139,6 +139,10 @@ var TinyViz = (function () {
 
   const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
 
+  // The name of a custom element must have a hyphen.
+  const elementOf = (figure) => (figure.includes("-") ? figure : `viz-${figure}`);
+  const define = (figure, constructor) => customElements.define(elementOf(figure), constructor);
+
   // The base of the elements. A figure has `build()`, which returns its nodes, and `draw(width)`.
   class Figure extends HTMLElement {
     connectedCallback() {
@@ -205,6 +209,6 @@ var TinyViz = (function () {
   }
 
   return {
-    html, svg, add, drawing, slider, choice, numberField, button, table, ticks, number, bytes, plural, Figure,
+    html, svg, add, drawing, slider, choice, numberField, button, table, ticks, number, bytes, plural, elementOf, define, Figure,
   };
 })();

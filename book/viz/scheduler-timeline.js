@@ -116,7 +116,7 @@
       this.summary.textContent = schedules.map((schedule) => sentence(schedule, isSteps)).join(" ");
       this.results.replaceChildren(table(
         `Time to first token (TTFT) and longest gap, ${isSteps ? "in steps" : "in token times"}`,
-        ["request", "prompt", "answer", "chunks", ["TTFT", ["chunks", "whole"]], ["gap", ["chunks", "whole"]]],
+        ["no.", "prompt", "answer", "chunks", ["TTFT", ["chunks", "whole"]], ["gap", ["chunks", "whole"]]],
         this.requests.map((request, id) => [
           String(id), number(request.prompt), number(request.output),
           number(twin.numPrefillSteps(request.prompt, chunk.value, chunk.value)),
@@ -146,10 +146,9 @@
 
     lookAt(time) {
       this.look.value = time;
-      this.drawn.cursor.setAttribute("x", this.drawn.scale(time) - 1);
-      this.drawn.cursor.setAttribute("width", 2);
+      TinyTimeline.moveCursor(this.drawn, time);
       this.found.replaceChildren(...this.schedules.flatMap((schedule) => [
-        html("span", {}, html("strong", {}, `${schedule.title}: `), whatRuns(schedule, time)), html("br")]));
+        html("span", {}, html("strong", {}, `${schedule.title}: `), TinyTimeline.whatRuns(schedule, time)), html("br")]));
     }
 
     drawBudget(width) {
@@ -195,29 +194,6 @@
     return `${schedule.title}: ${plural(schedule.numSteps, "step")}${cost}, ${gap}.`;
   }
 
-  // What is computed at a time, in words.
-  function whatRuns(schedule, time) {
-    const running = schedule.calls.filter((call) => call.start <= time && time < call.end);
-    if (running.length === 0) return time >= schedule.end ? "all is done." : "nothing runs.";
-    const words = running.map((call) => {
-      const ids = call.rows.map((row) => row.id);
-      if (call.phase === "decode") return `decodes a token of ${ids.length === 1 ? "request" : "requests"} ${ids.join(", ")}`;
-      const [row] = call.rows;
-      const before = computedBefore(schedule, call, row.id);
-      return `computes prompt tokens ${number(before)} to ${number(before + row.tokens - 1)} of request ${row.id}`;
-    });
-    return `step ${running[0].step} ${words.join(" and ")}.`;
-  }
-
-  function computedBefore(schedule, until, id) {
-    let sum = 0;
-    for (const call of schedule.calls) {
-      if (call === until) break;
-      if (call.phase === "prefill") for (const row of call.rows) if (row.id === id) sum += row.tokens;
-    }
-    return sum;
-  }
-
   // Steps until a prompt is computed, null where it never is.
   function doneIn(steps, id, prompt) {
     let left = prompt;
@@ -251,5 +227,5 @@
     return `${words.join(" ")} The exercise leaves ${plural(unused, "token")} of budget unused in the steps that compute chunks; its decodes never end.`;
   }
 
-  customElements.define("scheduler-timeline", SchedulerTimeline);
+  TinyViz.define("scheduler-timeline", SchedulerTimeline);
 })();

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from py_mini_racer import JSEvalException, MiniRacer
+from py_mini_racer import MiniRacer
 
 FOLDER = Path(__file__).parent
 WIDTH = 720  # pixels; narrower pages shrink it
@@ -28,11 +28,10 @@ def still(figure: str, attributes: Mapping[str, str]) -> str:
     page = MiniRacer()
     for path in [FOLDER / "still.js", *scripts(figure)]:
         page.eval(path.read_text(encoding="utf-8"))
-    try:
-        return str(page.call("still", figure, dict(attributes), WIDTH))
-    except JSEvalException as error:
-        sentence = str(error).splitlines()[0].rpartition("Error: ")[2]
-        raise ValueError(f"{figure}: {sentence}") from None
+    drawn = page.execute(f"still({json.dumps(figure)}, {json.dumps(dict(attributes))}, {WIDTH})")
+    if "error" in drawn:
+        raise ValueError(f"{figure}: {drawn['error']}")
+    return str(drawn["svg"])
 
 
 def main(figure: str) -> None:

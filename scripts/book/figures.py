@@ -57,11 +57,17 @@ def figure_block(figure: Figure, sentence: str, folders: Folders) -> str:
         still = (
             drawn(viz / f"{figure.name}.py", figure, folders) if (viz / f"{figure.name}.py").is_file() else ""
         )
-        inside = f"<{figure.name}{attributes}>{still}</{figure.name}>"
+        element = element_of(figure.name)
+        inside = f"<{element}{attributes}>{still}</{element}>"
     else:
         inside = still_figure(figure, folders)
     inside = f'<div class="drawing">{inside}</div>'
     return f'<figure id="figure-{figure.name}">{inside}\n<figcaption>\n\n{sentence}\n\n</figcaption></figure>'
+
+
+def element_of(name: str) -> str:
+    """The custom element of a figure; the name of one must have a hyphen."""
+    return name if "-" in name else f"viz-{name}"
 
 
 def still_figure(figure: Figure, folders: Folders) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from scripts.course import ROOT
@@ -15,6 +16,8 @@ from scripts.course import ROOT
 VIZ = ROOT / "book" / "viz"
 COLOURS = {"light": ("#ffffff", "#000000"), "navy": ("#161923", "#bcbdd0"), "rust": ("#e1e1db", "#262625")}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SERIOUS = ("serious", "critical")
+TIMEOUT = 10_000  # milliseconds
 NO_BROWSER = "needs Chromium: `apt-get install chromium`, or its path in the variable CHROMIUM"
 
 
@@ -91,9 +94,16 @@ def show(browser: Browser, folder: Path, element: str, width: int = 1400, theme:
     file = folder / "page.html"
     file.write_text(page_text(element, theme), encoding="utf-8")
     page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(TIMEOUT)
     shown = Shown(page, page.locator("main > :nth-child(2)"))
     page.on("console", lambda message: shown.complaints.append(message.text))
     page.on("pageerror", lambda error: shown.complaints.append(str(error)))
     page.on("request", lambda request: shown.requests.append(request.url))
     page.goto(file.as_uri())
     return shown
+
+
+def serious_faults(page: Page) -> list[tuple[str, str]]:
+    """What axe finds serious: the rule, and the first place."""
+    found = Axe().run(page).response["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS]

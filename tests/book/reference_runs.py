@@ -1,9 +1,9 @@
-"""Runs of the reference's generator with a model that only takes time, for the twins and the figures."""
+"""What twins and figures are compared with: runs of the reference's generator, shapes of checkpoints."""
 
 import mlx.core as mx
 
 from scripts.recorder import Recorder
-from tiny_llm_ref import BatchGenerator, SamplingParams, TinyKvFullCache
+from tiny_llm_ref import BatchGenerator, ModelConfig, SamplingParams, TinyKvFullCache
 
 
 class Clock:
@@ -90,3 +90,30 @@ def play(settings: dict) -> dict:
         "ttft": [metrics.ttft(index) for index in order],
         "gap": [max(metrics.gaps(index), default=None) for index in order],
     }
+
+
+def tensors_of(config: ModelConfig, bits: int) -> dict[str, mx.array]:
+    """Arrays of the shapes of a tied checkpoint, which nobody evaluates."""
+    hidden, dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    query, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
+    floats = mx.float32 if bits == 32 else mx.float16
+    attention = {"q": (query, hidden), "k": (keys, hidden), "v": (keys, hidden), "o": (hidden, query)}
+    mlp = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    matrices = {"model.embed_tokens": (config.vocab_size, hidden)}
+    vectors = {"model.norm": hidden}
+    for i in range(config.num_hidden_layers):
+        layer = f"model.layers.{i}"
+        matrices |= {f"{layer}.self_attn.{name}_proj": shape for name, shape in attention.items()}
+        matrices |= {f"{layer}.mlp.{name}_proj": shape for name, shape in mlp.items()}
+        vectors |= {f"{layer}.input_layernorm": hidden, f"{layer}.post_attention_layernorm": hidden}
+        if config.qk_norm:
+            vectors |= {f"{layer}.self_attn.{name}_norm": dim for name in "qk"}
+    tensors = {f"{name}.weight": mx.zeros(size, floats) for name, size in vectors.items()}
+    for name, (rows, columns) in matrices.items():
+        if bits >= 16:
+            tensors[f"{name}.weight"] = mx.zeros((rows, columns), floats)
+            continue
+        tensors[f"{name}.weight"] = mx.zeros((rows, columns * bits // 32), mx.uint32)
+        tensors[f"{name}.scales"] = mx.zeros((rows, columns // 64), floats)
+        tensors[f"{name}.biases"] = mx.zeros((rows, columns // 64), floats)
+    return tensors

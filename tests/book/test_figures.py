@@ -1,22 +1,43 @@
 """The figures of the book in a browser: their numbers, the keyboard, themes, widths and accessibility."""
 
+import json
 import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from figure_pages import VIZ, Shown, open_browser, show
+from figure_pages import VIZ, Shown, open_browser, serious_faults, show
 from playwright.sync_api import Browser
-from reference_runs import play
+from reference_runs import play, tensors_of
+from test_figure_data import recorded
 
-from tiny_llm_ref import BatchingKvCache, TinyKvFullCache
-from tiny_llm_ref.chunked_prefill import chunked_attention_mask
+from scripts.book.figures import element_of
+from scripts.checkpoints import SHIPPED_MODEL
+from scripts.course import ROOT
+from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
+from tiny_llm_ref.checkpoint import read_json
+from tiny_llm_ref.chunked_prefill import (
+    chunked_attention_mask,
+    chunked_prefill_schedule,
+    num_prefill_steps,
+    repaired_prefill_schedule,
+)
+from tiny_llm_ref.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from tiny_llm_ref.sampler import keep_likely
 
 FIGURES = sorted(path.stem for path in VIZ.glob("*.py") if path.stem != "still")
-SERIOUS = ("serious", "critical")
+FIRST = {  # an attribute of each
+    "attention-mask": "queries",
+    "kv-cache": "slots",
+    "roofline": "batch",
+    "sampler": "prompt",
+    "scheduler-timeline": "prompts",
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +56,8 @@ def integers(text: str) -> list[int]:
 def test_a_figure_draws_itself_without_complaint(
     browser: Browser, tmp_path: Path, figure: str, width: int, theme: str
 ) -> None:
-    shown = show(browser, tmp_path, f"<{figure}>still</{figure}>", width, theme)
+    element = element_of(figure)
+    shown = show(browser, tmp_path, f"<{element}>still</{element}>", width, theme)
     assert shown.complaints == []
     assert all(url.startswith("file://") for url in shown.requests)
     assert shown.figure.locator(".viz-canvas svg").count() >= 1
@@ -43,8 +65,7 @@ def test_a_figure_draws_itself_without_complaint(
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
     for details in shown.figure.locator("details > summary").all():
         details.click()
-    found = Axe().run(shown.page).response["violations"]
-    assert [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS] == []
+    assert serious_faults(shown.page) == []
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
     shown.page.close()
 
@@ -211,4 +232,167 @@ def test_cache_says_what_the_reference_holds(browser: Browser, tmp_path: Path) -
     shown.page.locator("details summary").click()
     layers = int(shown.slide("layers", "ArrowRight"))
     cache_numbers(shown, cache, layers)
+    assert shown.complaints == []
+
+
+def sampler_numbers(shown: Shown, prompt: int, temp: float, top_p: float, top_k: int, min_p: float) -> None:
+    """The summary says what the reference's sampler draws from."""
+    logprobs = mx.array(recorded("sampler")["prompts"][prompt]["logprobs"])[None]
+    likeliest = int(mx.argmax(logprobs))
+    kept = keep_likely(logprobs, top_p, top_k or None, min_p)
+    if temp == 0:
+        kept = mx.where(mx.arange(kept.shape[1]) == likeliest, logprobs, -mx.inf)
+    probs, is_kept = np.exp(np.array(logprobs, dtype=np.float64))[0], np.isfinite(np.array(kept))[0]
+    after = np.array(mx.softmax(kept / (temp or 1), axis=-1))[0]
+    found = [float(each) for each in re.findall(r"\d[\d.]*", re.sub("\u201c.*\u201d", "", shown.summary))]
+    num_kept, num_tokens, *percents = found
+    assert (num_kept, num_tokens) == (is_kept.sum(), len(probs))
+    expected = [100 * each for each in (probs[is_kept].sum(), probs[likeliest], after[likeliest])]
+    assert percents == pytest.approx(expected, abs=0.051)
+
+
+def test_sampler_says_what_the_reference_does(browser: Browser, tmp_path: Path) -> None:
+    shown = show(browser, tmp_path, '<viz-sampler prompt="1"></viz-sampler>')
+    sampler_numbers(shown, 1, 1, 0, 0, 0)
+    temp = shown.slide("temperature", *["ArrowLeft"] * 7)
+    assert temp == pytest.approx(0.65)
+    sampler_numbers(shown, 1, temp, 0, 0, 0)
+    shown.slide("top-k", "End", "ArrowLeft", "ArrowLeft")
+    sampler_numbers(shown, 1, temp, 0, 50, 0)
+    top_p = shown.slide("top-p", "End", *["ArrowLeft"] * 20)
+    assert top_p == pytest.approx(0.8)
+    sampler_numbers(shown, 1, temp, top_p, 50, 0)
+    shown.control("prompt").focus()
+    shown.page.keyboard.press("ArrowDown")
+    sampler_numbers(shown, 2, temp, top_p, 50, 0)
+    min_p = shown.slide("min-p", *["ArrowRight"] * 25)
+    sampler_numbers(shown, 2, temp, top_p, 50, min_p)
+    temp = shown.slide("temperature", "Home")
+    sampler_numbers(shown, 2, temp, top_p, 50, min_p)
+    assert "dropped by greedy" in shown.figure.inner_text()
+    assert shown.complaints == []
+
+
+def significant(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def roofline_numbers(shown: Shown, machine: tuple[float, float], bits: int, batch: int, context: int) -> None:
+    """The summary's figures of a decode are those of the reference's roofline."""
+    config = ModelConfig.from_dict(read_json(ROOT / "models" / SHIPPED_MODEL / "config.json"))
+    bandwidth, peak = machine[0] * 1e9, machine[1] * 1e9
+    floats = mx.float32 if bits == 32 else mx.float16
+    weight_bytes = decode_bytes_per_token(config, tensors_of(config, bits))
+    limit = bandwidth_limit(bandwidth, weight_bytes, batch, context * cache_bytes_per_token(config, floats))
+    ridge, named, intensity, at_most, *_ = (
+        float(each) for each in re.findall(r"\d[\d.]*\d|\d", shown.summary)
+    )
+    assert ridge == significant(peak / bandwidth)
+    assert named == batch
+    if intensity < ridge:
+        assert at_most == pytest.approx(limit, rel=0.01)
+        assert "memory decides: at most" in shown.summary
+    else:
+        assert at_most < limit
+        assert "the processor decides" in shown.summary
+
+
+def test_roofline_says_what_the_reference_does(browser: Browser, tmp_path: Path) -> None:
+    shown = show(browser, tmp_path, '<viz-roofline batch="4" context="256"></viz-roofline>')
+    data = recorded("roofline")
+    roofline_numbers(shown, (data["bandwidth"], data["peak"]), 32, 4, 256)
+    shown.slide("batch", "Home")
+    roofline_numbers(shown, (data["bandwidth"], data["peak"]), 32, 1, 256)
+    shown.slide("context", "End", "ArrowLeft")
+    roofline_numbers(shown, (data["bandwidth"], data["peak"]), 32, 1, 16384)
+    for name, value in (("bandwidth", "123.5"), ("peak", "4000")):
+        shown.control(name).focus()
+        shown.page.keyboard.press("Control+A")
+        shown.page.keyboard.type(value)
+    for bits in (32, 16, 8, 4):
+        shown.control("bits").select_option(str(bits))
+        roofline_numbers(shown, (123.5, 4000), bits, 1, 16384)
+    before = shown.summary
+    shown.slide("chunk", "End")
+    assert shown.summary != before
+    shown.control("model").select_option("qwen3-0.6b")
+    assert "qwen3" not in shown.summary
+    shown.control("peak").fill("")
+    assert shown.summary == "Bandwidth and peak must be numbers above 0."
+    assert shown.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("element", "sentence"),
+    [
+        ('<attention-mask queries="5" keys="4">', "keys must be an integer from 5 to 24, not 4"),
+        ('<attention-mask heads="6" kv-heads="4">', "4 does not divide 6"),
+        ('<attention-mask mask="diagonal">', "mask is one of right, off-by-one, peek, left, none"),
+        ('<scheduler-timeline prompts="12 x">', "prompts must be integers from 1 to 4096, not 12 x"),
+        ('<kv-cache slots="1" lengths="4 5">', "lengths are more than the 1 slot"),
+        ('<viz-roofline bandwidth="-1">', "bandwidth must be a number"),
+        ('<viz-sampler temperature="9">', "temperature must be a number from 0 to 2, not 9"),
+    ],
+)
+def test_an_attribute_that_makes_no_sense_is_named(
+    browser: Browser, tmp_path: Path, element: str, sentence: str
+) -> None:
+    shown = show(browser, tmp_path, f"{element}</{element[1:].split()[0]}>")
+    assert sentence in shown.figure.locator("[role=alert]").inner_text()
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_still_is_the_figure_s_own_drawing(figure: str) -> None:
+    program = [sys.executable, str(VIZ / f"{figure}.py")]
+    still = subprocess.run(program, input="{}", capture_output=True, text=True, check=True).stdout
+    assert ET.fromstring(still).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "aria-label" in still
+    refused = subprocess.run(program, input=json.dumps({FIRST[figure]: "x"}), capture_output=True, text=True)
+    assert (refused.returncode, FIRST[figure] in refused.stderr) == (1, True)
+
+
+def done_after(steps: list, request: int, prompt: int) -> str:
+    """Steps until a prompt is computed, as the table says it."""
+    for step in steps:
+        prompt -= sum(c["tokens_processed"] for c in step["prefill_chunks"] if c["id"] == request)
+        if prompt == 0:
+            return str(step["step"] + 1)
+    return "never"
+
+
+def budget_numbers(shown: Shown, prompts: list[int], decodes: int, budget: int, chunk: int) -> None:
+    """The table says after how many steps of either schedule a prompt is computed."""
+    requests = [{"id": i, "prompt_length": length} for i, length in enumerate(prompts)]
+    exercise = chunked_prefill_schedule(requests, decodes, budget, chunk)
+    repaired = repaired_prefill_schedule(requests, [7] * decodes, budget, chunk, 7)
+    assert shown.rows() == [
+        [
+            str(i),
+            str(length),
+            str(num_prefill_steps(length, chunk, budget)),
+            done_after(exercise, i, length),
+            done_after(repaired, i, length),
+        ]
+        for i, length in enumerate(prompts)
+    ]
+
+
+def test_budgets_are_those_of_the_reference(browser: Browser, tmp_path: Path) -> None:
+    element = (
+        '<scheduler-timeline loop="budget" prompts="150 40" outputs="7" chunk="64" budget="70" decodes="3">'
+    )
+    shown = show(browser, tmp_path, f"{element}</scheduler-timeline>")
+    budget_numbers(shown, [150, 40], 3, 70, 64)
+    assert shown.slide("decodes", *["ArrowRight"] * 5) == 8
+    budget_numbers(shown, [150, 40], 8, 70, 64)
+    assert "can never be computed" in shown.summary
+    assert shown.slide("budget", "ArrowRight", "ArrowRight", "ArrowRight") == 73
+    budget_numbers(shown, [150, 40], 8, 73, 64)
+    shown.slide("chunk", "ArrowLeft")
+    budget_numbers(shown, [150, 40], 8, 73, 32)
+    shown.page.locator("details summary").click()
+    assert shown.slide("prompt-1", "ArrowRight") == 41
+    budget_numbers(shown, [150, 41], 8, 73, 32)
+    shown.figure.get_by_role("button", name="Add a request").click()
+    budget_numbers(shown, [150, 41, 41], 8, 73, 32)
     assert shown.complaints == []

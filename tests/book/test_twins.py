@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from py_mini_racer import MiniRacer
-from reference_runs import play
+from reference_runs import play, tensors_of
 
 from scripts.course import ROOT
 from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
@@ -19,7 +19,8 @@ from tiny_llm_ref.chunked_prefill import (
     num_prefill_steps,
     repaired_prefill_schedule,
 )
-from tiny_llm_ref.roofline import cache_bytes_per_token
+from tiny_llm_ref.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from tiny_llm_ref.sampler import keep_likely
 
 TWINS = ROOT / "book" / "viz" / "twins"
 NUM_CASES = 1000
@@ -219,3 +220,112 @@ def test_bytes_that_a_token_leaves(kv_cache: MiniRacer) -> None:
         shape = (config.num_hidden_layers, heads, config.head_dim, 8 * dtype.size)
         expected = cache_bytes_per_token(config, dtype)
         assert kv_cache.call("TinyTwins.kvCache.bytesPerToken", *shape) == expected
+
+
+@pytest.fixture(scope="module")
+def sampler() -> MiniRacer:
+    return twin("sampler")
+
+
+def drawn_with(logprobs: np.ndarray, temp: float, top_p: float, top_k: int, min_p: float) -> np.ndarray:
+    """The probability of each token as the reference's sampler draws it."""
+    kept = keep_likely(mx.array(logprobs[None]), top_p, top_k or None, min_p) / temp
+    return np.array(mx.softmax(kept, axis=-1))[0]
+
+
+def test_distribution_that_a_sampler_draws_from(sampler: MiniRacer) -> None:
+    rng = random.Random(9)
+    numbers = np.random.default_rng(9)
+    for _ in range(NUM_CASES):
+        logits = (numbers.normal(size=rng.randint(2, 97)) * rng.choice([0.5, 2, 5])).astype(np.float32)
+        logprobs = logits - np.logaddexp.reduce(logits)
+        temp = rng.choice([0.05, 0.7, 1.0, round(rng.uniform(0.1, 2), 2)])
+        top_p = rng.choice([0, 1, round(rng.random(), 3)])
+        top_k = rng.choice([0, rng.randint(1, 100)])
+        min_p = rng.choice([0, round(rng.random(), 3)])
+        case = (temp, top_p, top_k, min_p)
+        found = sampler.call("TinyTwins.sampler.probabilities", logprobs.tolist(), *case)
+        expected = drawn_with(logprobs, *case)
+        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=str(case))
+        greedy = sampler.call("TinyTwins.sampler.probabilities", logprobs.tolist(), 0, top_p, top_k, min_p)
+        assert np.flatnonzero(greedy).tolist() == [int(np.argmax(logprobs))]
+
+
+def test_cuts_are_named(sampler: MiniRacer) -> None:
+    numbers = np.random.default_rng(10)
+    for _ in range(NUM_CASES):
+        logprobs = numbers.normal(size=23).astype(np.float32)
+        logprobs -= np.logaddexp.reduce(logprobs)
+        cuts = sampler.call("TinyTwins.sampler.cuts", logprobs.tolist(), 0.7, 11, 0.2)
+        for name, arguments in (("top-p", (0.7, None, 0)), ("top-k", (0, 11, 0)), ("min-p", (0, None, 0.2))):
+            kept = np.isfinite(np.array(keep_likely(mx.array(logprobs[None]), *arguments))[0])
+            assert [name not in each for each in cuts] == kept.tolist()
+
+
+@pytest.fixture(scope="module")
+def roofline() -> MiniRacer:
+    return twin("roofline")
+
+
+def random_config(rng: random.Random) -> ModelConfig:
+    heads = rng.randint(1, 4)
+    return replace(
+        ModelConfig.from_dict(read_json(ROOT / "models" / "qwen3-kjv-4m" / "config.json")),
+        hidden_size=64 * rng.randint(1, 5),
+        num_hidden_layers=rng.randint(1, 3),
+        num_attention_heads=heads * rng.randint(1, 4),
+        num_key_value_heads=heads,
+        head_dim=64,
+        intermediate_size=64 * rng.randint(1, 7),
+        vocab_size=rng.randint(2, 5000),
+        qk_norm=rng.random() < 0.5,
+    )
+
+
+def test_bytes_and_operations_of_a_step(roofline: MiniRacer) -> None:
+    rng = random.Random(11)
+    for _ in range(NUM_CASES):
+        config, bits = random_config(rng), rng.choice([32, 16, 8, 4])
+        batch, context, chunk = rng.randint(1, 64), rng.randint(0, 5000), rng.randint(1, 700)
+        shape = shape_of(config)
+        tensors = tensors_of(config, bits)
+        weight_bytes = decode_bytes_per_token(config, tensors)
+        token_bytes = cache_bytes_per_token(config, mx.float32 if bits == 32 else mx.float16)
+        plain = tensors_of(config, 32)
+        head = 2 * plain["model.embed_tokens.weight"].size
+        layers = 2 * sum(tensor.size for tensor in plain.values() if tensor.ndim == 2) - head
+        pair = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+        decode = roofline.call("TinyTwins.roofline.decode", shape, bits, batch, context)
+        assert decode == {
+            "tokens": batch,
+            "operations": batch * (layers + head + pair * (context + 1)),
+            "bytes": weight_bytes + batch * context * token_bytes,
+        }
+        prefill = roofline.call("TinyTwins.roofline.prefill", shape, bits, chunk, context)
+        assert prefill == {
+            "tokens": chunk,
+            "operations": chunk * layers + head + pair * sum(context + i + 1 for i in range(chunk)),
+            "bytes": weight_bytes + context * token_bytes,
+        }
+        bandwidth = rng.uniform(1e9, 1e12)
+        placed = roofline.call("TinyTwins.roofline.place", decode, bandwidth, 1e30)
+        limit = bandwidth_limit(bandwidth, weight_bytes, batch, context * token_bytes)
+        assert placed["tokensPerSecond"] == pytest.approx(limit)
+        assert placed["isMemoryBound"]
+        bound = roofline.call("TinyTwins.roofline.place", decode, 1e30, 1e12)
+        assert bound["seconds"] == pytest.approx(decode["operations"] / 1e12)
+        assert not bound["isMemoryBound"]
+
+
+def shape_of(config: ModelConfig) -> dict:
+    """A configuration in the words of the twin."""
+    return {
+        "hidden": config.hidden_size,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "kvHeads": config.num_key_value_heads,
+        "headDim": config.head_dim,
+        "intermediate": config.intermediate_size,
+        "vocab": config.vocab_size,
+        "qkNorm": config.qk_norm,
+    }

@@ -7,13 +7,16 @@ var TinyTimeline = (function () {
   const { svg, number } = TinyViz;
   const GUTTER = 34;
   const TITLE = 24;
+  const NO_TITLE = 4;
   const AXIS = 34;
   const LOAD = 44;
 
   const rowHeight = (numRows) => (numRows <= 10 ? 22 : numRows <= 30 ? 14 : 8);
 
+  const titleHeight = (schedule) => (schedule.title ? TITLE : NO_TITLE);
+
   function heightOf(schedule) {
-    return TITLE + schedule.arrivals.length * rowHeight(schedule.arrivals.length) + (schedule.loads ? LOAD + 14 : 0);
+    return titleHeight(schedule) + schedule.arrivals.length * rowHeight(schedule.arrivals.length) + (schedule.loads ? LOAD + 14 : 0);
   }
 
   // All schedules below each other on one scale; returns the SVG and its scale.
@@ -37,18 +40,20 @@ var TinyTimeline = (function () {
 
   function panel(schedule, scale, width, top, format) {
     const height = rowHeight(schedule.arrivals.length);
-    const middle = (id) => top + TITLE + (id + 0.5) * height;
+    const middle = (id) => top + titleHeight(schedule) + (id + 0.5) * height;
     const longest = longestOf(schedule.felt);
-    const note = longest ? `longest gap ${format(longest.gap)}` : null;
+    const note = longest && schedule.title ? `longest gap ${format(longest.gap)}` : null;
     const group = svg("g", {},
       svg("text", { class: "title", x: 0, y: top + 14 }, schedule.title),
       svg("text", { class: "gap-label", x: width - 6, y: top + 14, "text-anchor": "end" }, note));
+    const roomOfCall = (scale(schedule.end) - scale(0)) / Math.max(1, schedule.calls.length);
+    const radius = Math.min(height * 0.14, Math.max(1, roomOfCall * 0.4));
     const isTight = height < 12;
     schedule.arrivals.forEach((arrival, id) => {
       if (!isTight || id % 5 === 0) group.append(svg("text", { class: "faint", x: 0, y: middle(id) + 4 }, String(id)));
       TinyViz.add(group, waiting(schedule, id, arrival, scale, middle(id)));
     });
-    for (const call of schedule.calls) for (const row of call.rows) group.append(mark(call, row, scale, middle(row.id), height));
+    for (const call of schedule.calls) for (const row of call.rows) group.append(mark(call, row, scale, middle(row.id), height, radius));
     if (longest) group.append(bracket(longest, scale, middle(longest.id) + height * 0.34));
     if (schedule.loads) group.append(loads(schedule, scale, middle(schedule.arrivals.length - 0.5) + 8));
     return group;
@@ -61,7 +66,7 @@ var TinyTimeline = (function () {
     return end > arrival ? svg("line", { class: "wait", x1: scale(arrival), x2: scale(end), y1: y, y2: y }) : null;
   }
 
-  function mark(call, row, scale, y, height) {
+  function mark(call, row, scale, y, height, radius) {
     const [start, end] = [scale(call.start), scale(call.end)];
     const size = end - start;
     if (call.phase === "prefill") {
@@ -70,7 +75,6 @@ var TinyTimeline = (function () {
       return svg("rect", { class: "prefill", x: start, y: y - thickness / 2, width: Math.max(1, size - gap), height: thickness },
         svg("title", {}, `request ${row.id}, step ${call.step}: ${row.tokens} prompt tokens`));
     }
-    const radius = Math.min(height * 0.14, Math.max(1, size * 0.4));
     return svg("circle", { class: "decode", cx: end - radius, cy: y, r: radius });
   }
 
@@ -130,5 +134,34 @@ var TinyTimeline = (function () {
     return TinyViz.html("div", { class: "viz-legend" }, entries);
   }
 
-  return { draw, legend, longestOf };
+  // The line at the time that one looks at.
+  function moveCursor(drawn, time) {
+    drawn.cursor.setAttribute("x", drawn.scale(time) - 1);
+    drawn.cursor.setAttribute("width", 2);
+  }
+
+  // What is computed at a time, in words.
+  function whatRuns(schedule, time) {
+    const running = schedule.calls.filter((call) => call.start <= time && time < call.end);
+    if (running.length === 0) return time >= schedule.end ? "all is done." : "nothing runs.";
+    const words = running.map((call) => {
+      const ids = call.rows.map((row) => row.id);
+      if (call.phase === "decode") return `decodes a token of ${ids.length === 1 ? "request" : "requests"} ${ids.join(", ")}`;
+      const [row] = call.rows;
+      const before = computedBefore(schedule, call, row.id);
+      return `computes prompt tokens ${number(before)} to ${number(before + row.tokens - 1)} of request ${row.id}`;
+    });
+    return `step ${running[0].step} ${words.join(" and ")}.`;
+  }
+
+  function computedBefore(schedule, until, id) {
+    let sum = 0;
+    for (const call of schedule.calls) {
+      if (call === until) break;
+      if (call.phase === "prefill") for (const row of call.rows) if (row.id === id) sum += row.tokens;
+    }
+    return sum;
+  }
+
+  return { draw, legend, longestOf, moveCursor, whatRuns };
 })();

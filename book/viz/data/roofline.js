@@ -1,0 +1,3 @@
+// Made by `pdm run record-figures` on AMD EPYC, 2 cores, Linux, mlx 0.32.4.
+var TinyData = TinyData || {};
+TinyData["roofline"] = {"command":"pdm run record-figures","machine":"AMD EPYC, 2 cores, Linux, mlx 0.32.4","bandwidth":18.9,"peak":51.6,"models":{"qwen3-kjv-4m":{"hidden":192,"layers":6,"heads":6,"kvHeads":2,"headDim":64,"intermediate":512,"vocab":4096,"qkNorm":true},"smollm2-135m":{"hidden":576,"layers":30,"heads":9,"kvHeads":3,"headDim":64,"intermediate":1536,"vocab":49152,"qkNorm":false},"qwen3-0.6b":{"hidden":1024,"layers":28,"heads":16,"kvHeads":8,"headDim":128,"intermediate":3072,"vocab":151936,"qkNorm":true}}};

@@ -1,0 +1,37 @@
+"""What the figures recorded is what the shipped checkpoint says."""
+
+import json
+
+import mlx.core as mx
+import numpy as np
+from figure_pages import VIZ
+
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.models import load_by_name
+from scripts.record_figures import COMMAND, SHAPES
+from tiny_llm_ref.generate import encode_prompt, to_logprobs
+
+
+def recorded(name: str) -> dict:
+    """The data of a figure, as its classic script holds them."""
+    comment, _, line = (VIZ / "data" / f"{name}.js").read_text(encoding="utf-8").splitlines()
+    data = json.loads(line.partition(" = ")[2].removesuffix(";"))
+    assert comment == f"// Made by `{COMMAND}` on {data['machine']}."
+    return data
+
+
+def test_log_probabilities_are_those_of_the_shipped_model() -> None:
+    data = recorded("sampler")
+    model, tokenizer = load_by_name(SHIPPED_MODEL)
+    assert data["tokens"] == [tokenizer.decode([token]) for token in range(model.config.vocab_size)]
+    for prompt in data["prompts"]:
+        logits = model(mx.array([encode_prompt(tokenizer, prompt["text"])]), logits_to_keep=1)
+        np.testing.assert_allclose(prompt["logprobs"], to_logprobs(logits)[0].tolist(), atol=2e-3)
+
+
+def test_shape_is_that_of_the_shipped_model() -> None:
+    config = json.loads((resolve_checkpoint(SHIPPED_MODEL) / "config.json").read_text(encoding="utf-8"))
+    data = recorded("roofline")
+    assert data["models"][SHIPPED_MODEL] == {SHAPES[name]: config[name] for name in SHAPES} | {"qkNorm": True}
+    assert config["tie_word_embeddings"]
+    assert min(data["bandwidth"], data["peak"]) > 0

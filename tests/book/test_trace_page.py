@@ -1,0 +1,202 @@
+"""The page that shows a recorded run: its times, its file input, and what it says of other files."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from figure_pages import TIMEOUT, VIZ, open_browser, serious_faults
+from playwright.sync_api import Browser, Page
+from py_mini_racer import MiniRacer
+from reference_runs import Clock, EndlessTokenizer, PacedModel
+
+from scripts.course import ROOT
+from scripts.recorder import Recorder
+from scripts.run_report import as_json
+from tiny_llm_ref import BatchGenerator, SamplingParams
+
+NUM_CASES = 1000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the shipped model."""
+    file = tmp_path_factory.mktemp("trace") / "run.json"
+    run_command("--out", str(file), "--max-tokens", "6")
+    return file
+
+
+def run_command(*options: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "scripts.trace", *options], cwd=ROOT, check=True, capture_output=True
+    )
+
+
+def open_page(browser: Browser, file: Path, width: int = 1400, **options: str) -> tuple[Page, list[str]]:
+    """The page, and what it complains of or asks for from outside."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+    page.set_default_timeout(TIMEOUT)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: request.url.startswith("file://") or complaints.append(request.url))
+    page.goto(file.as_uri())
+    return page, complaints
+
+
+def in_ms(seconds: float | None) -> str:
+    """As the page writes a time."""
+    if seconds is None:
+        return "\u2013"
+    value = 1000 * seconds
+    return f"{value:.0f} ms" if value >= 100 else f"{float(f'{value:.3g}'):g} ms"
+
+
+def check_numbers(page: Page, run: dict) -> None:
+    """The table and the summary say what the trace does."""
+    rows = [
+        [cell.replace("\u202f", "") for cell in row.locator("th, td").all_inner_texts()]
+        for row in page.locator("table tbody tr").all()
+    ]
+    chunks = [event["tokens"] for event in run["events"] if event["phase"] == "prefill"]
+    assert rows == [
+        [
+            str(i),
+            str(request["prompt_tokens"]),
+            str(request["output_tokens"]),
+            str(sum(str(i) in tokens for tokens in chunks)),
+            in_ms(request["ttft_s"]),
+            in_ms(request["longest_itl_s"]),
+            request["finish_reason"],
+        ]
+        for i, request in enumerate(run["requests"])
+    ]
+    summary = page.locator(".viz-summary").inner_text().replace("\u202f", "")
+    totals = run["totals"]
+    assert f"{totals['prompt_tokens']} prompt tokens and {totals['output_tokens']} output tokens" in summary
+    assert f"in {totals['steps']} steps and {in_ms(totals['seconds'])}" in summary
+    assert in_ms(totals["longest_itl_s"]) in summary
+
+
+def test_times_are_those_of_the_recorder() -> None:
+    reader = MiniRacer()
+    reader.eval("var TinyViz = {}")
+    for path in ("twins/scheduler-timeline.js", "parts/run-reader.js"):
+        reader.eval((VIZ / path).read_text(encoding="utf-8"))
+    rng = random.Random(12)
+    for _ in range(NUM_CASES):
+        clock = Clock()
+        model = PacedModel(clock, rng.randint(0, 9))
+        generator = BatchGenerator(model, EndlessTokenizer(), rng.randint(1, 4), rng.randint(1, 20), 4096)
+        recorder = Recorder(generator, clock)
+        for _ in range(rng.randint(1, 4)):
+            recorder.submit([1] * rng.randint(1, 30), SamplingParams(max_tokens=rng.randint(1, 6)))
+        while generator.has_work:
+            recorder.step()
+        run = as_json(recorder, {})
+        found = reader.execute(f"TinyRunReader.schedule({json.dumps(run)})")
+        for request, felt in zip(run["requests"], found["felt"], strict=True):
+            assert felt["ttft"] == 1000 * request["ttft_s"]
+            assert felt["gap"] == (request["longest_itl_s"] and 1000 * request["longest_itl_s"])
+        assert found["numSteps"] == run["totals"]["steps"]
+        assert found["end"] == 1000 * run["totals"]["seconds"]
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_trace_is_chosen_and_shown(browser: Browser, trace: Path, width: int, scheme: str) -> None:
+    page, complaints = open_page(browser, VIZ / "timeline.html", width, color_scheme=scheme)
+    page.set_input_files("#run-file", trace)
+    page.locator("run-timeline svg .prefill").first.wait_for()
+    check_numbers(page, json.loads(trace.read_text(encoding="utf-8")))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    narrow = page.locator("run-timeline .viz-scroll svg").first.get_attribute("width")
+    page.locator("[name=zoom]").focus()
+    page.keyboard.press("ArrowRight")
+    wide = page.locator("run-timeline .viz-scroll svg").first.get_attribute("width")
+    assert float(wide) == 2 * float(narrow)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("[name=look]").focus()
+    page.keyboard.press("Home")
+    assert page.locator(".viz-look").inner_text() in (
+        "Nothing runs.",
+        "Step 0 computes prompt tokens 0 to 16 of request 0.",
+    )
+    assert complaints == []
+    assert serious_faults(page) == []
+
+
+def test_a_trace_is_dropped_on_the_page(browser: Browser, trace: Path) -> None:
+    page, complaints = open_page(browser, VIZ / "timeline.html")
+    dropped = page.evaluate_handle(
+        """text => {
+            const data = new DataTransfer();
+            data.items.add(new File([text], "run.json"));
+            return data;
+        }""",
+        trace.read_text(encoding="utf-8"),
+    )
+    page.dispatch_event("body", "drop", {"dataTransfer": dropped})
+    page.locator("run-timeline svg .prefill").first.wait_for()
+    check_numbers(page, json.loads(trace.read_text(encoding="utf-8")))
+    assert complaints == []
+
+
+def test_a_page_with_the_run_inside(browser: Browser, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("</script><script>document.title = 'taken'</script>\nAnd God said\n", encoding="utf-8")
+    file = tmp_path / "run.html"
+    run_command("--html", str(file), "--max-tokens", "5", "--prompts", str(prompts))
+    page, complaints = open_page(browser, file)
+    run = json.loads(re.search(r"var TinyRun = (.*);</script>", file.read_text(encoding="utf-8"))[1])
+    check_numbers(page, run)
+    assert page.title() == "A recorded run"
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "This is no JSON."),
+        ("[]", "it has no list of requests"),
+        ('{"requests": [], "events": []}', "it has no request"),
+        ('{"requests": [{"prompt_tokens": 3}], "events": []}', "request 0 has no output_tokens"),
+        ('{"requests": [{"prompt_tokens": 3, "output_tokens": 1}], "events": []}', "request 0 has no ttft_s"),
+        ("EVENT {}", "event 0 has no step"),
+        ('EVENT {"step": 0, "phase": "sleep"}', "event 0 is neither prefill nor decode"),
+        (
+            'EVENT {"step": 0, "phase": "decode", "start_s": 2, "end_s": 1}',
+            "event 0 has no start_s and end_s",
+        ),
+        (
+            'EVENT {"step": 0, "phase": "decode", "start_s": 1, "end_s": 1, "tokens": {"7": 1}}',
+            "event 0 has no tokens of its requests",
+        ),
+    ],
+)
+def test_a_file_that_is_no_trace_gets_a_sentence(
+    browser: Browser, tmp_path: Path, trace: Path, text: str, sentence: str
+) -> None:
+    if text.startswith("EVENT "):
+        request = '{"prompt_tokens": 3, "output_tokens": 0}'
+        text = f'{{"requests": [{request}], "events": [{text.removeprefix("EVENT ")}]}}'
+    file = tmp_path / "bad.json"
+    file.write_text(text, encoding="utf-8")
+    page, complaints = open_page(browser, VIZ / "timeline.html")
+    page.set_input_files("#run-file", file)
+    page.locator("[role=alert]").wait_for()
+    assert sentence in page.locator("[role=alert]").inner_text()
+    page.set_input_files("#run-file", trace)  # and then a good one
+    page.locator("run-timeline svg .prefill").first.wait_for()
+    assert not page.locator("[role=alert]").is_visible()
+    assert complaints == []
