@@ -1,16 +1,23 @@
 """The demo chunked and unchunked, alternating in one process: gaps and throughput, as ratios of medians.
 
 pdm run bench-chunking --model smollm2 --repeats 3
+
+With --sweep: a long prompt that arrives while others decode, by chunk size.
 """
 
+import json
 import platform
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import track
 
+from benches import chunk_sweep
+from benches.speed import machine
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.demo import make_recorder, read_prompts, serve
 from scripts.errors import usage_errors
@@ -25,7 +32,10 @@ Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pd
 PrefillStep = Annotated[int, typer.Option(min=1, help="Chunk size of the chunked side.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Most requests that decode together.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side, or of each chunk size.")]
+Sweep = Annotated[bool, typer.Option("--sweep", help="One long prompt beside decodes, by chunk size.")]
+PromptTokens = Annotated[int, typer.Option(min=16, help="Of the sweep: tokens of the long prompt.")]
+Output = Annotated[Path | None, typer.Option(help="Of the sweep: folder for chunking.json and chunking.svg.")]
 
 
 def main(
@@ -34,9 +44,23 @@ def main(
     batch_size: BatchSize = 4,
     max_tokens: MaxTokens = 48,
     repeats: Repeats = 5,
+    sweep: Sweep = False,
+    prompt_tokens: PromptTokens = 1024,
+    output: Output = None,
 ) -> None:
-    """Serve the demo's prompts in chunks and whole, in turns, and print medians, spread and ratios."""
+    """Serve the demo's prompts in chunks and whole, in turns, and print medians, spread and ratios.
+
+    With --sweep: while others decode in every slot, one long prompt arrives; for each chunk size its time to
+    first token, the longest gap of the others, the tokens they got meanwhile, and peak memory.
+
+    Example: pdm run bench-chunking --sweep --output charts
+    """
     with usage_errors():
+        if sweep:
+            run_sweep(model, prompt_tokens, batch_size, repeats, output)
+            return
+        if output is not None:
+            raise ValueError("--output writes what --sweep measures: give both")
         settings = {
             "model": model,
             "prefill_step": prefill_step,
@@ -48,6 +72,33 @@ def main(
         report(settings, measure(settings, repeats), repeats)
 
 
+def run_sweep(model: str, prompt_tokens: int, num_decodes: int, repeats: int, output: Path | None) -> None:
+    """Measure, print the table, write figures and chart."""
+    from scripts.models import load_by_name
+
+    loaded, tokenizer = load_by_name(model)
+    prompt_ids = chunk_sweep.long_prompt(
+        read_prompts(None, resolve_checkpoint(model)), tokenizer, prompt_tokens
+    )
+    runs = chunk_sweep.sweep(loaded, prompt_ids, num_decodes, repeats)
+    console = Console(highlight=False)
+    title = f"{model}: a prompt of {prompt_tokens} tokens while {num_decodes} decode, by chunk size"
+    console.print(f"{title}; {repeats} runs each, in turns", soft_wrap=True)
+    console.print(", ".join(map(str, machine().values())), soft_wrap=True)
+    console.print(chunk_sweep.sweep_table(runs))
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        result = {
+            "model": model,
+            "prompt_tokens": prompt_tokens,
+            "decodes": num_decodes,
+            "machine": machine(),
+            "runs": chunk_sweep.as_json(runs),
+        }
+        (output / "chunking.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (output / "chunking.svg").write_text(chunk_sweep.sweep_chart(title, runs), encoding="utf-8")
+
+
 def measure(settings: dict[str, Any], repeats: int) -> dict[str, list[dict[str, Any]]]:
     """Totals of each run by side, the first pair left out as warm-up."""
     from scripts.models import load_by_name
@@ -57,7 +108,8 @@ def measure(settings: dict[str, Any], repeats: int) -> dict[str, list[dict[str, 
     model, tokenizer = load_by_name(settings["model"])
     runs: dict[str, list[dict[str, Any]]] = {"chunked": [], "whole": []}
     sides = {"chunked": settings, "whole": {**settings, "prefill_step": None}}
-    for repeat in track(range(repeats + 1), description="runs"):
+    notes = Console(stderr=True)
+    for repeat in track(range(repeats + 1), "runs", console=notes, disable=not notes.is_terminal):
         for side, side_settings in sides.items():
             recorder = make_recorder(side_settings, model, tokenizer, prompts)
             with recorder.generator:

@@ -83,8 +83,9 @@ def measure_all(names: list[str], checkpoint: Path, repeats: int, console: Conso
                 console.print(f"without {name}: {answer['error']}", style="yellow", soft_wrap=True)
             else:
                 processes[name] = process
+        notes = Console(stderr=True)
         turns = [(workload, turn) for workload in WORKLOADS for turn in range(repeats + 1)]
-        for workload, turn in track(turns, "turns", console=Console(stderr=True)):
+        for workload, turn in track(turns, "turns", console=notes, disable=not notes.is_terminal):
             for name, process in processes.items():
                 request = dict(WORKLOADS[workload])
                 if name in SLOW:

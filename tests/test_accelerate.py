@@ -101,8 +101,8 @@ def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) ->
         ),
         (
             "kernels/cpu/integer_matmul.cpp",
-            "bias_sums[row] += biases[group]",
-            "bias_sums[row] -= biases[group]",
+            "bias_sums[row][column] += biases",
+            "bias_sums[row][column] -= biases",
             "integer_matmul",
             ["quantized_matmul fast_attention", FAST[1], "True"],
         ),

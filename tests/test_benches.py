@@ -6,12 +6,17 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from benches.chart import bar_chart
+from benches.chunk_sweep import long_prompt, serve_arrival
+from benches.trade_off import Point, ticks, trade_off_chart
+from fakes import FakeTokenizer
 from scripts.course import ROOT
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benches.speed", *arguments]
+def run(*arguments: str, bench: str = "speed") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"benches.{bench}", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -35,3 +40,122 @@ def test_the_longest_bar_is_the_largest_value() -> None:
     root = ElementTree.fromstring(bar_chart("a & b", {"speed": {"fast": 40.0, "slow": 10.0}}))
     widths = [float(each.attrib["width"]) for each in root.iter() if each.tag.endswith("rect")]
     assert widths[0] == 4 * widths[1]
+
+
+def test_a_token_is_timed_with_a_cache_and_without() -> None:
+    result = run("--length", "16", "--length", "5", "--tokens", "2", bench="growth")
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[2:]]
+    assert [(row[0], row[2], row[4]) for row in rows] == [("16", "ms", "ms"), ("5", "ms", "ms")]
+    assert all(float(row[1]) > 0 and float(row[3]) > 0 for row in rows)
+
+
+def test_every_means_of_the_packed_product_is_timed() -> None:
+    sizes = ("--rows", "1", "--rows", "3", "--inputs", "128", "--outputs", "7", "--repeats", "1")
+    result = run(*sizes, bench="matmul")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[2].split() == ["M", "1", "3"]
+    means = {line[:26].strip(): [float(number) for number in line[26:].split()] for line in lines[3:]}
+    assert {"array operations", "MLX's own", "dispatch"} <= set(means)
+    assert all(len(numbers) == 4 and min(numbers[::2]) >= 0 for numbers in means.values())
+
+
+def test_the_parts_of_the_model_add_up() -> None:
+    result = run("--context", "9", "--repeats", "1", bench="parts")
+    assert result.returncode == 0, result.stderr
+    rows = {
+        line[:16].strip(): [float(x) for x in line[16:].split()] for line in result.stdout.splitlines()[4:]
+    }
+    assert len(rows) == 7
+    assert all(len(columns) == 4 and min(columns) >= 0 for columns in rows.values())
+    together = rows.pop("together")
+    for i, total in enumerate(together):  # one run: medians are its own figures, rounded
+        assert abs(sum(columns[i] for columns in rows.values()) - total) < 0.1
+
+
+def test_the_sweep_over_chunk_sizes_is_measured_and_written_down(tmp_path: Path) -> None:
+    options = ["--sweep", "--repeats", "1", "--prompt-tokens", "100", "--batch-size", "2"]
+    result = run(*options, "--output", str(tmp_path), bench="chunking")
+    assert result.returncode == 0, result.stderr
+    written = json.loads((tmp_path / "chunking.json").read_text())
+    assert [written["prompt_tokens"], written["decodes"]] == [100, 2]
+    # Two others decode, one token each beside every chunk of the 100 tokens.
+    assert {size: runs[0]["tokens_meanwhile"] for size, runs in written["runs"].items()} == {
+        "8": 26,
+        "16": 14,
+        "32": 8,
+        "64": 4,
+        "whole": 2,
+    }
+    for runs in written["runs"].values():
+        assert runs[0]["ttft_s"] > 0
+        assert runs[0]["longest_gap_s"] > 0
+    root = ElementTree.fromstring((tmp_path / "chunking.svg").read_text())
+    assert sum(each.get("class") == "point" for each in root.iter()) == 5
+
+
+def test_a_sweep_that_does_not_fit_in_the_model_is_refused() -> None:
+    result = run("--sweep", "--prompt-tokens", "2048", bench="chunking")
+    assert result.returncode == 2
+    assert "2048" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
+    result = run("--output", str(tmp_path), bench="chunking")
+    assert result.returncode == 2
+    assert "--sweep" in result.stderr
+
+
+def test_a_sweep_of_one_chunk_size_feels_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts.models import load_by_name
+    from scripts.recorder import Recorder
+
+    now = iter(range(10_000))
+    real = Recorder.__init__
+    monkeypatch.setattr(
+        Recorder, "__init__", lambda self, generator: real(self, generator, lambda: next(now))
+    )
+    model, _ = load_by_name("qwen3-kjv-4m")
+    arrivals = {size: serve_arrival(model, list(range(5, 69)), 2, size) for size in (16, 64)}
+    # With a clock that counts its readings, a step is as long whatever it computes: four steps against one.
+    assert arrivals[16].ttft_s > 3 * arrivals[64].ttft_s
+    assert arrivals[16].longest_gap_s == arrivals[64].longest_gap_s
+
+
+def test_the_long_prompt_goes_round_the_prompts() -> None:
+    tokenizer = FakeTokenizer()
+    first, second = tokenizer.encode("TINY"), tokenizer.encode("LLM")
+    assert long_prompt(["TINY", "LLM"], tokenizer, 9) == [*first, *second, *first[:2]]
+
+
+def test_points_lie_as_their_costs() -> None:
+    points = [Point("8", 10, 900), Point("64 & more", 20, 300), Point("whole", 40, 100)]
+    root = ElementTree.fromstring(trade_off_chart("a & b", "gap (ms)", "TTFT (ms)", points))
+    places = [
+        (float(each.attrib["cx"]), float(each.attrib["cy"]))
+        for each in root.iter()
+        if each.get("class") == "point"
+    ]
+    (x0, y0), (x1, y1), (x2, y2) = places
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)  # each twice the one before, on a logarithmic axis
+    assert y0 < y1 < y2, "more is higher up"
+    assert (y1 - y0) / (y2 - y0) == pytest.approx(0.5, abs=0.01)
+
+
+def test_ticks_are_round_numbers_within_the_values() -> None:
+    assert ticks([13, 260]) == [20, 50, 100, 200]
+    assert ticks([0.4, 2]) == [0.5, 1, 2]
+
+
+@pytest.mark.parametrize("points", [[], [Point("8", 0, 3)], [Point("8", 3, float("nan"))]], ids=str)
+def test_a_point_that_a_logarithm_cannot_place_is_an_error(points: list[Point]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        trade_off_chart("a", "x", "y", points)
+
+
+def test_a_chart_within_a_page_takes_the_page_s_colours() -> None:
+    points = [Point("8", 10, 900)]
+    assert "<style>" in trade_off_chart("a", "x", "y", points)
+    assert "<style>" not in trade_off_chart("a", "x", "y", points, standalone=False)

@@ -17,7 +17,7 @@ SETTING = re.compile(r"[A-Z_][A-Z0-9_]*=\S*$")
 MODULE = re.compile(r"python -m (?P<module>[\w.]+) \{args\}")
 Command: TypeAlias = Any  # of the click that typer carries
 USAGE_ERROR: Any = typer.BadParameter.__base__
-OWN_OPTIONS = {"setup": {"--dev", "--group", "--help"}, "check": set[str](), "wrong": set[str]()}
+OWN_OPTIONS = {"setup": {"--dev", "--group", "--help"}}  # which typer does not read
 
 
 @functools.cache

@@ -61,7 +61,13 @@ def run_python(arguments: list[str], text: str, line: int) -> str:
             capture_output=True,
             text=True,
             encoding="utf-8",
-            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONUTF8": "1"},
+            env={
+                **os.environ,
+                "COLUMNS": "100",
+                "NO_COLOR": "1",
+                "PYTHONUTF8": "1",
+                "PYTHONPATH": str(ROOT),  # a figure's script imports the package
+            },
             timeout=TIMEOUT_SECONDS,
         )
     except subprocess.TimeoutExpired:

@@ -23,7 +23,7 @@ from scripts.course import ROOT, Day, load_course
 
 DAY_PAGE = re.compile(r"week-(\d+)/day-(\d+)\.md$")
 FOREIGN = re.compile(r"<!--\s*foreign:(?P<names>.*?)-->", re.S)
-PLAIN_FENCES = {"text", "cpp", "json", "toml", "diff", "c", "metal", "cuda"}
+PLAIN_FENCES = ("text", "cpp", "c", "json", "toml", "diff")
 
 
 @dataclass
@@ -191,7 +191,7 @@ class Page:
             return f"```{fence.kind}\n{fence.body}\n```"
         raise ChapterError(
             f"a fence cannot be of kind {fence.kind!r}: there are python, console, predict, check-yourself, "
-            f"{', '.join(sorted(PLAIN_FENCES))}"
+            f"{', '.join(PLAIN_FENCES)}"
         )
 
     def render_command(self, shown: Shown) -> str:

@@ -10,7 +10,6 @@ from watchfiles import watch
 
 from scripts.book.build import Result, build
 from scripts.book.folders import Folders
-from scripts.course import ROOT
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -41,7 +40,7 @@ def serve(folders: Folders, port: int, is_partial: bool, report: Callable[[Resul
     report(build(folders, is_partial))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"The book is at http://127.0.0.1:{port} and is built again when a file changes; Ctrl-C ends it.")
-    for _ in watch(folders.book, ROOT / "course.toml", watch_filter=lambda _, path: is_source(folders, path)):
+    for _ in watch(folders.book, watch_filter=lambda _, path: is_source(folders, path)):
         report(build(folders, is_partial))
 
 

@@ -56,6 +56,13 @@ def starter_source(path: Path) -> str:
 
 
 @functools.cache
+def source_before(path: Path, day: Day) -> str:
+    """A source as it is when all tasks of the earlier days are solved."""
+    solved = {task.id for each, task in all_tasks() if (each.week, each.day) < (day.week, day.day)}
+    return render_module(reference()[path], path, all_tasks(), solved)
+
+
+@functools.cache
 def owned(path: Path) -> dict[str, tuple[Day, Task]]:
     """The task that asks for each function of a source."""
     return owned_functions(reference()[path], path, all_tasks())
@@ -109,6 +116,8 @@ def reference_text(symbol: Symbol, day: Day | None) -> str:
                 f"{symbol.dotted} holds what week {asking_day.week} day {asking_day.day} task {task.number} "
                 "asks for: show {{#starter}} of it"
             )
+    if day is not None and not is_defined(symbol.path, source_before(symbol.path, day), symbol.name):
+        raise ChapterError(f"only the solution of this day or a later one uses {symbol.dotted}")
     return text_of(symbol, reference()[symbol.path])
 
 

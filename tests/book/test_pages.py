@@ -55,8 +55,16 @@ def open_details(page: Page) -> None:
     page.evaluate("document.querySelectorAll('main details').forEach(each => { each.open = true; })")
 
 
-def is_too_wide(page: Page) -> bool:
-    return page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+def too_wide(page: Page) -> list[str]:
+    """What a page scrolls in sideways: the column of the text, or one of those around it."""
+    return page.evaluate(
+        """() => {
+            const found = [];
+            for (let each = document.querySelector("main"); each; each = each.parentElement)
+                if (each.scrollWidth > each.clientWidth) found.push(`${each.tagName} ${each.id}`);
+            return found;
+        }"""
+    )
 
 
 def serious_faults(page: Page) -> list[tuple[str, str]]:
@@ -82,9 +90,9 @@ def test_a_page_renders_without_fault(browser: Browser, name: str, width: int, s
     opened = open_page(browser, BUILD / name, width, scheme)
     page = opened.page
     assert {"light": "light", "dark": "navy"}[scheme] in page.locator("html").get_attribute("class").split()
-    assert not is_too_wide(page)
+    assert too_wide(page) == []
     open_details(page)
-    assert not is_too_wide(page)
+    assert too_wide(page) == []
     assert page.locator("main .katex-error").count() == 0
     assert "{{#" not in page.locator("main").inner_text()
     assert serious_faults(page) == []

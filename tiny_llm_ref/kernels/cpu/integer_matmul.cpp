@@ -7,7 +7,8 @@
 #include "simd.h"
 
 constexpr int MANY_ROWS = 17;                // from here on columns are put side by side
-constexpr int COLUMN_ROWS = 8;               // rows that a column meets at a time
+constexpr int COLUMN_ROWS = 8;               // rows that columns meet at a time where they lie,
+constexpr int COLUMNS = 2;                   // and how many these are: sums that do not wait for each other
 constexpr int TILE_ROWS = 6;                 // rows and vectors of columns whose sums stay in registers
 constexpr int TILE_VECTORS = 2;
 constexpr int PANEL = TILE_VECTORS * LANES;  // columns that are put side by side
@@ -72,40 +73,64 @@ static Ints unpack_pairs(const uint8_t* packed) {
   return (bytes | bytes << 12) & 0x000F000F;
 }
 
-/// ROWS rows from `first_row` on times column n, in its own place.
-template <int BITS, int ROWS>
-static void multiply_column(const Rounded& x, long first_row, const Weights& weights, long n, float* output) {
+/// ROWS rows from `first_row` on times NUM_COLUMNS columns from n on, where they lie.
+template <int BITS, int ROWS, int NUM_COLUMNS>
+static void multiply_columns(const Rounded& x, long first_row, const Weights& weights, long n, float* output) {
   const long K = weights.K, group_size = weights.group_size, num_groups = weights.num_groups;
+  const long num_bytes = K * BITS / 8;
   const uint8_t* packed = weights.column(n);
   const float *scales = weights.scales + n * num_groups, *biases = weights.biases + n * num_groups;
   const int16_t* values = &x.values[first_row * K];
   const float *x_scales = &x.scales[first_row * num_groups], *x_sums = &x.sums[first_row * num_groups];
-  Floats sums[ROWS] = {};
-  float bias_sums[ROWS] = {};
+  Floats sums[ROWS][NUM_COLUMNS] = {};
+  float bias_sums[ROWS][NUM_COLUMNS] = {};
   for (long group = 0; group < num_groups; group++) {
-    Ints dots[ROWS] = {};
+    Ints dots[ROWS][NUM_COLUMNS] = {};
     for (long k = 0; k < group_size; k += PAIRS) {
-      __builtin_prefetch(packed + PREFETCH);
-      const Ints pairs = unpack_pairs<BITS>(packed);
-      for (int row = 0; row < ROWS; row++) dots[row] = add_dot_pairs(dots[row], pairs, load_ints(values + row * K + k));
+      for (int column = 0; column < NUM_COLUMNS; column++) {
+        __builtin_prefetch(packed + column * num_bytes + PREFETCH);
+        const Ints pairs = unpack_pairs<BITS>(packed + column * num_bytes);
+        for (int row = 0; row < ROWS; row++) {
+          dots[row][column] = add_dot_pairs(dots[row][column], pairs, load_ints(values + row * K + k));
+        }
+      }
       packed += PAIRS * BITS / 8;
     }
     values += group_size;
     for (int row = 0; row < ROWS; row++) {
-      const long x_group = row * num_groups + group;
-      sums[row] += to_floats(dots[row]) * (scales[group] * x_scales[x_group]);
-      bias_sums[row] += biases[group] * x_sums[x_group];
+      const float x_scale = x_scales[row * num_groups + group], x_sum = x_sums[row * num_groups + group];
+      for (int column = 0; column < NUM_COLUMNS; column++) {
+        const long place = column * num_groups + group;
+        sums[row][column] += to_floats(dots[row][column]) * (scales[place] * x_scale);
+        bias_sums[row][column] += biases[place] * x_sum;
+      }
     }
   }
-  for (int row = 0; row < ROWS; row++) output[(first_row + row) * weights.N + n] = sum(sums[row]) + bias_sums[row];
+  for (int row = 0; row < ROWS; row++) {
+    for (int column = 0; column < NUM_COLUMNS; column++) {
+      output[(first_row + row) * weights.N + n + column] = sum(sums[row][column]) + bias_sums[row][column];
+    }
+  }
 }
 
-/// The rows from `first_row` to M times column n: ROWS at a time, then what is left.
-template <int BITS, int ROWS>
+/// The rows from `first_row` to M times columns from n on: ROWS at a time, then what is left.
+template <int BITS, int ROWS, int NUM_COLUMNS>
 static void multiply_column_rows(const Rounded& x, long first_row, long M, const Weights& weights, long n,
                                  float* output) {
-  for (; first_row + ROWS <= M; first_row += ROWS) multiply_column<BITS, ROWS>(x, first_row, weights, n, output);
-  if constexpr (ROWS > 1) multiply_column_rows<BITS, ROWS - 1>(x, first_row, M, weights, n, output);
+  for (; first_row + ROWS <= M; first_row += ROWS) {
+    multiply_columns<BITS, ROWS, NUM_COLUMNS>(x, first_row, weights, n, output);
+  }
+  if constexpr (ROWS > 1) multiply_column_rows<BITS, ROWS - 1, NUM_COLUMNS>(x, first_row, M, weights, n, output);
+}
+
+/// All M rows times the columns from n to `end`: COLUMNS at a time, then what is left.
+template <int BITS, int NUM_COLUMNS>
+static void multiply_where_they_lie(const Rounded& x, long M, const Weights& weights, long n, long end,
+                                    float* output) {
+  for (; n + NUM_COLUMNS <= end; n += NUM_COLUMNS) {
+    multiply_column_rows<BITS, COLUMN_ROWS, NUM_COLUMNS>(x, 0, M, weights, n, output);
+  }
+  if constexpr (NUM_COLUMNS > 1) multiply_where_they_lie<BITS, NUM_COLUMNS - 1>(x, M, weights, n, end, output);
 }
 
 /// The codes of PANEL columns, of `num_words` words each, in pairs of 16-bit integers.
@@ -206,8 +231,8 @@ KERNEL integer_matmul(const Array* inputs, const Array* outputs, const double* n
     }
   });
   const long num_done = num_panels * PANEL;
-  auto multiply = bits == 4 ? multiply_column_rows<4, COLUMN_ROWS> : multiply_column_rows<8, COLUMN_ROWS>;
+  auto multiply = bits == 4 ? multiply_where_they_lie<4, COLUMNS> : multiply_where_they_lie<8, COLUMNS>;
   parallel_for(weights.N - num_done, 32, [&](long first, long last) {
-    for (long n = num_done + first; n < num_done + last; n++) multiply(x, 0, M, weights, n, output);
+    multiply(x, M, weights, num_done + first, num_done + last, output);
   });
 }

@@ -1,0 +1,134 @@
+"""Where the time of a decode and of a prefill goes: each part of the model evaluated and timed on its own.
+
+pdm run bench-parts --context 1024
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.errors import usage_errors
+from tiny_llm_ref.accelerate import best_attention, best_matmul, best_parts
+from tiny_llm_ref.attention import Attention
+from tiny_llm_ref.flash_attention import flash_attention
+from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
+from tiny_llm_ref.loader import PLAIN_PARTS, Parts
+from tiny_llm_ref.packed_loader import load_packed_model
+from tiny_llm_ref.quantize import QuantizedMatmul
+from tiny_llm_ref.qwen3 import Qwen3Model
+
+# isort: split
+import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded
+
+from benches.speed import machine
+
+PARTS = ("products", "attention", "rotation", "norms", "gate of the MLP", "the rest")
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+Context = Annotated[int, typer.Option(min=1, help="Tokens in the cache before a decode, and of a prefill.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Runs of each, after two that are not counted.")]
+
+
+@dataclass
+class Clock:
+    """Seconds by part, without those of the parts inside it."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    inside: list[float] = field(default_factory=lambda: [0.0])
+
+    @contextmanager
+    def running(self, part: str) -> Iterator[None]:
+        """Time what happens inside for a part."""
+        self.inside.append(0.0)
+        start = time.perf_counter()
+        yield
+        taken = time.perf_counter() - start
+        self.seconds[part] += taken - self.inside.pop()
+        self.inside[-1] += taken
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its inputs evaluated before and its result after."""
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            mx.eval([x for x in arguments if isinstance(x, mx.array)])
+            with self.running(part):
+                result = function(*arguments, **named)
+                mx.eval(result)
+            return result
+
+        return call
+
+    def timed_class(self, part: str, kind: type) -> Any:
+        """The class, its calls timed."""
+        return type(f"Timed{kind.__name__}", (kind,), {"__call__": self.timed(part, kind.__call__)})
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model whose parts are timed."""
+
+    model: Qwen3Model
+    clock: Clock
+
+
+def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats = 5) -> None:
+    """Time the parts of a model with the attention of day 2.4, and of one with all kernels, in turns."""
+    with usage_errors():
+        path = resolve_checkpoint(model)
+    fastest = best_attention(), best_matmul() or quantized_matmul, best_parts()
+    sides = {
+        "2.4": load_side(path, flash_attention, quantized_matmul, PLAIN_PARTS),
+        "all kernels": load_side(path, *fastest),
+    }
+    times = measure(sides, context, repeats)
+    print(f"{model}; {', '.join(map(str, machine().values()))}")
+    print(f"{context} tokens; ms, each part evaluated on its own; the least of {repeats} runs in turns")
+    print(f"{'':16}{''.join(f'{work:>13}' for work, _ in times)}")
+    print(f"{'':16}{''.join(f'{side:>13}' for _, side in times)}")
+    for part in (*PARTS, "together"):
+        print(f"{part:16}{''.join(f'{1e3 * of_part[part]:13.2f}' for of_part in times.values())}")
+
+
+def load_side(path: Path, attention: Attention, matmul: QuantizedMatmul, parts: Parts) -> Side:
+    """The model of a checkpoint, its parts timed."""
+    clock = Clock()
+    timed_parts = Parts(
+        rms_norm=clock.timed_class("norms", parts.rms_norm),
+        rope=clock.timed_class("rotation", parts.rope),
+        mlp=clock.timed_class("gate of the MLP", parts.mlp),
+    )
+    timed = clock.timed("attention", attention), clock.timed("products", matmul)
+    return Side(load_packed_model(path, mx.float32, *timed, timed_parts), clock)
+
+
+def measure(sides: dict[str, Side], context: int, repeats: int) -> dict[tuple[str, str], dict[str, float]]:
+    """Least seconds of each part, by work and side."""
+    tokens = mx.array([[100 + 7 * i % 1000 for i in range(context)]])
+    works = {"decode": (tokens[:, :1], context), "prefill": (tokens, 0)}
+    runs: dict[tuple[str, str], list[dict[str, float]]] = {
+        (work, side): [] for work in works for side in sides
+    }
+    for repeat in range(repeats + 2):
+        for name, side in sides.items():
+            cache = side.model.create_kv_cache()
+            for work, (ids, offset) in reversed(works.items()):  # the prefill fills the decode's cache
+                side.clock.seconds.clear()
+                with side.clock.running("the rest"):
+                    mx.eval(side.model(ids, offset, cache, 1), [layer.state for layer in cache])
+                if repeat > 1:
+                    seconds = dict(side.clock.seconds)
+                    runs[work, name].append({**seconds, "together": sum(seconds.values())})
+    return {
+        column: {part: min(run.get(part, 0.0) for run in of_column) for part in (*PARTS, "together")}
+        for column, of_column in runs.items()
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)
