@@ -13,6 +13,7 @@ constexpr int TILE_ROWS = 6;                 // rows and vectors of columns whos
 constexpr int TILE_VECTORS = 2;
 constexpr int PANEL = TILE_VECTORS * LANES;  // columns that are put side by side
 constexpr int PAIRS = 2 * LANES;             // 16-bit integers in a vector
+constexpr long TASK_SIZE = 1 << 18;          // products that are worth another thread's waking up
 constexpr int PREFETCH = 4096;               // bytes ahead: what memory needs to answer in time
 static_assert(32 % PAIRS == 0, "the smallest group is a whole number of vectors");
 
@@ -232,7 +233,7 @@ KERNEL integer_matmul(const Array* inputs, const Array* outputs, const double* n
   });
   const long num_done = num_panels * PANEL;
   auto multiply = bits == 4 ? multiply_where_they_lie<4, COLUMNS> : multiply_where_they_lie<8, COLUMNS>;
-  parallel_for(weights.N - num_done, 32, [&](long first, long last) {
+  parallel_for(weights.N - num_done, 1 + TASK_SIZE / (K * M), [&](long first, long last) {
     multiply(x, M, weights, num_done + first, num_done + last, output);
   });
 }
