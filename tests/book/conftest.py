@@ -7,9 +7,12 @@ from figure_pages import open_browser
 from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window, with one context for all who need none of their own."""
+    """Chromium without a window, with one context for all pages.
+
+    For a module, not for the session: it keeps an event loop running, in which V8 refuses a timeout.
+    """
     with open_browser() as browser:
         browser.new_context()
         yield browser

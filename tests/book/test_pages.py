@@ -54,10 +54,10 @@ def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Opened]
     opened.page.close()
 
 
-each_page_narrow_and_wide = pytest.mark.parametrize(
-    "opened", [(name, width) for name in PAGES for width in (NARROW, WIDE)], indirect=True
-)
-each_page_wide = pytest.mark.parametrize("opened", [(name, WIDE) for name in PAGES], indirect=True)
+def each_page(*widths: int) -> pytest.MarkDecorator:
+    """The tests of a page that is loaded with these widths."""
+    cases = [pytest.param((name, width), id=f"{name}-{width}") for name in PAGES for width in widths]
+    return pytest.mark.parametrize("opened", cases, indirect=True)
 
 
 def set_details(page: Page, is_open: bool) -> None:
@@ -90,7 +90,7 @@ def test_the_book_is_built() -> None:
     assert wanted <= set(PAGES), "run `pdm run book build` first"
 
 
-@each_page_narrow_and_wide
+@each_page(NARROW, WIDE)
 def test_a_page_renders_without_fault(opened: Opened) -> None:
     page = opened.page
     assert page.locator("main .katex-error").count() == 0
@@ -102,7 +102,7 @@ def test_a_page_renders_without_fault(opened: Opened) -> None:
     assert [url for url in opened.requests if not url.startswith(("file://", "data:"))] == []
 
 
-@each_page_narrow_and_wide
+@each_page(NARROW, WIDE)
 def test_a_page_can_be_read_in_both_themes(opened: Opened) -> None:
     first, other = ("dark", "light") if opened.page.viewport_size["width"] == NARROW else ("light", "dark")
     for scheme in (first, other, first):
@@ -112,7 +112,7 @@ def test_a_page_can_be_read_in_both_themes(opened: Opened) -> None:
     assert opened.complaints == []
 
 
-@each_page_wide
+@each_page(WIDE)
 def test_the_keyboard_reaches_everything(opened: Opened) -> None:
     page = opened.page
     set_details(page, is_open=True)
