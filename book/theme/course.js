@@ -1,11 +1,12 @@
 // What mdBook leaves out: what scrolls inside the page can be focused and scrolled by keyboard, the arrow keys of a
 // control are its own and do not turn the page, and the label that opens the table of contents is a button. A shape or
-// a name is not broken over two lines, and a path only after a slash.
+// a name is not broken over two lines, a path only after a slash, and a sentence in a table has room for two words a line.
 (function () {
   "use strict";
 
   const SCROLLS = "main pre, main .table-wrapper, main .katex-display, main .drawing";
-  const UNBROKEN = 22; // characters
+  const UNBROKEN = 24; // characters of code
+  const SENTENCE = 30; // characters of a cell
   const OWN_KEYS = "input, select, textarea, button, summary, [tabindex], [role]";
 
   function markScrolling() {
@@ -18,7 +19,8 @@
   function keepWhole(element) {
     if (element.textContent.length <= UNBROKEN) element.classList.add("unbroken");
     else if (element.childElementCount === 0 && !element.textContent.includes(" ")) {
-      element.replaceChildren(...element.textContent.split(/(?<=\/)/).flatMap((part) => [document.createElement("wbr"), part]));
+      const [first, ...rest] = element.textContent.split(/(?<=\/)/);
+      element.replaceChildren(first, ...rest.flatMap((part) => [document.createElement("wbr"), part]));
     }
   }
 
@@ -38,7 +40,11 @@
     });
   }
 
-  document.querySelectorAll("main :not(pre) > code, main td > a").forEach(keepWhole);
+  document.querySelectorAll("main :not(pre) > code").forEach(keepWhole);
+  for (const cell of document.querySelectorAll("main .table-wrapper td")) {
+    if (cell.textContent.length > SENTENCE) cell.classList.add("wordy");
+    for (const link of cell.querySelectorAll("a")) link.classList.toggle("unbroken", !link.textContent.includes(" "));
+  }
   makeButton(document.getElementById("mdbook-sidebar-toggle"));
   document.querySelector("main").addEventListener("keydown", keepKeys);
   window.addEventListener("resize", markScrolling);
