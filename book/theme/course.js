@@ -1,15 +1,24 @@
 // What mdBook leaves out: what scrolls inside the page can be focused and scrolled by keyboard, the arrow keys of a
-// control are its own and do not turn the page, and the label that opens the table of contents is a button.
+// control are its own and do not turn the page, and the label that opens the table of contents is a button. A shape or
+// a name is not broken over two lines, and a path only after a slash.
 (function () {
   "use strict";
 
   const SCROLLS = "main pre, main .table-wrapper, main .katex-display, main .drawing";
+  const UNBROKEN = 22; // characters
   const OWN_KEYS = "input, select, textarea, button, summary, [tabindex], [role]";
 
   function markScrolling() {
     for (const element of document.querySelectorAll(SCROLLS)) {
       if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
       else element.removeAttribute("tabindex");
+    }
+  }
+
+  function keepWhole(element) {
+    if (element.textContent.length <= UNBROKEN) element.classList.add("unbroken");
+    else if (element.childElementCount === 0 && !element.textContent.includes(" ")) {
+      element.replaceChildren(...element.textContent.split(/(?<=\/)/).flatMap((part) => [document.createElement("wbr"), part]));
     }
   }
 
@@ -29,6 +38,7 @@
     });
   }
 
+  document.querySelectorAll("main :not(pre) > code, main td > a").forEach(keepWhole);
   makeButton(document.getElementById("mdbook-sidebar-toggle"));
   document.querySelector("main").addEventListener("keydown", keepKeys);
   window.addEventListener("resize", markScrolling);

@@ -54,10 +54,10 @@ def number(options: dict[str, str], name: str) -> int:
     return int(text)
 
 
-def predict_block(question: str, record: Record) -> str:
-    """A question in Markdown, and the recorded output on a click."""
+def predict_block(question: str, record: Record, options: dict[str, str]) -> str:
+    """A question in Markdown, and the recorded output, shortened as asked, on a click."""
     summary = f"<summary>What <code>{one_line(record.command)}</code> prints</summary>"
-    answer = f"<details>{summary}{recorded_block(record, {})}</details>"
+    answer = f"<details>{summary}{recorded_block(record, options)}</details>"
     return f'<div class="question predict">\n\n{question}\n\n{answer}\n\n</div>'
 
 

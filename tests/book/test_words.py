@@ -168,6 +168,13 @@ def test_what_a_prediction_is_about_comes_on_a_click(tmp_path: Path) -> None:
     assert "seven</samp>" in after
 
 
+def test_what_a_prediction_is_about_can_be_shortened(tmp_path: Path) -> None:
+    keep_records(folders_in(tmp_path), record_of("pdm run doctor", "\n".join("abcdefg")))
+    page = page_of(tmp_path, "```predict,head=1,tail=2\nHow many?\n---\npdm run doctor\n```")
+    assert page.found == []
+    assert "<samp>a&#10;… 4 more lines&#10;f&#10;g</samp>" in page.rendered
+
+
 def test_answers_are_computed_by_the_reference(tmp_path: Path) -> None:
     page = page_of(
         tmp_path,
