@@ -154,8 +154,10 @@ def test_task_2_generated_tokens_are_computed_again_like_a_prompt() -> None:
     expected = [(0, 4, False), (4, 3, True)]
     entries = [next_tokens(sequence, 0, 4), next_tokens(sequence, 4, 4)]
     found = [(entry.start, entry.num_tokens, entry.is_final) for entry in entries]
-    mistakes = {"sampling at the end of the prompt, before what was generated": [(0, 4, False), (4, 1, True)]}
-    check_equal(found, expected, "start, num_tokens and is_final of both entries", mistakes)
+    check_equal(found, expected, "start, num_tokens and is_final of both entries")
+    one_is_missing = next_tokens(sequence, 0, 6)
+    mistakes = {"sampling once the prompt is computed, before what was generated is": True}
+    check_equal(one_is_missing.is_final, False, "is_final with 6 of 7 tokens, 5 of them the prompt", mistakes)
 
 
 def test_task_2_nothing_of_the_sequence_changes() -> None:
@@ -295,6 +297,16 @@ def test_task_2_the_last_to_leave_leaves_nothing() -> None:
 
 
 # Task 3: one budget
+
+
+def output_of(*parts: tuple[Sequence, int]) -> SchedulerOutput:
+    """A step that computes so many tokens of each sequence."""
+    entries = []
+    for sequence, num_tokens in parts:
+        start = sequence.num_computed_tokens
+        is_final = start + num_tokens == sequence.num_tokens
+        entries.append(ScheduledTokens(sequence, start, num_tokens, is_final))
+    return SchedulerOutput(tuple(entries))
 
 
 def test_task_3_a_lone_prompt_is_computed_in_pieces_of_the_budget() -> None:
@@ -573,6 +585,21 @@ def test_task_3_without_room_who_runs_gets_nothing_and_the_others_go_on() -> Non
     check_equal([each.id for each in scheduler.running], [0, 1], "who runs")
 
 
+def test_task_3_who_is_not_let_in_holds_nothing() -> None:
+    blocks = FewBlocks(capacity=99)
+    limits = {"long_prefill_token_threshold": 4, "max_num_partial_prefills": 1}
+    scheduler = Scheduler(SchedulerConfig(30, 2, **limits), blocks)
+    for id in range(3):
+        scheduler.add(sequence_of(id, 9 - 7 * (id == 1)))
+    check_equal(rows_of(scheduler.schedule()), [(0, 0, 4, False), (1, 0, 2, True)], "first step")
+    scheduler.complete(output_of((scheduler.running[0], 4), (scheduler.running[1], 2)), {1: 9})
+    scheduler.remove(1)
+    check_equal(
+        rows_of(scheduler.schedule()), [(0, 4, 4, False)], "second step, without a place for a partial"
+    )
+    check_equal(blocks.held, {0: 8}, "tokens held by id")
+
+
 def test_task_3_a_prefix_that_is_held_is_not_computed() -> None:
     blocks = FewBlocks(capacity=40, prefix=3)
     scheduler = Scheduler(SchedulerConfig(8, 3), blocks)
@@ -679,16 +706,6 @@ def test_task_3_the_limits_hold_whatever_comes_and_goes(
 
 def greedy(logprobs: mx.array) -> mx.array:
     return mx.argmax(logprobs, axis=-1)
-
-
-def output_of(*parts: tuple[Sequence, int]) -> SchedulerOutput:
-    """A step that computes so many tokens of each sequence."""
-    entries = []
-    for sequence, num_tokens in parts:
-        start = sequence.num_computed_tokens
-        is_final = start + num_tokens == sequence.num_tokens
-        entries.append(ScheduledTokens(sequence, start, num_tokens, is_final))
-    return SchedulerOutput(tuple(entries))
 
 
 def run_step(runner: DenseRunner, *parts: tuple[Sequence, int], sampler: Any = greedy) -> dict[int, int]:
@@ -1400,6 +1417,12 @@ def test_task_6_an_idle_time_is_skipped() -> None:
     )
 
 
+def test_task_6_no_time_is_skipped_while_somebody_is_served() -> None:
+    simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
+    simulator.run(requests_of((4, 3), (2, 1, 1000.0)))
+    check_equal([step.start for step in simulator.steps], [0.0, 14.0, 25.0, 1000.0], "start of each step")
+
+
 def test_task_6_nothing_to_serve() -> None:
     simulator = Simulator(SchedulerConfig(), CostModel(1.0, 1.0))
     simulator.run([])
@@ -1487,10 +1510,11 @@ def test_task_7_it_is_what_the_simulator_counts_in_every_small_case(num_outputs:
 
 def test_task_7_long_prompts_need_no_counting() -> None:
     with ends_within(5):
-        found = num_prefill_steps_of_two(10**15, 10**15, 2, 3, 10**15)
-    check_equal(
-        found, (5 * 10**14, 75 * 10**13), "steps of two prompts of 10**15 tokens, threshold 2, budget 3"
-    )
+        both = num_prefill_steps_of_two(10**15, 10**15, 2, 3, 10**15)
+        other = num_prefill_steps_of_two(1, 10**15, 2, 3)
+    what = "tokens, with a threshold of 2 and a budget of 3"
+    check_equal(both, (5 * 10**14, 75 * 10**13), f"steps for two prompts of 10**15 {what}")
+    check_equal(other, (1, 5 * 10**14), f"steps for prompts of 1 and 10**15 {what}")
 
 
 @pytest.mark.parametrize(

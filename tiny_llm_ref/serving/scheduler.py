@@ -232,8 +232,9 @@ class Scheduler:
 
     def _leaves_too_many_partial(self, entry: ScheduledTokens, entries: list[ScheduledTokens]) -> bool:
         limit = self.config.max_num_partial_prefills
-        num_partial = sum(not each.is_final for each in entries)
-        return limit is not None and not entry.is_final and num_partial >= limit
+        if limit is None or entry.is_final:
+            return False
+        return sum(not each.is_final for each in entries) >= limit
 
     def _is_running(self, sequence: Sequence) -> bool:
         return self.sequences.get(sequence.id) is sequence
