@@ -61,6 +61,16 @@ def test_every_means_of_the_packed_product_is_timed() -> None:
     assert all(len(numbers) == 4 and min(numbers[::2]) >= 0 for numbers in means.values())
 
 
+def test_a_run_is_compared_and_predicted() -> None:
+    result = run("--repeats", "2", "--max-tokens", "4", "--budget", "48", bench="budget")
+    assert result.returncode == 0, result.stderr
+    assert "schedules are equal, step for step" in result.stdout
+    rows = {line[:27].strip(): line[27:].split() for line in result.stdout.splitlines()}
+    assert rows["tokens of the longest step"][3] == "48"
+    steps = [int(number) for number in rows["steps"] if number.isdigit()]
+    assert len(set(steps)) == 1, "steps predicted and measured"
+
+
 def test_the_parts_of_the_model_add_up() -> None:
     result = run("--context", "9", "--repeats", "1", bench="parts")
     assert result.returncode == 0, result.stderr
