@@ -46,7 +46,7 @@ def block(tiny: ModuleType) -> Tree:
 
 @case("qwen3.Qwen3Model")
 def model(tiny: ModuleType) -> Tree:
-    """Logits of a prompt."""
+    """Logits of two prompts."""
     return small_model(tiny)(mx.array([token_ids(127), token_ids(127, seed=1)]))
 
 

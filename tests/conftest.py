@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from reporting import FailureReporter
@@ -16,7 +16,13 @@ LONGEST_ID = 40  # characters
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
 os.environ["MLX_ENABLE_TF32"] = "0"  # where MLX would multiply float32 in fewer bits
-settings.register_profile("course", deadline=None, derandomize=True, print_blob=False)
+settings.register_profile(  # how long a machine takes decides no test
+    "course",
+    deadline=None,
+    derandomize=True,
+    print_blob=False,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("course")
 
 

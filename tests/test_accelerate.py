@@ -25,7 +25,7 @@ from tiny_llm.pretrained import load
 parts = best_parts()
 matmul = best_matmul()
 print(matmul.__name__ if matmul else None, best_attention().__name__)
-print(parts.rms_norm.__name__, parts.rope.__name__, parts.mlp.__name__)
+print(*(kind.__name__ for kind in (parts.rms_norm, parts.rope, parts.mlp, parts.attention)))
 import tiny_llm.pretrained
 tiny_llm.pretrained.load_tokenizer = lambda path: None
 model, _ = load(sys.argv[3])
@@ -35,8 +35,8 @@ tokens = mx.array([[1, 5, 3, 7, 2, 8, 4]])
 expected = plain(tokens)
 print(bool(mx.max(mx.abs(model(tokens) - expected)) <= 1e-3 * mx.max(mx.abs(expected))))
 """
-FAST = ["integer_matmul fast_attention", "FusedRMSNorm FusedRoPE FusedMLP", "True"]
-PLAIN = ["None scaled_dot_product_attention_grouped", "RMSNorm RoPE Qwen3MLP", "True"]
+FAST = ["integer_matmul fast_attention", "FusedRMSNorm FusedRoPE FusedMLP FusedAttention", "True"]
+PLAIN = ["None scaled_dot_product_attention_grouped", "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention", "True"]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) ->
             "1.0f + exponential(-g)",
             "1.0f + exponential(g)",
             "swiglu",
-            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP", "True"],
+            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True"],
         ),
     ],
     ids=["quantized_matmul", "integer_matmul", "swiglu"],
@@ -129,7 +129,7 @@ def test_a_kernel_that_does_not_compile_is_left_out_with_one_line(checkpoint: Pa
         "kernels/cpu/rms_norm.cpp", "const float eps = numbers[0];", "const float eps = numbers[0]"
     )
     output, (line,) = run(sources, checkpoint, tmp_path)
-    assert output == [FAST[0], "RMSNorm FusedRoPE FusedMLP", "True"]
+    assert output == [FAST[0], "RMSNorm FusedRoPE FusedMLP FusedAttention", "True"]
     assert "rms_norm.cpp:" in line
     assert "TINY_LLM_KERNELS=off" in line
 

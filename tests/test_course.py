@@ -34,6 +34,7 @@ ROWS = [
     {
         "mlp",
         "accelerate",
+        "fused_parts",
         "embedding",
         "config",
         "checkpoint",

@@ -965,6 +965,15 @@ def test_task_5_a_spare_head_of_a_tied_model_is_passed_over(copy: Copy, saved: P
     check_logits(load_model(folder), load_model(saved / "qwen3"), "logits of a tied model with a spare head")
 
 
+def test_task_5_a_packed_spare_head_is_passed_over_whole(copy: Copy, saved: Path) -> None:
+    folder = copy("qwen3-4bit")
+    names = ("lm_head.weight", "lm_head.scales", "lm_head.biases")
+    packed = mx.quantize(normal(160, 128, seed=83), group_size=32, bits=4)
+    change_tensors(folder, lambda weights: weights.update(zip(names, packed, strict=True)))
+    what = "logits of a tied model with a packed spare head"
+    check_logits(load_model(folder), load_model(saved / "qwen3-4bit"), what)
+
+
 def test_task_5_an_untied_model_needs_its_head(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, tie_word_embeddings=False)

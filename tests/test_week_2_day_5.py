@@ -18,8 +18,8 @@ from oracles import LOW_PRECISION, Array, exact, grouped_attention, grouped_atte
 from oracles import causal_mask as exact_mask
 from passes import PASSES
 from tiny_llm import scaled_dot_product_attention_grouped
-from tiny_llm.accelerate import FusedMLP, FusedRMSNorm, FusedRoPE
 from tiny_llm.attention import Mask
+from tiny_llm.fused_parts import FusedMLP, FusedRMSNorm, FusedRoPE
 from tiny_llm.kernels import fast_attention as attention_module
 from tiny_llm.kernels import fused_operations, gpu_operations
 from tiny_llm.kernels.fast_attention import fast_attention, flash_attention_cpu

@@ -12,6 +12,7 @@ from batching import (
     cache_of,
     check_all_released,
     keys_and_values,
+    peak_bytes,
     sampled_alone,
     small_model,
     submit_prefilled,
@@ -206,6 +207,21 @@ def test_task_1_nothing_of_a_broken_request_stays_in_its_slot() -> None:
         check_equal(bool(mx.isfinite(row).all()), True, f"{name} of the slot are finite, its unused end too")
 
 
+def test_task_1_a_row_that_moves_costs_a_copy_of_that_row_alone() -> None:
+    """MLX writes to a copy of the whole array as long as anything else still reads it."""
+    cache = slots_with(dict.fromkeys(range(5), 2000))
+    mx.eval(cache.state)
+    whole = sum(held.nbytes for held in cache.state)
+
+    def remove_first() -> None:
+        cache.remove_request(0)
+        mx.eval(cache.state)
+
+    peak = peak_bytes(remove_first)
+    if peak > whole / 2:
+        pytest.fail(f"one row of five was moved: {peak} bytes were held for it, the whole cache has {whole}")
+
+
 # Task 2: rows of different lengths
 
 
@@ -283,6 +299,16 @@ class Rows:
 def test_task_2_each_occupied_slot_is_a_row(lengths: dict[int, int]) -> None:
     rows = Rows(lengths)
     rows.check(rows.update())
+
+
+def test_task_2_the_mask_is_for_as_many_queries_as_the_caller_says() -> None:
+    """`mask_length` queries, the last of each row's own positions, however many tokens came in."""
+    cache = slots_with({0: 4, 1: 7})
+    *_, lengths, mask = cache.update_and_fetch(*keys_and_values(1, seed=1, B=2), mask_length=3)
+    S = max(lengths)
+    for row, length in enumerate(lengths):
+        expected = hidden_where(np.arange(S)[None, :] > length - 3 + np.arange(3)[:, None])
+        check_close(mx.broadcast_to(mask, (2, 2, 3, S))[row, 0], expected, f"mask of row {row}", tolerance=0)
 
 
 def test_task_2_rows_grow_as_they_decode() -> None:

@@ -10,82 +10,20 @@ from functools import cache
 import mlx.core as mx
 
 from .attention import Attention, scaled_dot_product_attention_grouped
-from .basics import Projection, as_projection
+from .config import ModelConfig
+from .fused_parts import FusedAttention, FusedMLP, FusedRMSNorm, FusedRoPE
 from .kernels.fast_attention import fast_attention
-from .kernels.fused_operations import rms_norm, rotate, swiglu
 from .kernels.integer_matmul import integer_matmul
 from .kernels.quantized_matmul import quantized_matmul
 from .layer_norm import RMSNorm
 from .loader import Parts
 from .mlp import Qwen3MLP
 from .native import BuildError, is_on, notice
-from .positional_encoding import RoPE, RopeScaling
-from .quantize import QuantizedMatmul, QuantizedWeights
+from .positional_encoding import RoPE
+from .quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
+from .qwen3 import Qwen3MultiHeadAttention
 
 CLOSE = 1e-3  # of the largest entry: far above rounding, far below any mistake
-
-
-class FusedRMSNorm(RMSNorm):
-    """RMSNorm in one pass over memory."""
-
-    def __init__(self, dim: int, weight: mx.array, eps: float = 1e-5) -> None:
-        super().__init__(dim, weight, eps)
-        self._fused_weight, self._fused_eps = weight, eps
-
-    def __call__(self, x: mx.array) -> mx.array:
-        """[..., E] -> [..., E]"""
-        return rms_norm(x, self._fused_weight, self._fused_eps)
-
-
-class FusedRoPE(RoPE):
-    """RoPE in one pass over memory; what it turns by it learns from the RoPE that it extends."""
-
-    def __init__(
-        self,
-        dims: int,
-        seq_len: int,
-        base: float = 10000,
-        traditional: bool = False,
-        scaling: RopeScaling | None = None,
-    ) -> None:
-        super().__init__(dims, seq_len, base, traditional, scaling)
-        self._fused_traditional, self._fused_shape = traditional, (seq_len, dims)
-        # A pair (1, 0) is turned into (cos, sin).
-        ones, zeros = mx.ones((1, seq_len, 1, dims // 2)), mx.zeros((1, seq_len, 1, dims // 2))
-        probe = mx.stack([ones, zeros], axis=-1 if traditional else -2).reshape(1, seq_len, 1, dims)
-        turned = super().__call__(probe).reshape(seq_len, *((-1, 2) if traditional else (2, -1)))
-        pair_axis = -1 if traditional else -2
-        # In one block, or each call would arrange the whole table anew.
-        self._fused_cos, self._fused_sin = (mx.contiguous(mx.take(turned, i, axis=pair_axis)) for i in (0, 1))
-
-    def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array:
-        """[B, L, H, D] -> [B, L, H, D], errors as for RoPE."""
-        B, L, _, D = x.shape
-        seq_len, dims = self._fused_shape
-        first = self.first_positions(offset, B, L)
-        if dims != D or min(first) < 0 or max(first) + L > seq_len:
-            return super().__call__(x, offset)  # which knows the right error
-        return rotate(x, self._fused_cos, self._fused_sin, first, self._fused_traditional)
-
-
-class FusedMLP(Qwen3MLP):
-    """SwiGLU with its gate in one pass over memory."""
-
-    def __init__(
-        self,
-        dim: int,
-        hidden_dim: int,
-        w_gate: mx.array | Projection,
-        w_up: mx.array | Projection,
-        w_down: mx.array | Projection,
-    ) -> None:
-        super().__init__(dim, hidden_dim, w_gate, w_up, w_down)
-        # Under names of its own: those of the MLP that it extends are the learner's to choose.
-        self._fused_gate, self._fused_up, self._fused_down = map(as_projection, (w_gate, w_up, w_down))
-
-    def __call__(self, x: mx.array) -> mx.array:
-        """[B, L, E] -> [B, L, E]"""
-        return self._fused_down(swiglu(self._fused_gate(x), self._fused_up(x)))
 
 
 @cache
@@ -140,10 +78,21 @@ def best_parts() -> Parts:
         expected = (gate * mx.sigmoid(gate) * (x @ w_up.T)) @ w_down.T
         return FusedMLP(64, 96, w_gate, w_up, w_down)(x), expected
 
+    def compare_attention() -> tuple[mx.array, mx.array]:
+        config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), _sample(2, 3, 64)
+        weights = [mx.quantize(_sample(size, 64)) for size in (64, 32, 32, 64)]
+        wq, wk, wv, wo = (QuantizedProjection(QuantizedWeights(*each, 64, 4)) for each in weights)
+        plain = Qwen3MultiHeadAttention(config, wq, wk, wv, wo, RoPE(16, 10))(x, 4)
+        fused = FusedAttention(config, wq, wk, wv, wo, FusedRoPE(16, 10))(x, 4)
+        return fused, plain
+
+    has_rope = is_on_cpu and _works("rotate", compare_rope)
+    has_attention = has_rope and _works("split_heads", compare_attention)
     return Parts(
         rms_norm=FusedRMSNorm if _works("rms_norm", compare_norm) else RMSNorm,
-        rope=FusedRoPE if is_on_cpu and _works("rotate", compare_rope) else RoPE,
+        rope=FusedRoPE if has_rope else RoPE,
         mlp=FusedMLP if _works("swiglu", compare_mlp) else Qwen3MLP,
+        attention=FusedAttention if has_attention else Qwen3MultiHeadAttention,
     )
 
 

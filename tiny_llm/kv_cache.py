@@ -117,7 +117,7 @@ class BatchingKvCache(TinyKvCache):
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.add_request is not written yet")
 
     def remove_request(self, id: int) -> None:
-        """Free the slot `id`; the last row of the batch moves into its place.
+        """Free the slot `id`; the last row of the batch moves into its place, a copy of that row alone.
 
         Raises:
             ValueError: there is no such slot, or it is free already.

@@ -15,7 +15,7 @@ from .embedding import Embedding, QuantizedEmbedding
 from .layer_norm import RMSNorm
 from .mlp import Qwen3MLP
 from .positional_encoding import RoPE
-from .qwen3 import Qwen3Model, Qwen3TransformerBlock
+from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -86,6 +86,7 @@ class Parts:
     rms_norm: type[RMSNorm] = RMSNorm
     rope: type[RoPE] = RoPE
     mlp: type[Qwen3MLP] = Qwen3MLP
+    attention: type[Qwen3MultiHeadAttention] = Qwen3MultiHeadAttention
 
 
 PLAIN_PARTS = Parts()

@@ -203,7 +203,7 @@ class BatchingKvCache(TinyKvCache):
         self._lengths.append(L)
 
     def remove_request(self, id: int) -> None:
-        """Free the slot `id`; the last row of the batch moves into its place.
+        """Free the slot `id`; the last row of the batch moves into its place, a copy of that row alone.
 
         Raises:
             ValueError: there is no such slot, or it is free already.

@@ -130,6 +130,7 @@ class Parts:
     rms_norm: type[RMSNorm] = RMSNorm
     rope: type[RoPE] = RoPE
     mlp: type[Qwen3MLP] = Qwen3MLP
+    attention: type[Qwen3MultiHeadAttention] = Qwen3MultiHeadAttention
 
 
 PLAIN_PARTS = Parts()
@@ -220,7 +221,7 @@ def build_block(
     q_size, kv_size = config.num_attention_heads * D, config.num_key_value_heads * D
     own = f"{name}.self_attn"
     return Qwen3TransformerBlock(
-        attention=Qwen3MultiHeadAttention(
+        attention=parts.attention(
             config,
             wq=tensors.take_projection(f"{own}.q_proj", q_size, E, config.qkv_bias),
             wk=tensors.take_projection(f"{own}.k_proj", kv_size, E, config.qkv_bias),

@@ -73,8 +73,8 @@ MISTAKES = (
     ("last layer left out", without_last_layer),
     ("RoPE of the other pairing", with_keys_of_neighbours),
     ("no q_norm and k_norm", without_head_norms),
-    ("no final norm", without_final_norm),
     ("gate and up swapped", with_gate_and_up_swapped),
+    ("no final norm", without_final_norm),
 )
 
 

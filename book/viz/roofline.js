@@ -105,19 +105,19 @@
       ...prefills.map((step) => svg("rect", { class: "trail prefill", x: x(step.intensity) - 2, y: y(step.rate) - 2, width: 4, height: 4 })),
       svg("circle", { class: "decode", cx: x(decoding.intensity), cy: y(decoding.rate), r: 6 }),
       svg("rect", { class: "prefill", x: x(prefilling.intensity) - 6, y: y(prefilling.rate) - 6, width: 12, height: 12 }),
-      ...labels([[x(decoding.intensity), y(decoding.rate), names[0]], [x(prefilling.intensity), y(prefilling.rate), names[1]]], width));
+      ...labels([[x(decoding.intensity), y(decoding.rate), names[0]], [x(prefilling.intensity), y(prefilling.rate), names[1]]], width, height - bottom));
     return node;
   }
 
-  // Names below and to the right of their points, which lie on the roof; the second gives way to the first.
-  function labels(points, width) {
+  // Names below and to the right of their points, which lie on the roof, and above the axis; the second gives way to the first.
+  function labels(points, width, axis) {
     const placed = [];
     return points.map(([x, y, text]) => {
       const isLate = x > width - 130;
-      let at = y + 22;
+      let at = Math.min(y + 22, axis - 5);
       for (const other of placed) if (Math.abs(other.x - x) < 110 && Math.abs(other.at - at) < 14) at = other.at + 15;
       placed.push({ x, at });
-      return svg("text", { x: isLate ? x + 6 : x + 2, y: at, "text-anchor": isLate ? "end" : "start" }, text);
+      return svg("text", { x: isLate ? x + 6 : x + (at < y + 22 ? 11 : 2), y: at, "text-anchor": isLate ? "end" : "start" }, text);
     });
   }
 

@@ -3,10 +3,13 @@
 Each block is one line, so that no blank line within it ends it for Markdown.
 """
 
+import re
 from html import escape
 
 from scripts.book.problems import ChapterError
 from scripts.book.records import Record
+
+OPTION = re.compile(r"(?<= )(-[\w-]+)")
 
 
 def one_line(text: str) -> str:
@@ -15,8 +18,9 @@ def one_line(text: str) -> str:
 
 
 def command_block(command: str) -> str:
-    """A command without its output."""
-    code = f'<code class="language-console nohighlight">{one_line(command)}</code>'
+    """A command without its output; a line that is too long is not broken within an option."""
+    text = OPTION.sub(r'<span class="unbroken">\1</span>', one_line(command))
+    code = f'<code class="language-console nohighlight">{text}</code>'
     return f'<pre class="command">{code}</pre>'
 
 
@@ -54,10 +58,10 @@ def number(options: dict[str, str], name: str) -> int:
     return int(text)
 
 
-def predict_block(question: str, record: Record) -> str:
-    """A question in Markdown, and the recorded output on a click."""
+def predict_block(question: str, record: Record, options: dict[str, str]) -> str:
+    """A question in Markdown, and the recorded output, shortened as asked, on a click."""
     summary = f"<summary>What <code>{one_line(record.command)}</code> prints</summary>"
-    answer = f"<details>{summary}{recorded_block(record, {})}</details>"
+    answer = f"<details>{summary}{recorded_block(record, options)}</details>"
     return f'<div class="question predict">\n\n{question}\n\n{answer}\n\n</div>'
 
 

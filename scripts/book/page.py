@@ -177,10 +177,9 @@ class Page:
         if fence.kind == "console":
             return "\n\n".join(self.render_command(shown) for shown in commands_of(fence)) + "\n"
         if fence.kind == "predict":
-            question, (shown,) = question_of(fence).text, commands_of(fence)
-            return (
-                blocks.predict_block(self.render_text(question, fence.line + 1), self.record_of(shown)) + "\n"
-            )
+            question = self.render_text(question_of(fence).text, fence.line + 1)
+            (shown,) = commands_of(fence)
+            return blocks.predict_block(question, self.record_of(shown), shown.options) + "\n"
         if fence.kind == "check-yourself":
             question = self.render_text(question_of(fence).text, fence.line + 1)
             answer = self.render_text(outputs.get(fence.line, ""), fence.line, checks_names=False)

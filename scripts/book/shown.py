@@ -9,6 +9,7 @@ from scripts.book.problems import ChapterError
 from scripts.book.segments import Fence, Segment, split_page
 
 CONSOLE_OPTIONS = ("head", "tail", "fails", "bare", "stable")
+PREDICT_OPTIONS = ("head", "tail", "fails")
 RULE = "---"
 
 
@@ -69,7 +70,7 @@ def is_python(code: str) -> bool:
 def commands_of(fence: Fence) -> list[Shown]:
     """The commands of a console or predict fence, checked; none of another fence."""
     if fence.kind == "predict":
-        options = fence.allow("fails")
+        options = fence.allow(*PREDICT_OPTIONS)
         question = question_of(fence)
         lines = [line for line in question.answer.split("\n") if line.strip()]
         if len(lines) != 1:

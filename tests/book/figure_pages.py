@@ -43,14 +43,14 @@ def scripts() -> list[Path]:
 
 def page_text(element: str, theme: str = "light") -> str:
     """A page that holds one element and loads the figures as the book does."""
-    background, text = COLOURS[theme]
+    colours = "\n".join(f".{name} {{ --bg: {bg}; --fg: {fg}; }}" for name, (bg, fg) in COLOURS.items())
     loads = "".join(f'<script src="{path.as_uri()}"></script>\n' for path in scripts())
     return f"""<!doctype html>
 <html lang="en" class="{theme}">
 <meta charset="utf-8"><title>A figure</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="{(VIZ / "viz.css").as_uri()}">
-<style>:root {{ --bg: {background}; --fg: {text}; }}
+<style>{colours}
 body {{ background: var(--bg); color: var(--fg); max-width: 750px; margin: 0 auto; padding: 0 15px; }}</style>
 <body><main><h1>A figure</h1>{element}</main>
 {loads}"""
@@ -89,12 +89,20 @@ class Shown:
         return float(control.input_value())
 
 
+def new_page(browser: Browser, width: int, scheme: str = "light") -> Page:
+    """A page of this width in the context that all share: what it has compiled serves the next page too."""
+    page = browser.contexts[0].new_page()
+    page.set_default_timeout(TIMEOUT)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)
+    return page
+
+
 def show(browser: Browser, folder: Path, element: str, width: int = 1400, theme: str = "light") -> Shown:
     """A page of its own with this element."""
     file = folder / "page.html"
     file.write_text(page_text(element, theme), encoding="utf-8")
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.set_default_timeout(TIMEOUT)
+    page = new_page(browser, width)
     shown = Shown(page, page.locator("main > :nth-child(2)"))
     page.on("console", lambda message: shown.complaints.append(message.text))
     page.on("pageerror", lambda error: shown.complaints.append(str(error)))
@@ -104,6 +112,11 @@ def show(browser: Browser, folder: Path, element: str, width: int = 1400, theme:
 
 
 def serious_faults(page: Page) -> list[tuple[str, str]]:
-    """What axe finds serious: the rule, and the first place."""
-    found = Axe().run(page).response["violations"]
-    return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS]
+    """What axe finds serious: the rule, and each place."""
+    options = {"preload": False, "resultTypes": ["violations"]}  # no requests of its own
+    return [
+        (each["id"], node["html"])
+        for each in Axe().run(page, options=options).response["violations"]
+        if each["impact"] in SERIOUS
+        for node in each["nodes"]
+    ]

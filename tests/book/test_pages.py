@@ -1,5 +1,7 @@
 """Every page of the built book in a browser: no complaint, no request outside, keyboard, themes, widths, axe.
 
+A page is loaded once for each width, and its tests share it.
+
 Needs the book in book/build/ (`pdm run book build`).
 """
 
@@ -8,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from figure_pages import open_browser
+from figure_pages import new_page, serious_faults
 from playwright.sync_api import Browser, Page
 
 from scripts.book.folders import Folders
@@ -18,8 +19,8 @@ BUILD = Folders().build
 PAGES = sorted(
     file.relative_to(BUILD).as_posix() for file in BUILD.rglob("*.html") if file.name != "toc.html"
 )
-WIDTHS = (390, 1400)
-SERIOUS = ("serious", "critical")
+NARROW, WIDE = 390, 1400
+THEMES = {"light": "light", "dark": "navy"}
 FOCUSABLE = "a[href], button, input, select, summary, [tabindex='0']"
 
 
@@ -32,15 +33,8 @@ class Opened:
     requests: list[str] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
 def open_page(browser: Browser, file: Path, width: int, scheme: str = "light") -> Opened:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.set_default_timeout(10_000)
+    page = new_page(browser, width, scheme)
     opened = Opened(page)
     page.on("console", lambda message: opened.complaints.append(message.text))
     page.on("pageerror", lambda error: opened.complaints.append(str(error)))
@@ -51,8 +45,31 @@ def open_page(browser: Browser, file: Path, width: int, scheme: str = "light") -
     return opened
 
 
-def open_details(page: Page) -> None:
-    page.evaluate("document.querySelectorAll('main details').forEach(each => { each.open = true; })")
+@pytest.fixture(scope="module")
+def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Opened]:
+    """A page of the book, loaded in the dark if it is narrow and in the light if it is wide."""
+    name, width = request.param
+    opened = open_page(browser, BUILD / name, width, "dark" if width == NARROW else "light")
+    yield opened
+    opened.page.close()
+
+
+def each_page(*widths: int) -> pytest.MarkDecorator:
+    """The tests of a page that is loaded with these widths."""
+    cases = [pytest.param((name, width), id=f"{name}-{width}") for name in PAGES for width in widths]
+    return pytest.mark.parametrize("opened", cases, indirect=True)
+
+
+def set_details(page: Page, is_open: bool) -> None:
+    page.evaluate(
+        "open => document.querySelectorAll('main details').forEach(each => { each.open = open; })", is_open
+    )
+
+
+def check_theme(page: Page, scheme: str) -> None:
+    """The page has the theme that the reader's machine asks for."""
+    page.emulate_media(color_scheme=scheme)
+    page.locator(f"html.{THEMES[scheme]}").wait_for(state="attached")
 
 
 def too_wide(page: Page) -> list[str]:
@@ -67,44 +84,38 @@ def too_wide(page: Page) -> list[str]:
     )
 
 
-def serious_faults(page: Page) -> list[tuple[str, str]]:
-    violations = Axe().run(page, options={"preload": False}).response["violations"]  # no requests of its own
-    return [
-        (each["id"], node["html"])
-        for each in violations
-        if each["impact"] in SERIOUS
-        for node in each["nodes"]
-    ]
-
-
 def test_the_book_is_built() -> None:
     sources = {file.relative_to(Folders().src).as_posix() for file in Folders().src.rglob("*.md")}
     wanted = {name.replace(".md", ".html") for name in sources - {"SUMMARY.md"}}
     assert wanted <= set(PAGES), "run `pdm run book build` first"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_renders_without_fault(browser: Browser, name: str, width: int, scheme: str) -> None:
-    opened = open_page(browser, BUILD / name, width, scheme)
+@each_page(NARROW, WIDE)
+def test_a_page_renders_without_fault(opened: Opened) -> None:
     page = opened.page
-    assert {"light": "light", "dark": "navy"}[scheme] in page.locator("html").get_attribute("class").split()
-    assert too_wide(page) == []
-    open_details(page)
-    assert too_wide(page) == []
     assert page.locator("main .katex-error").count() == 0
     assert "{{#" not in page.locator("main").inner_text()
-    assert serious_faults(page) == []
+    for is_open in (False, True):
+        set_details(page, is_open)
+        assert too_wide(page) == []
     assert opened.complaints == []
     assert [url for url in opened.requests if not url.startswith(("file://", "data:"))] == []
-    page.close()
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_keyboard_reaches_everything(browser: Browser, name: str) -> None:
-    page = open_page(browser, BUILD / name, 1400).page
-    open_details(page)
+@each_page(NARROW, WIDE)
+def test_a_page_can_be_read_in_both_themes(opened: Opened) -> None:
+    first, other = ("dark", "light") if opened.page.viewport_size["width"] == NARROW else ("light", "dark")
+    for scheme in (first, other, first):
+        check_theme(opened.page, scheme)
+    set_details(opened.page, is_open=True)
+    assert serious_faults(opened.page) == []  # dark where narrow, light where wide
+    assert opened.complaints == []
+
+
+@each_page(WIDE)
+def test_the_keyboard_reaches_everything(opened: Opened) -> None:
+    page = opened.page
+    set_details(page, is_open=True)
     wanted = page.evaluate(
         """selector => {
             window.notReached = new Set();
@@ -125,7 +136,6 @@ def test_the_keyboard_reaches_everything(browser: Browser, name: str) -> None:
         page.keyboard.press("Tab")
     left = page.evaluate("Array.from(window.notReached, element => element.outerHTML.slice(0, 80))")
     assert left == []
-    page.close()
 
 
 def first_page_with(selector: str) -> Path | None:
@@ -136,31 +146,29 @@ def first_page_with(selector: str) -> Path | None:
 
 
 def test_the_table_of_contents_opens_by_keyboard(browser: Browser) -> None:
-    page = open_page(browser, BUILD / "index.html", 390).page
+    page = open_page(browser, BUILD / "index.html", NARROW).page
     toggle = page.locator("#mdbook-sidebar-toggle")
     assert toggle.get_attribute("aria-expanded") == "false"
     toggle.focus()
     page.keyboard.press("Enter")
     assert toggle.get_attribute("aria-expanded") == "true"
-    page.close()
 
 
 def test_an_answer_opens_by_keyboard(browser: Browser) -> None:
     file = first_page_with('class="question check"')
     assert file is not None
-    page = open_page(browser, file, 1400).page
+    page = open_page(browser, file, WIDE).page
     answer = page.locator(".question.check details").first
     assert not answer.locator("> :not(summary)").first.is_visible()
     answer.locator("summary").focus()
     page.keyboard.press("Enter")
     assert answer.locator("> :not(summary)").first.is_visible()
-    page.close()
 
 
 def test_copying_gives_the_command_alone(browser: Browser) -> None:
     file = first_page_with('class="console"')
     assert file is not None
-    page = open_page(browser, file, 1400).page
+    page = open_page(browser, file, WIDE).page
     command = page.locator(".console pre.command").first
     assert page.locator("pre.output .clip-button").count() == 0
     page.evaluate(
@@ -175,13 +183,12 @@ def test_copying_gives_the_command_alone(browser: Browser) -> None:
     command.locator(".clip-button").click()
     assert page.evaluate("window.copied") == command.locator("code").inner_text()
     assert command.locator("code").inner_text().startswith(("pdm run", "TINY_LLM"))
-    page.close()
 
 
 def test_arrow_keys_of_a_control_do_not_turn_the_page(browser: Browser) -> None:
     file = first_page_with("viz/common.js")
     assert file is not None
-    page = open_page(browser, file, 1400).page
+    page = open_page(browser, file, WIDE).page
     page.locator("main input[type=range]").first.focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_timeout(200)
@@ -189,12 +196,10 @@ def test_arrow_keys_of_a_control_do_not_turn_the_page(browser: Browser) -> None:
     page.evaluate("document.activeElement.blur()")
     with page.expect_navigation():
         page.keyboard.press("ArrowRight")
-    page.close()
 
 
 def test_the_search_finds_a_word(browser: Browser) -> None:
-    page = open_page(browser, BUILD / "index.html", 1400).page
+    page = open_page(browser, BUILD / "index.html", WIDE).page
     page.keyboard.press("s")
     page.keyboard.type("softmax")
     page.wait_for_selector("#mdbook-searchresults li")
-    page.close()

@@ -5,13 +5,15 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from figure_pages import TIMEOUT, VIZ, serious_faults
+from figure_pages import VIZ, new_page, serious_faults
 from playwright.sync_api import Browser, Page
 from py_mini_racer import MiniRacer
 from reference_runs import Clock, EndlessTokenizer, PacedModel
+from twins import twin
 
 from scripts.course import ROOT
 from scripts.recorder import Recorder
@@ -35,10 +37,11 @@ def run_command(*options: str) -> None:
     )
 
 
-def open_page(browser: Browser, file: Path, width: int = 1400, **options: str) -> tuple[Page, list[str]]:
+def open_page(
+    browser: Browser, file: Path, width: int = 1400, scheme: str = "light"
+) -> tuple[Page, list[str]]:
     """The page, and what it complains of or asks for from outside."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-    page.set_default_timeout(TIMEOUT)
+    page = new_page(browser, width, scheme)
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -81,11 +84,16 @@ def check_numbers(page: Page, run: dict) -> None:
     assert in_ms(totals["longest_itl_s"]) in summary
 
 
-def test_times_are_those_of_the_recorder() -> None:
-    reader = MiniRacer()
-    reader.eval("var TinyViz = {}")
-    for path in ("twins/scheduler-timeline.js", "parts/run-reader.js"):
-        reader.eval((VIZ / path).read_text(encoding="utf-8"))
+@pytest.fixture
+def reader() -> Iterator[MiniRacer]:
+    """V8 with what the page reads a run with."""
+    with twin("scheduler-timeline") as context:
+        context.eval("var TinyViz = {}")
+        context.eval((VIZ / "parts" / "run-reader.js").read_text(encoding="utf-8"))
+        yield context
+
+
+def test_times_are_those_of_the_recorder(reader: MiniRacer) -> None:
     rng = random.Random(12)
     for _ in range(NUM_CASES):
         clock = Clock()
@@ -108,7 +116,7 @@ def test_times_are_those_of_the_recorder() -> None:
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_trace_is_chosen_and_shown(browser: Browser, trace: Path, width: int, scheme: str) -> None:
-    page, complaints = open_page(browser, VIZ / "timeline.html", width, color_scheme=scheme)
+    page, complaints = open_page(browser, VIZ / "timeline.html", width, scheme)
     page.set_input_files("#run-file", trace)
     page.locator("run-timeline svg .prefill").first.wait_for()
     check_numbers(page, json.loads(trace.read_text(encoding="utf-8")))

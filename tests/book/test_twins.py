@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 
 import mlx.core as mx
 import numpy as np
@@ -20,8 +21,9 @@ from tiny_llm_ref.chunked_prefill import (
 
 
 @pytest.fixture(scope="module")
-def timeline() -> MiniRacer:
-    return twin("scheduler-timeline")
+def timeline() -> Iterator[MiniRacer]:
+    with twin("scheduler-timeline") as context:
+        yield context
 
 
 def random_run(rng: random.Random) -> dict:
@@ -121,8 +123,9 @@ def test_number_of_prefill_steps(timeline: MiniRacer) -> None:
 
 
 @pytest.fixture(scope="module")
-def masks() -> MiniRacer:
-    return twin("attention-mask")
+def masks() -> Iterator[MiniRacer]:
+    with twin("attention-mask") as context:
+        yield context
 
 
 def sees(mask: mx.array) -> list[list[bool]]:

@@ -1,6 +1,7 @@
 """The twins of cache, sampler and roofline compute what the reference computes."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import mlx.core as mx
@@ -18,8 +19,9 @@ from tiny_llm_ref.sampler import keep_likely
 
 
 @pytest.fixture(scope="module")
-def kv_cache() -> MiniRacer:
-    return twin("kv-cache")
+def kv_cache() -> Iterator[MiniRacer]:
+    with twin("kv-cache") as context:
+        yield context
 
 
 def single(length: int, heads: int, dim: int, dtype: mx.Dtype) -> TinyKvFullCache:
@@ -87,8 +89,9 @@ def test_bytes_that_a_token_leaves(kv_cache: MiniRacer) -> None:
 
 
 @pytest.fixture(scope="module")
-def sampler() -> MiniRacer:
-    return twin("sampler")
+def sampler() -> Iterator[MiniRacer]:
+    with twin("sampler") as context:
+        yield context
 
 
 def drawn_with(logprobs: np.ndarray, temp: float, top_p: float, top_k: int, min_p: float) -> np.ndarray:
@@ -127,8 +130,9 @@ def test_cuts_are_named(sampler: MiniRacer) -> None:
 
 
 @pytest.fixture(scope="module")
-def roofline() -> MiniRacer:
-    return twin("roofline")
+def roofline() -> Iterator[MiniRacer]:
+    with twin("roofline") as context:
+        yield context
 
 
 def random_config(rng: random.Random) -> ModelConfig:

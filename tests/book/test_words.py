@@ -1,5 +1,6 @@
 """What the preprocessor makes of words, formulas and fences, and what it refuses, with the line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ def test_a_task_has_its_heading_files_signatures_and_command(tmp_path: Path) -> 
     assert "## Task 2: One chunk a call" in text
     assert "Write in `tiny_llm/request.py`:" in text
     assert "```python\nclass Request:\n    def try_prefill(self) -> int: ...\n```" in text
-    assert "pdm run test --week 2 --day 7 --task 2" in text
+    assert '<span class="unbroken">--task</span> 2</code>' in text
+    assert "pdm run test --week 2 --day 7 --task 2" in re.sub("<[^>]+>", "", text)
 
 
 def test_a_task_names_no_helper_of_the_solution(tmp_path: Path) -> None:
@@ -166,6 +168,13 @@ def test_what_a_prediction_is_about_comes_on_a_click(tmp_path: Path) -> None:
     assert "How many <span" in before
     assert "seven" not in before
     assert "seven</samp>" in after
+
+
+def test_what_a_prediction_is_about_can_be_shortened(tmp_path: Path) -> None:
+    keep_records(folders_in(tmp_path), record_of("pdm run doctor", "\n".join("abcdefg")))
+    page = page_of(tmp_path, "```predict,head=1,tail=2\nHow many?\n---\npdm run doctor\n```")
+    assert page.found == []
+    assert "<samp>a&#10;… 4 more lines&#10;f&#10;g</samp>" in page.rendered
 
 
 def test_answers_are_computed_by_the_reference(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """The JavaScript twins of the figures, in V8."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from py_mini_racer import MiniRacer
 
 from scripts.course import ROOT
@@ -8,8 +11,9 @@ TWINS = ROOT / "book" / "viz" / "twins"
 NUM_CASES = 1000
 
 
-def twin(name: str) -> MiniRacer:
-    """V8 with one twin loaded."""
-    context = MiniRacer()
-    context.eval((TWINS / f"{name}.js").read_text(encoding="utf-8"))
-    return context
+@contextmanager
+def twin(name: str) -> Iterator[MiniRacer]:
+    """V8 with one twin loaded, closed at the end: left open after an exception, it hangs at exit."""
+    with MiniRacer() as context:
+        context.eval((TWINS / f"{name}.js").read_text(encoding="utf-8"))
+        yield context

@@ -83,7 +83,7 @@ class Workers {
     }
   }
 
-  static constexpr int NUM_SPINS = 5000;
+  static constexpr int NUM_SPINS = 200;
   Task task_ = nullptr;
   void* context_ = nullptr;
   long num_tasks_ = 0;

@@ -14,6 +14,7 @@ from .cpu_kernel import CpuKernel
 SOURCES = Path(__file__).parent / "cpu"
 RMS_NORM = CpuKernel(SOURCES / "rms_norm.cpp")
 ROPE = CpuKernel(SOURCES / "rope.cpp")
+SPLIT_HEADS = CpuKernel(SOURCES / "split_heads.cpp")
 SWIGLU = CpuKernel(SOURCES / "swiglu.cpp")
 
 
@@ -44,6 +45,40 @@ def rotate(
     inputs = [x.astype(mx.float32), cos, sin]
     (turned,) = ROPE(inputs, [x.shape], [mx.float32], [traditional, *positions])
     return turned.astype(x.dtype)
+
+
+def split_heads(
+    product: mx.array,
+    num_heads: int,
+    num_kv_heads: int,
+    tables: tuple[mx.array, mx.array],
+    norms: tuple[mx.array, mx.array, float] | None,
+    first_positions: Sequence[int],
+    traditional: bool = False,
+) -> list[mx.array]:
+    """Queries, keys and values out of one product, normalized, rotated and with their heads first; CPU only.
+
+    Args:
+        product: [B, L, (H_q + 2 H) x D], queries first, then keys, then values.
+        num_heads, num_kv_heads: H_q, H
+        tables: cos and sin as for `rotate`.
+        norms: weights [D] of queries and keys, and eps; None for a model without them.
+        first_positions, traditional: as for `rotate`.
+
+    Returns:
+        query [B, H_q, L, D], key and value [B, H, L, D], in the type of the product.
+    """
+    B, L, width = product.shape
+    D = width // (num_heads + 2 * num_kv_heads)
+    positions = list(first_positions) * (B // len(first_positions))
+    inputs, eps = [product.astype(mx.float32), *tables], 0.0
+    if norms is not None:
+        *weights, eps = norms
+        inputs += [weight.astype(mx.float32) for weight in weights]
+    shapes = [(B, heads, L, D) for heads in (num_heads, num_kv_heads, num_kv_heads)]
+    numbers = [norms is not None, eps, traditional, *positions]
+    heads = SPLIT_HEADS(inputs, shapes, [mx.float32] * 3, numbers)
+    return [each.astype(product.dtype) for each in heads]
 
 
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:

@@ -46,7 +46,7 @@ struct Array {
 
 // Calls `task(context, i)` for i = 0 ... num_tasks - 1 on all threads. The extension puts its address here.
 extern "C" {
-inline void (*tiny_llm_run_tasks)(long num_tasks, void (*task)(void* context, long i), void* context) = nullptr;
+__attribute__((used)) inline void (*tiny_llm_run_tasks)(long num_tasks, void (*task)(void* context, long i), void* context) = nullptr;
 }
 
 // Cuts 0 ... count into pieces of `grain` and calls `body(first, last)` for each, on all threads.

@@ -162,9 +162,11 @@ KERNEL flash_attention(const Array* inputs, const Array* outputs, const double* 
     const long num_parts = (S + KEYS_PER_TASK - 1) / KEYS_PER_TASK;
     std::vector<std::vector<Rows>> parts(B * H);
     for (long i = 0; i < B * H; i++) parts[i].assign(num_parts, Rows(head_at(i), 0, L));
-    parallel_for(B * H * num_parts, 1, [&](long task, long) {
-      const long i = task / num_parts, part = task % num_parts;
-      attend(head_at(i), parts[i][part], part * KEYS_PER_TASK, std::min(S, (part + 1) * KEYS_PER_TASK));
+    parallel_for(B * H * num_parts, 1 + KEYS_PER_TASK / S, [&](long first, long last) {
+      for (long task = first; task < last; task++) {
+        const long i = task / num_parts, part = task % num_parts;
+        attend(head_at(i), parts[i][part], part * KEYS_PER_TASK, std::min(S, (part + 1) * KEYS_PER_TASK));
+      }
     });
     for (long i = 0; i < B * H; i++) {
       for (long part = 1; part < num_parts; part++) merge(head_at(i), parts[i][0], parts[i][part]);

@@ -7,12 +7,13 @@
 #include "simd.h"
 
 constexpr int MANY_ROWS = 17;                // from here on columns are put side by side
-constexpr int COLUMN_ROWS = 8;               // rows that columns meet at a time where they lie,
-constexpr int COLUMNS = 2;                   // and how many these are: sums that do not wait for each other
+constexpr int COLUMN_ROWS = 8;               // rows that a column meets at a time where it lies
+constexpr int PAIR_ROWS = 2;                 // up to these columns come in pairs: sums that do not wait for each other
 constexpr int TILE_ROWS = 6;                 // rows and vectors of columns whose sums stay in registers
 constexpr int TILE_VECTORS = 2;
 constexpr int PANEL = TILE_VECTORS * LANES;  // columns that are put side by side
 constexpr int PAIRS = 2 * LANES;             // 16-bit integers in a vector
+constexpr long TASK_SIZE = 1 << 18;          // products that are worth another thread's waking up
 constexpr int PREFETCH = 4096;               // bytes ahead: what memory needs to answer in time
 static_assert(32 % PAIRS == 0, "the smallest group is a whole number of vectors");
 
@@ -113,24 +114,23 @@ static void multiply_columns(const Rounded& x, long first_row, const Weights& we
   }
 }
 
-/// The rows from `first_row` to M times columns from n on: ROWS at a time, then what is left.
-template <int BITS, int ROWS, int NUM_COLUMNS>
+/// The rows from `first_row` to M times column n: ROWS at a time, then what is left.
+template <int BITS, int ROWS>
 static void multiply_column_rows(const Rounded& x, long first_row, long M, const Weights& weights, long n,
                                  float* output) {
-  for (; first_row + ROWS <= M; first_row += ROWS) {
-    multiply_columns<BITS, ROWS, NUM_COLUMNS>(x, first_row, weights, n, output);
-  }
-  if constexpr (ROWS > 1) multiply_column_rows<BITS, ROWS - 1, NUM_COLUMNS>(x, first_row, M, weights, n, output);
+  for (; first_row + ROWS <= M; first_row += ROWS) multiply_columns<BITS, ROWS, 1>(x, first_row, weights, n, output);
+  if constexpr (ROWS > 1) multiply_column_rows<BITS, ROWS - 1>(x, first_row, M, weights, n, output);
 }
 
-/// All M rows times the columns from n to `end`: COLUMNS at a time, then what is left.
-template <int BITS, int NUM_COLUMNS>
+/// All M rows times the columns from n to `end`.
+template <int BITS>
 static void multiply_where_they_lie(const Rounded& x, long M, const Weights& weights, long n, long end,
                                     float* output) {
-  for (; n + NUM_COLUMNS <= end; n += NUM_COLUMNS) {
-    multiply_column_rows<BITS, COLUMN_ROWS, NUM_COLUMNS>(x, 0, M, weights, n, output);
+  auto multiply_pair = M == 1 ? multiply_columns<BITS, 1, 2> : multiply_columns<BITS, PAIR_ROWS, 2>;
+  if (M <= PAIR_ROWS) {
+    for (; n + 2 <= end; n += 2) multiply_pair(x, 0, weights, n, output);
   }
-  if constexpr (NUM_COLUMNS > 1) multiply_where_they_lie<BITS, NUM_COLUMNS - 1>(x, M, weights, n, end, output);
+  for (; n < end; n++) multiply_column_rows<BITS, COLUMN_ROWS>(x, 0, M, weights, n, output);
 }
 
 /// The codes of PANEL columns, of `num_words` words each, in pairs of 16-bit integers.
@@ -231,8 +231,8 @@ KERNEL integer_matmul(const Array* inputs, const Array* outputs, const double* n
     }
   });
   const long num_done = num_panels * PANEL;
-  auto multiply = bits == 4 ? multiply_where_they_lie<4, COLUMNS> : multiply_where_they_lie<8, COLUMNS>;
-  parallel_for(weights.N - num_done, 32, [&](long first, long last) {
+  auto multiply = bits == 4 ? multiply_where_they_lie<4> : multiply_where_they_lie<8>;
+  parallel_for(weights.N - num_done, 1 + TASK_SIZE / (K * M), [&](long first, long last) {
     multiply(x, M, weights, num_done + first, num_done + last, output);
   });
 }

@@ -1,0 +1,116 @@
+"""Fused attention: the same numbers as the attention that it extends, for every model and every pass."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from check import check_close, check_equal, check_value_error, normal
+from checkpoints import VARIANTS, build, save
+from cpu_kernels import poison
+from passes import PASSES
+from tiny_llm.basics import as_projection
+from tiny_llm.fused_parts import FusedAttention, FusedMLP, FusedRMSNorm, FusedRoPE, cut_like, joined
+from tiny_llm.kernels.fast_attention import fast_attention
+from tiny_llm.kernels.fused_operations import rms_norm, rotate, split_heads
+from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.loader import Parts
+from tiny_llm.packed_loader import load_packed_model
+from tiny_llm.quantize import QuantizedProjection, QuantizedWeights, quantize_weights
+
+PARTS = Parts(FusedRMSNorm, FusedRoPE, FusedMLP, FusedAttention)
+MODELS = ("qwen3-4bit", "qwen3-8bit-bfloat16", "qwen2-4bit", "llama-mixed-bits", "llama-traditional", "qwen3")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    chosen = [variant for variant in VARIANTS if variant.name in MODELS]
+    return {variant.name: save(variant, build(variant), folder / variant.name) for variant in chosen}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", PASSES)
+def test_a_model_of_fused_attention_gives_the_same_logits(
+    kind: str, name: str, checkpoints: dict[str, Path]
+) -> None:
+    plain = load_packed_model(checkpoints[name], mx.float32)
+    fused = load_packed_model(checkpoints[name], mx.float32, fast_attention, quantized_matmul, PARTS)
+    check_close(PASSES[kind](fused), PASSES[kind](plain), f"logits {kind} of {name}", tolerance=1e-4)
+
+
+def test_what_packed_models_are_made_of(checkpoints: dict[str, Path]) -> None:
+    """One product a layer where the projections are packed alike, biases included; none for plain ones."""
+    for name in MODELS:
+        layers = load_packed_model(checkpoints[name], mx.float32, parts=PARTS).layers
+        is_fused = [layer.attention._fused_product is not None for layer in layers]
+        is_packed = name not in ("qwen3", "llama-traditional")
+        check_equal(is_fused, [is_packed] * len(layers), f"layers of {name} with one product")
+
+
+@pytest.mark.parametrize("has_norms", [False, True])
+@pytest.mark.parametrize("traditional", [False, True])
+def test_split_heads(traditional: bool, has_norms: bool) -> None:
+    B, L, H_q, H, D = 3, 5, 6, 2, 16
+    product = normal(B, L, (H_q + 2 * H) * D, seed=1)
+    rope = FusedRoPE(D, 40, traditional=traditional)
+    weights = normal(2, D, seed=2)
+    norms = (weights[0], weights[1], 1e-3) if has_norms else None
+    first = [7, 0, 35]
+    poison(B, H_q, L, D)
+    actual = split_heads(product, H_q, H, (rope.fused_cos, rope.fused_sin), norms, first, traditional)
+
+    heads = product.reshape(B, L, H_q + 2 * H, D)
+    query, key, value = heads[:, :, :H_q], heads[:, :, H_q : H_q + H], heads[:, :, H_q + H :]
+    if has_norms:
+        query, key = (rms_norm(x, weight, 1e-3) for x, weight in zip((query, key), weights, strict=True))
+    query, key = (rotate(x, rope.fused_cos, rope.fused_sin, first, traditional) for x in (query, key))
+    for what, one, other in zip(("query", "key", "value"), actual, (query, key, value), strict=True):
+        check_close(one, other.swapaxes(1, 2), what, tolerance=1e-6)
+
+
+def test_split_heads_keeps_the_type() -> None:
+    rope = FusedRoPE(16, 8)
+    tables = (rope.fused_cos, rope.fused_sin)
+    heads = split_heads(normal(1, 2, 64, seed=1, dtype=mx.bfloat16), 2, 1, tables, None, [0])
+    check_equal([each.dtype for each in heads], [mx.bfloat16] * 3, "types of query, key and value")
+
+
+def projection(outputs: int, bias: bool = False, bits: int = 4, seed: int = 1) -> QuantizedProjection:
+    weights = quantize_weights(normal(outputs, 64, seed=seed), 64, bits)
+    return QuantizedProjection(weights, normal(outputs, seed=seed + 1) if bias else None, quantized_matmul)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_joined_projections_and_their_parts(bias: bool) -> None:
+    x = normal(2, 3, 64, seed=9)
+    each = [projection(outputs, bias, seed=outputs) for outputs in (48, 16, 17)]
+    whole = joined(each)
+    assert whole is not None
+    expected = mx.concatenate([one(x) for one in each], axis=-1)
+    check_close(whole(x), expected, "one product for three", tolerance=1e-6)
+    parts = cut_like(whole, each)
+    check_close(mx.concatenate([part(x) for part in parts], axis=-1), expected, "parts", tolerance=1e-6)
+
+
+def test_projections_that_cannot_be_joined() -> None:
+    plain = as_projection(normal(8, 64, seed=3))
+    coarse = QuantizedWeights(*mx.quantize(normal(8, 64, seed=4), group_size=32, bits=4), 32, 4)
+    for other in (
+        plain,
+        projection(8, bits=8),
+        projection(8, bias=True),
+        QuantizedProjection(coarse, None, quantized_matmul),
+        QuantizedProjection(projection(8).weights),
+    ):
+        assert joined([projection(16), other]) is None
+
+
+def test_positions_beyond_the_tables_are_refused(checkpoints: dict[str, Path]) -> None:
+    plain, fused = (
+        load_packed_model(checkpoints["qwen3-4bit"], mx.float32, parts=parts) for parts in (Parts(), PARTS)
+    )
+    beyond = plain.config.max_position_embeddings
+    for model in (plain, fused):
+        with check_value_error(str(beyond)):
+            model(mx.array([[1, 2]]), beyond - 1)
