@@ -1358,6 +1358,12 @@ def test_task_6_no_cost_is_negative() -> None:
     assert np.allclose([fitted.per_step, fitted.per_token], best), "the others are not the best without it"
 
 
+def test_task_6_three_measures_are_enough() -> None:
+    fitted = fit_cost_model(measured((0.5, 0.25, 0.125), [(0, 1), (0, 4), (30, 2)]))
+    found = [fitted.per_step, fitted.per_token, fitted.per_context]
+    assert np.allclose(found, [0.5, 0.25, 0.125]), f"fitted {fitted}"
+
+
 def test_task_6_too_few_measures_are_an_error() -> None:
     steps = measured((1.0, 1.0, 1.0), SIZES[:2])
     with check_value_error("2"):
