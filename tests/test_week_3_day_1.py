@@ -1,7 +1,7 @@
 """Week 3, day 1: one token budget."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import FrozenInstanceError
 from functools import partial
@@ -1278,6 +1278,12 @@ def requests_of(*jobs: tuple[int, int] | tuple[int, int, float]) -> list[Simulat
     return [SimulatedRequest(tuple(prompt_of(length)), output, *rest) for length, output, *rest in jobs]
 
 
+def serve(simulator: Simulator, requests: Iterable[SimulatedRequest]) -> None:
+    """Run a simulator; fail if it does not end."""
+    with ends_within():
+        simulator.run(requests)
+
+
 def test_task_6_the_context_of_a_step() -> None:
     decode, chunk, whole = (
         sequence_of(0, 5, computed=5, generated=[3]),
@@ -1387,7 +1393,7 @@ def test_task_6_a_step_takes_its_cost_and_moves_the_clock() -> None:
 
 def test_task_6_first_tokens_and_gaps_are_predicted() -> None:
     simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
-    simulator.run(requests_of((4, 3), (9, 2)))
+    serve(simulator, requests_of((4, 3), (9, 2)))
     metrics = simulator.metrics
     mistakes = {"the start of the step instead of its end": [0.0, 32.0]}
     check_equal([metrics.ttft(id) for id in (0, 1)], [16.0, 45.0], "time to first token of each", mistakes)
@@ -1397,7 +1403,7 @@ def test_task_6_first_tokens_and_gaps_are_predicted() -> None:
 
 def test_task_6_who_arrives_joins_at_the_next_step() -> None:
     simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
-    simulator.run(requests_of((4, 3), (2, 1, 5.0), (3, 1, 14.0), (2, 1, 25.5)))
+    serve(simulator, requests_of((4, 3), (2, 1, 5.0), (3, 1, 14.0), (2, 1, 25.5)))
     rows = [rows_of(step.output) for step in simulator.steps]
     expected = [
         [(0, 0, 4, True)],
@@ -1411,7 +1417,7 @@ def test_task_6_who_arrives_joins_at_the_next_step() -> None:
 
 def test_task_6_an_idle_time_is_skipped() -> None:
     simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
-    simulator.run(requests_of((2, 1, 100.0), (3, 1, 7.0), (2, 1, 300.0)))
+    serve(simulator, requests_of((2, 1, 100.0), (3, 1, 7.0), (2, 1, 300.0)))
     check_equal(
         [(step.start, step.end) for step in simulator.steps],
         [(7.0, 20.0), (100.0, 112.0), (300.0, 312.0)],
@@ -1424,13 +1430,13 @@ def test_task_6_an_idle_time_is_skipped() -> None:
 
 def test_task_6_no_time_is_skipped_while_somebody_is_served() -> None:
     simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
-    simulator.run(requests_of((4, 3), (2, 1, 1000.0)))
+    serve(simulator, requests_of((4, 3), (2, 1, 1000.0)))
     check_equal([step.start for step in simulator.steps], [0.0, 14.0, 25.0, 1000.0], "start of each step")
 
 
 def test_task_6_nothing_to_serve() -> None:
     simulator = Simulator(SchedulerConfig(), CostModel(1.0, 1.0))
-    simulator.run([])
+    serve(simulator, [])
     step = simulator.step()
     check_equal(
         (simulator.now, step.output.entries), (0.0, ()), "now, and entries of a step, with nobody there"
@@ -1464,7 +1470,7 @@ def test_task_6_a_lone_prompt_takes_the_steps_of_the_formula(
     prompt_len: int, threshold: int | None, budget: int
 ) -> None:
     simulator = Simulator(SchedulerConfig(budget, 1, threshold), CostModel(1.0, 0.0))
-    simulator.run([SimulatedRequest((1,) * prompt_len, 1)])
+    serve(simulator, [SimulatedRequest((1,) * prompt_len, 1)])
     expected = num_prefill_steps(prompt_len, threshold or 0, budget)
     check_equal(len(simulator.steps), expected, f"steps of {prompt_len} tokens, {threshold} and {budget}")
 
@@ -1505,7 +1511,7 @@ def test_task_7_it_is_what_the_simulator_counts_in_every_small_case(num_outputs:
     ):
         simulator = Simulator(SchedulerConfig(budget, 2, threshold or None), CostModel(1.0, 0.0))
         prompts = ((1,) * first, num_outputs), ((1,) * second, 1)
-        simulator.run(SimulatedRequest(*prompt) for prompt in prompts)
+        serve(simulator, [SimulatedRequest(*prompt) for prompt in prompts])
         counted = tuple(int(simulator.metrics.ttft(id) or 0) for id in (0, 1))
         arguments = (first, second, threshold, budget, num_outputs)
         check_equal(
