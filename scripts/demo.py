@@ -4,7 +4,7 @@ import json
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -12,14 +12,16 @@ from rich.live import Live
 
 import tiny_llm_ref
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.engine_recorder import EngineRecorder
 from scripts.errors import usage_errors
 from scripts.packages import learners_package, sentences_of
 from scripts.recorder import Recorder
-from scripts.run_report import as_json, final_report, live_picture, state_of
+from scripts.run_report import AnyRecorder, as_json, final_report, live_picture, served, states_of
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+    from tiny_llm_ref import Engine as ServingEngine
     from tiny_llm_ref import Qwen3Model, SamplingParams
 
 QUESTIONS = Path(__file__).with_name("demo_prompts.json")
@@ -29,6 +31,12 @@ SECONDS_BETWEEN_PICTURES = 0.08
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 PrefillStep = Annotated[int, typer.Option(min=1, help="Most prompt tokens computed in a step.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Most requests that decode together.")]
+Engine = Annotated[
+    Literal["batch", "serving"], typer.Option(help="The batch of week 2, or the engine of week 3.")
+]
+Budget = Annotated[
+    int, typer.Option(min=1, help="Of the engine: most tokens of a step, prompts and answers.")
+]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
 Prompts = Annotated[Path | None, typer.Option(help="A prompt a line, or a JSON list of strings.")]
 NoChunking = Annotated[bool, typer.Option("--no-chunking", help="Prefill whole prompts, to see the stall.")]
@@ -40,7 +48,9 @@ JsonOutput = Annotated[bool, typer.Option("--json", help="Print one JSON object,
 
 def main(
     model: Model = SHIPPED_MODEL,
+    engine: Engine = "batch",
     prefill_step: PrefillStep = 64,
+    budget: Budget = 64,
     batch_size: BatchSize = 4,
     max_tokens: MaxTokens = 48,
     prompts: Prompts = None,
@@ -54,17 +64,14 @@ def main(
 
     The reference serves, tiny_llm_ref, unless you give --mine: then your own package does.
 
-    Example: pdm run demo --no-chunking, then again without the option; compare the longest gaps.
+    Example: pdm run demo --no-chunking, then again without the option; compare the longest gaps. Or
+    pdm run demo --engine serving --budget 32: the engine of week 3, whose steps have one token budget.
     """
     with usage_errors():
-        settings = {
-            "model": model,
-            "prefill_step": None if no_chunking else prefill_step,
-            "batch_size": batch_size,
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "seed": seed,
-        }
+        settings = settings_of(
+            model, engine, None if no_chunking else prefill_step, None if no_chunking else budget, batch_size
+        )
+        settings |= {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         all_prompts = read_prompts(prompts, resolve_checkpoint(model))
         request_params(settings, 0)  # out-of-range options are refused before anything is loaded
         if not mine:
@@ -73,6 +80,24 @@ def main(
         package = learners_package()
         with sentences_of(package):
             run(settings, all_prompts, json_output, package)
+
+
+def settings_of(
+    model: str, engine: str, prefill_step: int | None, budget: int | None, batch_size: int
+) -> dict[str, Any]:
+    """The settings of a run that say how steps are made; None computes prompts whole.
+
+    Raises:
+        ValueError: the budget is smaller than the batch.
+    """
+    settings: dict[str, Any] = {"model": model, "engine": engine}
+    if engine == "batch":
+        return settings | {"prefill_step": prefill_step, "batch_size": batch_size}
+    if budget is not None and budget < batch_size:
+        raise ValueError(
+            f"the budget is {budget} and the batch size {batch_size}: a step needs a token for each that runs"
+        )
+    return settings | {"budget": budget, "batch_size": batch_size}
 
 
 def read_prompts(file: Path | None, checkpoint: Path) -> list[str]:
@@ -129,25 +154,40 @@ def make_recorder(
     tokenizer: "TokenizerWrapper",
     prompts: list[str],
     package: ModuleType = tiny_llm_ref,
-) -> Recorder:
-    """A package's generator with every prompt submitted; ValueError if one is too long for the model."""
+) -> AnyRecorder:
+    """A package's generator or engine with every prompt submitted; ValueError if one is too long."""
     from scripts.models import as_chat
 
     max_seq_len = model.config.max_position_embeddings
-    generator = package.BatchGenerator(
-        model,
-        tokenizer,
-        batch_size=settings["batch_size"],
-        prefill_step=settings["prefill_step"] or max_seq_len,
-        max_seq_len=max_seq_len,
-    )
-    recorder = Recorder(generator)
+    recorder: AnyRecorder
+    if settings.get("engine") == "serving":
+        recorder = EngineRecorder(make_engine(settings, model, tokenizer, package))
+    else:
+        generator = package.BatchGenerator(
+            model,
+            tokenizer,
+            batch_size=settings["batch_size"],
+            prefill_step=settings["prefill_step"] or max_seq_len,
+            max_seq_len=max_seq_len,
+        )
+        recorder = Recorder(generator)
     for index, prompt in enumerate(prompts):
         recorder.submit(
             as_chat(tokenizer, prompt) if tokenizer.has_chat_template else prompt,
             request_params(settings, index, package),
         )
     return recorder
+
+
+def make_engine(
+    settings: dict[str, Any], model: "Qwen3Model", tokenizer: "TokenizerWrapper", package: ModuleType
+) -> "ServingEngine":
+    """A package's engine; without a budget a step holds every prompt whole."""
+    max_seq_len = model.config.max_position_embeddings
+    batch_size = settings["batch_size"]
+    config = package.SchedulerConfig(settings["budget"] or batch_size * max_seq_len, batch_size)
+    engine: ServingEngine = package.Engine(model, tokenizer, config, max_seq_len)
+    return engine
 
 
 def request_params(
@@ -161,17 +201,17 @@ def request_params(
     return params
 
 
-def serve(recorder: Recorder) -> None:
+def serve(recorder: AnyRecorder) -> None:
     """Step until nothing is left."""
-    while recorder.generator.has_work:
+    while recorder.has_work:
         recorder.step()
 
 
-def serve_live(recorder: Recorder, console: Console) -> None:
+def serve_live(recorder: AnyRecorder, console: Console) -> None:
     """In a terminal: a picture that changes as the requests do, then the report."""
     with Live(console=console, auto_refresh=False) as live:
         last_drawn = 0.0
-        while recorder.generator.has_work:
+        while recorder.has_work:
             recorder.step()
             if recorder.seconds - last_drawn > SECONDS_BETWEEN_PICTURES:
                 live.update(live_picture(recorder, console.width), refresh=True)
@@ -181,13 +221,12 @@ def serve_live(recorder: Recorder, console: Console) -> None:
     console.print(final_report(recorder, console))
 
 
-def serve_lines(recorder: Recorder, console: Console) -> None:
+def serve_lines(recorder: AnyRecorder, console: Console) -> None:
     """Elsewhere: a line whenever a request changes its state, its text at the end, then the report."""
     shown: dict[int, str] = {}
-    while recorder.generator.has_work:
+    while recorder.has_work:
         recorder.step()
-        for request in recorder.requests:
-            state = state_of(recorder, request)
+        for request, state in zip(served(recorder), states_of(recorder), strict=True):
             if shown.get(request.prompt_idx, "waiting") != state:
                 shown[request.prompt_idx] = state
                 text = f": {' '.join(request.text().split())}" if request.is_done else ""

@@ -99,6 +99,19 @@ CHOSEN = (
     "2.7.3 whole-prompt-before-any-decode",
     "2.7.6 strict-priority",
     "2.7.7 prefill-first",
+    "3.1.1 prompt-counted-when-asked",
+    "3.1.2 samples-in-mid-prefill",
+    "3.1.2 limit-ignored",
+    "3.1.2 final-at-the-end-of-the-prompt",
+    "3.1.3 prompts-starve-who-runs-behind",
+    "3.1.3 whole-threshold-or-nothing",
+    "3.1.3 partial-prefills-uncapped",
+    "3.1.3 partial-prefills-under-way-forgotten",
+    "3.1.3 over-the-limit-on-sequences",
+    "3.1.4 every-chunk-at-offset-zero",
+    "3.1.4 logits-at-every-chunk",
+    "3.1.6 tokens-at-the-start-of-the-step",
+    "3.1.7 decodes-are-free",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 

@@ -50,6 +50,11 @@ class Recorder:
         """Since the recorder was made."""
         return self._clock() - self._start
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self.generator.has_work
+
     def submit(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> Request:
         """Submit a prompt and note its arrival; errors as for the generator."""
         request = self.generator.submit(prompt, params)
@@ -67,6 +72,16 @@ class Recorder:
         for result in results:
             self.finished_at[result.prompt_idx] = self.seconds
         return results
+
+    def state_of(self, request: Request) -> str:
+        """Where a request is, in the words of the table."""
+        if request.is_done:
+            return f"done ({request.finish_reason})"
+        if request.is_prefill_done:
+            return "decoding" if request in self.generator.slots else "waiting for a slot"
+        if request is self.generator.prefilling:
+            return f"prefill {request.offset}/{len(request.prompt_ids)}"
+        return "waiting"
 
     def _run_phase(self, phase: Phase, run: Callable[[], bool]) -> None:
         computed_before = [request.offset for request in self.requests]

@@ -2,37 +2,68 @@
 
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from scripts.engine_recorder import EngineRecorder
 from scripts.recorder import PhaseEvent, Recorder
-from tiny_llm_ref import Request
 
 PHASE_MARKS = {"prefill": ("█", "cyan"), "decode": ("•", "green")}
 ASCII_MARKS = {"█": "#", "•": "."}
 
 
-def state_of(recorder: Recorder, request: Request) -> str:
-    """Where a request is, in the words of the table."""
-    if request.is_done:
-        return f"done ({request.finish_reason})"
-    if request.is_prefill_done:
-        return "decoding" if request in recorder.generator.slots else "waiting for a slot"
-    if request is recorder.generator.prefilling:
-        return f"prefill {request.offset}/{len(request.prompt_ids)}"
-    return "waiting"
+class Served(Protocol):
+    """What a report says of a request."""
+
+    @property
+    def prompt_idx(self) -> int:
+        """Its number."""
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """The prompt."""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The answer so far."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it ended."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+
+    def text(self) -> str:
+        """The answer so far, as text."""
 
 
-def live_picture(recorder: Recorder, width: int) -> RenderableType:
+AnyRecorder = Recorder | EngineRecorder
+
+
+def served(recorder: AnyRecorder) -> Sequence[Served]:
+    """The requests of a run."""
+    return recorder.requests
+
+
+def states_of(recorder: AnyRecorder) -> list[str]:
+    """Where each request is, in the words of the table."""
+    if isinstance(recorder, EngineRecorder):
+        return [recorder.state_of(request) for request in recorder.requests]
+    return [recorder.state_of(request) for request in recorder.requests]
+
+
+def live_picture(recorder: AnyRecorder, width: int) -> RenderableType:
     """One line a request: number, state, and the end of its text."""
     styles = {"done": "dim", "deco": "green", "pref": "cyan"}
     table = Table.grid(padding=(0, 2))
-    for request in recorder.requests:
-        state = state_of(recorder, request)
+    for request, state in zip(served(recorder), states_of(recorder), strict=True):
         table.add_row(
             Text(str(request.prompt_idx), style="bold"),
             Text(f"{state:18}", style=styles.get(state[:4], "")),
@@ -47,12 +78,12 @@ def last_part(text: str, width: int) -> str:
     return line if len(line) <= width else "…" + line[-max(width - 1, 1) :]
 
 
-def final_report(recorder: Recorder, console: Console) -> RenderableType:
+def final_report(recorder: AnyRecorder, console: Console) -> RenderableType:
     """Table, totals and timeline of a run that ended."""
     return Group(table(recorder), Text(totals_text(recorder)), "", timeline(recorder, console))
 
 
-def table(recorder: Recorder) -> Table:
+def table(recorder: AnyRecorder) -> Table:
     """One row a request; times as its user felt them."""
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for heading in ("request", "prompt", "output", "TTFT", "ITL p50", "longest", "tokens/s", "ended by"):
@@ -76,11 +107,11 @@ def in_ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.0f} ms"
 
 
-def request_rows(recorder: Recorder) -> list[dict[str, Any]]:
+def request_rows(recorder: AnyRecorder) -> list[dict[str, Any]]:
     """The figures of each request, times in seconds, None for what did not happen."""
     metrics = recorder.metrics
     rows = []
-    for request in recorder.requests:
+    for request in served(recorder):
         index = request.prompt_idx
         gaps = metrics.gaps(index)
         rows.append(
@@ -98,10 +129,10 @@ def request_rows(recorder: Recorder) -> list[dict[str, Any]]:
     return rows
 
 
-def totals(recorder: Recorder) -> dict[str, Any]:
+def totals(recorder: AnyRecorder) -> dict[str, Any]:
     """The figures of the whole run."""
     seconds = recorder.events[-1].end if recorder.events else 0.0
-    num_output = sum(len(request.token_ids) for request in recorder.requests)
+    num_output = sum(len(request.token_ids) for request in served(recorder))
     return {
         "seconds": seconds,
         "steps": recorder.num_steps,
@@ -114,7 +145,7 @@ def totals(recorder: Recorder) -> dict[str, Any]:
     }
 
 
-def totals_text(recorder: Recorder) -> str:
+def totals_text(recorder: AnyRecorder) -> str:
     """The whole run in two lines."""
     run = totals(recorder)
     rate = run["output_tokens_per_s"]
@@ -126,16 +157,16 @@ def totals_text(recorder: Recorder) -> str:
     )
 
 
-def timeline(recorder: Recorder, console: Console) -> Text:
+def timeline(recorder: AnyRecorder, console: Console) -> Text:
     """Time from left to right, one row a request: which slices of time its chunks and decodes fell in."""
     seconds = recorder.events[-1].end if recorder.events else 0.0
     return timeline_rows(recorder, console, seconds).append_text(timeline_scale(console, seconds))
 
 
-def timeline_rows(recorder: Recorder, console: Console, seconds: float) -> Text:
+def timeline_rows(recorder: AnyRecorder, console: Console, seconds: float) -> Text:
     """The rows of a timeline that is `seconds` wide."""
     text = Text()
-    for request in recorder.requests:
+    for request in served(recorder):
         cells = timeline_cells(recorder.events, request.prompt_idx, seconds, timeline_width(console))
         text.append(f"{request.prompt_idx:>3} ", style="bold")
         for phase in cells:
@@ -179,10 +210,10 @@ def timeline_cells(events: list[PhaseEvent], request: int, seconds: float, width
     return cells
 
 
-def as_json(recorder: Recorder, settings: dict[str, Any]) -> dict[str, Any]:
+def as_json(recorder: AnyRecorder, settings: dict[str, Any]) -> dict[str, Any]:
     """The run for programs: settings, figures, texts and every event; times in seconds."""
     rows = request_rows(recorder)
-    for row, request in zip(rows, recorder.requests, strict=True):
+    for row, request in zip(rows, served(recorder), strict=True):
         row.update(text=request.text(), token_ids=request.token_ids)
     return {
         "settings": settings,

@@ -2,7 +2,7 @@
 
 import sys
 from random import SystemRandom
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 from hypothesis import HealthCheck, given, seed, settings
@@ -16,25 +16,30 @@ BATCH = 500  # schedules of one seed: hypothesis varies what it has drawn, so fr
 
 Count = Annotated[int, typer.Option(min=1, help="How many schedules to try.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Try the same ones again.")]
+Engine = Annotated[
+    Literal["batch", "serving"], typer.Option(help="The batch of week 2, or the engine of week 3.")
+]
 Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished solution.")]
 
 
-def main(count: Count = 50_000, first_seed: Seed = None, ref: Ref = False) -> None:
+def main(count: Count = 50_000, first_seed: Seed = None, engine: Engine = "batch", ref: Ref = False) -> None:
     """Draw schedules at random and demand that each request gets the tokens it gets alone.
 
-    Example: pdm run schedules --ref --count 50000
+    Example: pdm run schedules --engine serving --ref --count 2000
     """
     with usage_errors():
         choose_package(ref)
         start = SystemRandom().randrange(2**32) if first_seed is None else first_seed
-        try_schedules(count, start)
+        try_schedules(count, start, engine)
         print(f"{count} schedules, seed {start}: every request got the tokens it gets alone")
 
 
-def try_schedules(count: int, first_seed: int) -> None:
+def try_schedules(count: int, first_seed: int, engine: Literal["batch", "serving"]) -> None:
     """Raise the AssertionError of the simplest schedule that breaks the law, if one does."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from schedules import Schedule, check_law, schedules
+    from schedules import check_engine_law, check_law, engine_schedules, schedules
+
+    drawn, check = (schedules(), check_law) if engine == "batch" else (engine_schedules(), check_engine_law)
 
     columns = (TextColumn("schedules"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -48,9 +53,9 @@ def try_schedules(count: int, first_seed: int) -> None:
                 database=None,
                 suppress_health_check=list(HealthCheck),
             )
-            @given(schedules())
-            def law(schedule: Schedule) -> None:
-                check_law(schedule)
+            @given(drawn)
+            def law(schedule: Any) -> None:
+                check(schedule)
                 progress.advance(bar)
 
             law()

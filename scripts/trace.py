@@ -1,4 +1,4 @@
-"""Records a run of the batch generator on a real model, for `book/viz/timeline.html`.
+"""Records a run of the batch generator or the engine on a real model, for `book/viz/timeline.html`.
 
 The trace is what `pdm run demo --json` prints, with one entry more; all times are seconds since the start:
 
@@ -8,7 +8,8 @@ The trace is what `pdm run demo --json` prints, with one entry more; all times a
     totals    seconds, steps, prefill_chunks, prompt_tokens, output_tokens, longest_itl_s, ...
     requests  one each: request, prompt_tokens, output_tokens, ttft_s, longest_itl_s, finish_reason, text, ...
     events    one a call of the model: step, phase ("prefill" or "decode"), start_s, end_s, and tokens, the
-              number of tokens computed for each request by its index
+              number of tokens computed for each request by its index; those of one step of the engine
+              all last as long as the step
 """
 
 import json
@@ -24,6 +25,8 @@ from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.demo import (
     BatchSize,
+    Budget,
+    Engine,
     MaxTokens,
     Mine,
     Model,
@@ -36,6 +39,7 @@ from scripts.demo import (
     read_prompts,
     request_params,
     serve,
+    settings_of,
 )
 from scripts.errors import usage_errors
 from scripts.packages import learners_package, sentences_of
@@ -50,7 +54,9 @@ Html = Annotated[Path | None, typer.Option(help="Write one page with the run in 
 
 def main(
     model: Model = SHIPPED_MODEL,
+    engine: Engine = "batch",
     prefill_step: PrefillStep = 64,
+    budget: Budget = 64,
     batch_size: BatchSize = 4,
     max_tokens: MaxTokens = 48,
     prompts: Prompts = None,
@@ -68,14 +74,10 @@ def main(
     Example: pdm run trace --mine --html run.html, then open run.html in a browser.
     """
     with usage_errors():
-        settings = {
-            "model": model,
-            "prefill_step": None if no_chunking else prefill_step,
-            "batch_size": batch_size,
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "seed": seed,
-        }
+        settings = settings_of(
+            model, engine, None if no_chunking else prefill_step, None if no_chunking else budget, batch_size
+        )
+        settings |= {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         all_prompts = read_prompts(prompts, resolve_checkpoint(model))
         request_params(settings, 0)  # out-of-range options are refused before anything is loaded
         target = html or out

@@ -1,7 +1,7 @@
-"""Random schedules of a batch on a random Qwen3, and the law they must keep.
+"""Random schedules on a random Qwen3, of the batch of week 2 and the engine of week 3, and the law they keep.
 
 Scheduling changes when tokens are computed, never which: whatever runs beside a request, in whatever
-chunks and slots, it gets the token ids it gets alone.
+chunks and slots, within whatever budget, it gets the token ids it gets alone.
 """
 
 import functools
@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 
 from checkpoints import Variant, build
-from tiny_llm import BatchGenerator, GenerationResult, ModelConfig, Qwen3Model, SamplingParams
+from tiny_llm import (
+    BatchGenerator,
+    CostModel,
+    Engine,
+    EngineStep,
+    GenerationResult,
+    ModelConfig,
+    Qwen3Model,
+    SamplingParams,
+    SchedulerConfig,
+    SimulatedRequest,
+    Simulator,
+)
 from tiny_llm.loader import Tensors, build_model
 
 VOCAB_SIZE = 29
@@ -93,6 +105,29 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return Schedule(draw(st.integers(1, 4)), draw(st.integers(1, MAX_SEQ_LEN)), tuple(arrivals))
 
 
+@dataclass(frozen=True)
+class EngineSchedule:
+    """What the law is tried on for the engine; `aborts` are steps and which of those unfinished then goes."""
+
+    config: SchedulerConfig
+    arrivals: tuple[Arrival, ...]
+    aborts: tuple[tuple[int, int], ...]
+
+
+@st.composite
+def engine_schedules(draw: st.DrawFn) -> EngineSchedule:
+    """Any limits, the requests of a schedule of week 2, and up to two aborts."""
+    max_num_seqs = draw(st.integers(1, 5))
+    config = SchedulerConfig(
+        max_num_seqs + draw(st.integers(0, MAX_SEQ_LEN)),
+        max_num_seqs,
+        draw(st.none() | st.integers(1, MAX_SEQ_LEN)),
+        draw(st.none() | st.integers(1, 3)),
+    )
+    aborts = draw(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 5)), max_size=2))
+    return EngineSchedule(config, draw(schedules()).arrivals, tuple(aborts))
+
+
 @functools.cache
 def random_qwen3() -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
@@ -146,3 +181,71 @@ def check_law(schedule: Schedule) -> None:
     for arrival, result in zip(in_order, together, strict=True):
         alone = run_alone(arrival)
         assert (result.token_ids, result.finish_reason) == alone, f"request {result.prompt_idx} differs"
+
+
+def check_engine_law(schedule: EngineSchedule) -> None:
+    """Fail unless each request gets what it gets alone, within the limits, and all is released at the end."""
+    pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
+    in_order, aborted = list(pending), set()
+    results: list[GenerationResult] = []
+    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN) as engine:
+        for step in range(2000):
+            while pending and pending[0].after_step <= step:
+                arrival = pending.pop(0)
+                engine.add_request(arrival.prompt, arrival.params)
+            for _, which in (abort for abort in schedule.aborts if abort[0] == step and engine.requests):
+                aborted.add(unfinished := sorted(engine.requests)[which % len(engine.requests)])
+                engine.abort(unfinished)
+            done = engine.step()
+            check_limits(schedule.config, engine, done)
+            results += done.finished
+            if not pending and not engine.has_unfinished_requests:
+                break
+        check_all_is_free(engine)
+    assert sorted([result.prompt_idx for result in results] + [*aborted]) == list(range(len(in_order)))
+    for result in results:
+        alone = run_alone(in_order[result.prompt_idx])
+        assert (result.token_ids, result.finish_reason) == alone, f"request {result.prompt_idx} differs"
+    if not schedule.aborts:
+        check_simulator_agrees(schedule, {result.prompt_idx: result for result in results})
+
+
+def check_limits(config: SchedulerConfig, engine: Engine, step: EngineStep) -> None:
+    """No step passes its limits, and none leaves out who runs."""
+    entries = step.scheduled.entries
+    assert step.scheduled.num_tokens <= config.max_num_batched_tokens
+    assert len(entries) <= config.max_num_seqs
+    assert max((entry.num_tokens for entry in entries), default=0) <= (
+        config.long_prefill_token_threshold or MAX_SEQ_LEN
+    )
+    assert sum(not entry.is_final for entry in entries) <= (config.max_num_partial_prefills or MAX_SEQ_LEN)
+    assert bool(entries) or not engine.has_unfinished_requests
+
+
+def check_all_is_free(engine: Engine) -> None:
+    """Nothing is held when everybody has left."""
+    assert engine.runner.slots == [None] * len(engine.runner.slots)
+    assert engine.runner.prompt_caches == {}
+    assert engine.scheduler.running == []
+    assert len(engine.scheduler.policy) == 0
+
+
+def check_simulator_agrees(schedule: EngineSchedule, results: dict[int, GenerationResult]) -> None:
+    """The simulator, told how many tokens each request samples, schedules what the engine did."""
+    simulator = Simulator(schedule.config, CostModel(1.0, 0.0))
+    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN) as engine:
+        pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
+        for step in range(2000):
+            while pending and pending[0].after_step <= step:
+                arrival = pending.pop(0)
+                result = results[engine.add_request(arrival.prompt, arrival.params)]
+                room = MAX_SEQ_LEN - len(arrival.prompt)
+                is_cut = result.finish_reason == "stop" or room == 0
+                simulator.add(SimulatedRequest(arrival.prompt, len(result.token_ids) + is_cut))
+            computed, simulated = engine.step().scheduled.entries, simulator.step().output.entries
+            assert [(each.sequence.id, *each[1:]) for each in computed] == [
+                (each.sequence.id, *each[1:]) for each in simulated
+            ]
+            if not pending and not engine.has_unfinished_requests:
+                break
+    assert not simulator.scheduler.has_work

@@ -1,6 +1,7 @@
 """The speed benchmark runs, writes what it found, and refuses what it does not know in one sentence."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,15 @@ def test_every_means_of_the_packed_product_is_timed() -> None:
     means = {line[:26].strip(): [float(number) for number in line[26:].split()] for line in lines[3:]}
     assert {"array operations", "MLX's own", "dispatch"} <= set(means)
     assert all(len(numbers) == 4 and min(numbers[::2]) >= 0 for numbers in means.values())
+
+
+def test_a_run_is_compared_and_predicted() -> None:
+    result = run("--repeats", "2", "--max-tokens", "4", "--budget", "48", bench="budget")
+    assert result.returncode == 0, result.stderr
+    assert "schedules are equal, step for step" in result.stdout
+    assert re.search(r"tokens of the longest step .* 48 \(48 to 48\) +[\d.]+ *\n", result.stdout)
+    predicted, measured = re.findall(r"^ steps +(\d+) +(\d+) *$", result.stdout, flags=re.MULTILINE)[0]
+    assert predicted == measured
 
 
 def test_the_parts_of_the_model_add_up() -> None:

@@ -106,6 +106,7 @@ def test_the_exit_code_of_a_task_is_pytests() -> None:
         (["scripts.demo", "--model", "nowhere"], "no checkpoint is called 'nowhere'"),
         (["scripts.demo", "--prompts", "nowhere.txt"], "cannot read the prompts in nowhere.txt"),
         (["scripts.demo", "--temperature", "-1"], "temp must be 0 (greedy) or a positive number"),
+        (["scripts.demo", "--engine", "serving", "--budget", "3"], "the budget is 3 and the batch size 4"),
         (["scripts.trace", "--model", "nowhere"], "no checkpoint is called 'nowhere'"),
         (["scripts.trace", "--out", "nowhere/run.json"], "cannot write nowhere/run.json"),
         (["scripts.trace", "--html", "tests"], "cannot write tests: give a file"),
@@ -232,6 +233,54 @@ def test_demo_without_chunking_gives_the_same_answers() -> None:
         for option in ([], ["--no-chunking"])
     )
     assert [row["token_ids"] for row in chunked] == [row["token_ids"] for row in whole]
+
+
+def test_demo_by_the_engine_gives_the_same_answers_within_its_budget() -> None:
+    batch, engine, whole = (
+        json.loads(run("scripts.demo", "--json", "--max-tokens", "6", *options).stdout)
+        for options in (
+            [],
+            ["--engine", "serving", "--budget", "24"],
+            ["--engine", "serving", "--no-chunking"],
+        )
+    )
+    assert (engine["settings"]["engine"], engine["settings"]["budget"]) == ("serving", 24)
+    for other in (engine, whole):
+        for key in ("token_ids", "prompt_tokens", "finish_reason"):
+            assert [row[key] for row in other["requests"]] == [row[key] for row in batch["requests"]]
+        prompts = sum(row["prompt_tokens"] for row in other["requests"])
+        assert other["totals"]["prompt_tokens"] == prompts
+    tokens = [0] * engine["totals"]["steps"]
+    for event in engine["events"]:
+        tokens[event["step"]] += sum(event["tokens"].values())
+    assert max(tokens) == 24
+    assert whole["totals"]["prefill_chunks"] == 8
+
+
+def test_demo_by_the_engine_shows_states_and_a_timeline() -> None:
+    result = run("scripts.demo", "--engine", "serving", "--max-tokens", "5")
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"request 3 prefill \d+/659", result.stdout)
+    assert "request 7 done (length)" in result.stdout
+    assert "gap between tokens: p99" in result.stdout
+
+
+def test_demo_by_the_engine_says_what_is_not_written_yet(tmp_path: Path) -> None:
+    write_bytes(reset(read_reference(), load_course(), {"3.1.3"}), tmp_path / "tiny_llm")
+    result = demo_of_package(tmp_path, "--engine", "serving")
+    assert result.returncode == 2
+    assert "week 3 day 1 task 3: Scheduler.schedule is not written yet" in result.stderr
+    assert demo_of_package(tmp_path, "--max-tokens", "1").returncode == 0
+
+
+def test_trace_records_the_engine_too(tmp_path: Path) -> None:
+    options = ("--engine", "serving", "--max-tokens", "3")
+    result = run("scripts.trace", "--out", str(tmp_path / "run.json"), *options)
+    assert result.returncode == 0, result.stderr
+    trace = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    demo = json.loads(run("scripts.demo", "--json", *options).stdout)
+    computed = [[(e["step"], e["phase"], e["tokens"]) for e in each["events"]] for each in (trace, demo)]
+    assert computed[0] == computed[1]
 
 
 def test_trace_writes_what_the_demo_computes(tmp_path: Path) -> None:

@@ -46,7 +46,15 @@ ROWS = [
     },
     {"sampler", "generate"},
     {"request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
+    {"serving"},
 ]
+# Bottom to top within the engine; those of the first row see numbers alone: no model, no clock, no I/O.
+ROWS_OF_SERVING = [
+    {"sequence", "policy", "blocks", "scheduler"},
+    {"closed_forms", "cost_model", "simulator"},
+    {"runner", "engine_request", "engine"},
+]
+MAY_BE_IMPORTED_BY_THE_SCHEDULER = {"collections", "collections.abc", "dataclasses", "typing"}
 DAY_IDS = [f"{day.week}.{day.day}" for day in COURSE.days]
 
 
@@ -80,6 +88,34 @@ def test_modules_import_only_from_rows_below(module: str) -> None:
     for path in paths:
         if path.with_suffix("").parts[0] == module:
             assert imported_modules(path) <= allowed, path
+
+
+def test_every_module_of_serving_has_a_row() -> None:
+    modules = {path.stem for path in (REFERENCE / "serving").glob("*.py")}
+    assert set().union(*ROWS_OF_SERVING) == modules - {"__init__"}
+
+
+@pytest.mark.parametrize("module", sorted(set().union(*ROWS_OF_SERVING)))
+def test_modules_of_serving_import_only_from_rows_below(module: str) -> None:
+    (row,) = (number for number, names in enumerate(ROWS_OF_SERVING) if module in names)
+    allowed = set().union(*ROWS_OF_SERVING[: row + 1])
+    for node in ast.walk(ast.parse((REFERENCE / "serving" / f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            assert node.module in allowed, f"{module} imports {node.module}"
+
+
+@pytest.mark.parametrize("module", sorted(ROWS_OF_SERVING[0]))
+def test_the_scheduler_imports_no_model_no_clock_and_no_io(module: str) -> None:
+    for node in ast.walk(ast.parse((REFERENCE / "serving" / f"{module}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert {alias.name for alias in node.names} <= MAY_BE_IMPORTED_BY_THE_SCHEDULER
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert node.module in MAY_BE_IMPORTED_BY_THE_SCHEDULER
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 1
+            assert node.module in ROWS_OF_SERVING[0]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"open", "print", "input", "__import__"}
 
 
 def test_all_lists_every_public_name_once() -> None:

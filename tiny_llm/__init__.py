@@ -1,4 +1,4 @@
-"""An LLM serving engine on MLX, from a matrix product to batches of requests prefilled in chunks."""
+"""An LLM serving engine on MLX, from a matrix product to an engine that serves by one token budget."""
 
 from . import native  # noqa: F401  before MLX is loaded
 from .attention import (
@@ -37,13 +37,26 @@ from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .request import GenerationResult, Request
 from .roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .sampler import SamplingParams, make_sampler
+from .serving.closed_forms import num_prefill_steps_of_two
+from .serving.cost_model import CostModel, fit_cost_model
+from .serving.engine import Engine, EngineStep
+from .serving.policy import Fcfs
+from .serving.runner import DenseRunner
+from .serving.scheduler import ScheduledTokens, Scheduler, SchedulerConfig, SchedulerOutput
+from .serving.sequence import Sequence
+from .serving.simulator import SimulatedRequest, Simulator
 
 __all__ = [
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
     "ChunkedPrefillMetrics",
+    "CostModel",
+    "DenseRunner",
     "Embedding",
+    "Engine",
+    "EngineStep",
+    "Fcfs",
     "GenerationResult",
     "ModelConfig",
     "PriorityScheduler",
@@ -57,7 +70,14 @@ __all__ = [
     "Request",
     "RoPE",
     "SamplingParams",
+    "ScheduledTokens",
+    "Scheduler",
+    "SchedulerConfig",
+    "SchedulerOutput",
+    "Sequence",
     "SimpleMultiHeadAttention",
+    "SimulatedRequest",
+    "Simulator",
     "TinyKvCache",
     "TinyKvFullCache",
     "bandwidth_limit",
@@ -68,11 +88,13 @@ __all__ = [
     "chunked_prefill_schedule",
     "decode_bytes_per_token",
     "dequantize_weights",
+    "fit_cost_model",
     "flash_attention",
     "linear",
     "load",
     "make_sampler",
     "num_prefill_steps",
+    "num_prefill_steps_of_two",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul_simple",

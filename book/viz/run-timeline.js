@@ -64,7 +64,7 @@
 
     describe(longest) {
       const { settings = {}, machine = {}, package: served } = this.run;
-      const chunk = settings.prefill_step ? `in chunks of ${settings.prefill_step}` : "whole prompts";
+      const chunk = settings.budget ? `a budget of ${settings.budget}` : settings.prefill_step ? `in chunks of ${settings.prefill_step}` : "whole prompts";
       const parts = [served, settings.model, chunk, settings.batch_size && `${plural(settings.batch_size, "slot")}`,
         machine.processor, machine.cores && plural(machine.cores, "core"), machine.mlx && `mlx ${machine.mlx}`];
       this.heading.textContent = parts.filter(Boolean).join(" · ");

@@ -7,7 +7,7 @@
   const MOST_REQUESTS = 8;
   const MOST_DRAWN_STEPS = 60;
   const CHUNKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-  const LOOPS = [["phases", "chunks, whole prompts"], ["budget", "a budget, repaired"]];
+  const LOOPS = [["phases", "chunks, whole prompts"], ["budget", "a budget, repaired"], ["engine", "chunks, one budget"]];
   const AXES = [["cost", "what a call costs"], ["steps", "steps"]];
 
   class SchedulerTimeline extends TinyViz.Figure {
@@ -15,12 +15,14 @@
       this.requests = this.readRequests();
       const change = () => this.redraw();
       this.controls = {
-        loop: choice({ name: "loop", label: "Schedules", options: LOOPS, value: this.word("loop", ["phases", "budget"], "phases"), onchange: () => this.changeLoop() }),
+        loop: choice({ name: "loop", label: "Schedules", options: LOOPS, value: this.word("loop", ["phases", "budget", "engine"], "phases"), onchange: () => this.changeLoop() }),
         axis: choice({ name: "axis", label: "Axis", options: AXES, value: this.word("axis", ["cost", "steps"], "cost"), onchange: change }),
         chunk: slider({ name: "chunk", label: "Chunk size, tokens", values: CHUNKS, value: this.number("chunk", 128, { min: 1, max: 4096 }), onchange: change }),
         batch: slider({ name: "batch", label: "Slots", min: 1, max: 8, value: this.number("batch", 4, { min: 1, max: 8 }), onchange: change }),
         callCost: slider({ name: "call-cost", label: "Cost of a call beside its tokens", min: 0, max: 128, step: 4, value: this.number("call-cost", 16, { max: 128 }), onchange: change }),
         budget: slider({ name: "budget", label: "Token budget of a step", min: 1, max: 512, value: this.number("budget", 160, { min: 1, max: 512 }), onchange: change }),
+        threshold: slider({ name: "threshold", label: "Most tokens of one prompt, 0 for the budget", min: 0, max: 256, value: this.number("threshold", 0, { max: 256 }), onchange: change }),
+        partial: slider({ name: "partial", label: "Partial prefills, 0 for any number", min: 0, max: 8, value: this.number("partial", 0, { max: 8 }), onchange: change }),
         decodes: slider({ name: "decodes", label: "Decoding at the start", min: 0, max: 64, value: this.number("decodes", 2, { max: 64 }), onchange: change }),
       };
       this.show = this.word("show", ["both", "first", "second"], "both");
@@ -49,7 +51,7 @@
     }
 
     buildEditors() {
-      const isPhases = this.controls.loop.value === "phases";
+      const isPhases = this.controls.loop.value !== "budget";
       const rows = this.requests.map((request, i) => {
         const edit = (key, label, min, max) => slider({
           name: `${key}-${i}`, label, min, max: Math.max(max, request[key]), value: request[key],
@@ -86,42 +88,53 @@
     }
 
     showControls() {
-      const isPhases = this.controls.loop.value === "phases";
+      const loop = this.controls.loop.value;
+      const isPhases = loop !== "budget";
       for (const name of ["axis", "batch", "callCost"]) this.controls[name].node.hidden = !isPhases;
-      for (const name of ["budget", "decodes"]) this.controls[name].node.hidden = isPhases;
+      for (const name of ["threshold", "partial"]) this.controls[name].node.hidden = loop !== "engine";
+      this.controls.budget.node.hidden = loop === "phases";
+      this.controls.decodes.node.hidden = isPhases;
       this.look.node.hidden = !isPhases;
       this.found.hidden = !isPhases;
       this.legend.replaceChildren(TinyTimeline.legend(!isPhases));
     }
 
     draw(width) {
-      if (this.controls.loop.value === "phases") this.drawPhases(width);
-      else this.drawBudget(width);
+      if (this.controls.loop.value === "budget") this.drawBudget(width);
+      else this.drawPhases(width);
     }
 
     drawPhases(width) {
-      const { chunk, batch, callCost, axis } = this.controls;
+      const { loop, chunk, batch, callCost, axis } = this.controls;
       const isSteps = axis.value === "steps";
       const settings = {
         prompts: this.requests.map((request) => request.prompt), outputs: this.requests.map((request) => request.output),
         arrivals: this.requests.map((request) => request.arrival), batch: batch.value, callCost: callCost.value,
       };
-      const longest = Math.max(...settings.prompts);
+      const names = ["chunks", loop.value === "engine" ? "budget" : "whole"];
       const schedules = [
         scheduleOf(twin.play({ ...settings, chunk: chunk.value }), isSteps, `In chunks of ${number(chunk.value)}`),
-        scheduleOf(twin.play({ ...settings, chunk: longest }), isSteps, "Whole prompts"),
+        loop.value === "engine" ? this.engineSchedule(settings, isSteps) : wholeSchedule(settings, isSteps),
       ];
       this.picture(width, schedules, isSteps ? "steps" : timeUnit(callCost.value));
       this.lookable(schedules);
       this.summary.textContent = schedules.map((schedule) => sentence(schedule, isSteps)).join(" ");
       this.results.replaceChildren(table(
         `Time to first token (TTFT) and longest gap, ${isSteps ? "in steps" : "in token times"}`,
-        ["no.", "prompt", "answer", "chunks", ["TTFT", ["chunks", "whole"]], ["gap", ["chunks", "whole"]]],
+        ["no.", "prompt", "answer", "chunks", ["TTFT", names], ["gap", names]],
         this.requests.map((request, id) => [
           String(id), number(request.prompt), number(request.output),
           number(twin.numPrefillSteps(request.prompt, chunk.value, chunk.value)),
           ...["ttft", "gap"].flatMap((key) => schedules.map((schedule) => number(schedule.felt[id][key]))),
         ])));
+    }
+
+    // Steps of one budget, which is raised to a token for each slot where it is smaller.
+    engineSchedule(settings, isSteps) {
+      const { threshold, partial } = this.controls;
+      const budget = Math.max(this.controls.budget.value, settings.batch);
+      const run = twin.playBudget({ ...settings, budget, threshold: threshold.value, partial: partial.value });
+      return scheduleOf(run, isSteps, `One budget of ${number(budget)}`);
     }
 
     picture(width, schedules, unit) {
@@ -174,6 +187,10 @@
           String(id), number(prompt), number(twin.numPrefillSteps(prompt, chunk.value, budget.value)),
           ...done.map((steps) => (steps[id] === null ? "never" : number(steps[id])))])));
     }
+  }
+
+  function wholeSchedule(settings, isSteps) {
+    return scheduleOf(twin.play({ ...settings, chunk: Math.max(...settings.prompts) }), isSteps, "Whole prompts");
   }
 
   // A run of the twin on one axis.

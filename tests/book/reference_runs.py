@@ -3,7 +3,16 @@
 import mlx.core as mx
 
 from scripts.recorder import Recorder
-from tiny_llm_ref import BatchGenerator, ModelConfig, SamplingParams, TinyKvFullCache
+from tiny_llm_ref import (
+    BatchGenerator,
+    CostModel,
+    ModelConfig,
+    SamplingParams,
+    SchedulerConfig,
+    SimulatedRequest,
+    Simulator,
+    TinyKvFullCache,
+)
 
 
 class Clock:
@@ -87,6 +96,43 @@ def play(settings: dict) -> dict:
         "promotions": promotions,
         "arrivals": [arrivals[i] for i in range(len(ids))],
         "numSteps": recorder.num_steps,
+        "ttft": [metrics.ttft(index) for index in order],
+        "gap": [max(metrics.gaps(index), default=None) for index in order],
+    }
+
+
+def play_budget(settings: dict) -> dict:
+    """A run of the simulator with one budget, in the words of the twin."""
+    config = SchedulerConfig(
+        settings["budget"], settings["batch"], settings["threshold"] or None, settings["partial"] or None
+    )
+    simulator = Simulator(config, CostModel(settings["callCost"], 1))
+    ids: list[int] = []  # of the requests in the order they were added
+    arrivals: dict[int, dict] = {}
+    calls = []
+    num_steps = 0
+    while len(ids) < len(settings["prompts"]) or simulator.scheduler.has_work:
+        for i, arrival in enumerate(settings["arrivals"]):
+            if arrival == num_steps:
+                ids.append(i)
+                arrivals[i] = {"step": num_steps, "time": simulator.now}
+                prompt = (1,) * settings["prompts"][i]
+                simulator.add(SimulatedRequest(prompt, settings["outputs"][i], simulator.now))
+        step = simulator.step()
+        when = {"step": num_steps, "start": step.start, "end": step.end}
+        rows = [(ids[each.sequence.id], each.num_tokens, each.is_final) for each in step.output.entries]
+        is_chunk = [each.is_prefill for each in step.output.entries]
+        chunks = [row for row, is_one in zip(rows, is_chunk, strict=True) if is_one]
+        decodes = [row for row, is_one in zip(rows, is_chunk, strict=True) if not is_one]
+        calls += [{**when, "phase": "prefill", "tokens": [row]} for row in chunks]
+        calls += [{**when, "phase": "decode", "tokens": decodes}] if decodes else []
+        num_steps += 1
+    metrics = simulator.metrics
+    order = [ids.index(i) for i in range(len(ids))]
+    return {
+        "calls": calls,
+        "arrivals": [arrivals[i] for i in range(len(ids))],
+        "numSteps": num_steps,
         "ttft": [metrics.ttft(index) for index in order],
         "gap": [max(metrics.gaps(index), default=None) for index in order],
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from figure_pages import Shown, show
 from playwright.sync_api import Browser
-from reference_runs import play
+from reference_runs import play, play_budget
 
 from tiny_llm_ref.chunked_prefill import (
     chunked_attention_mask,
@@ -189,4 +189,33 @@ def test_budgets_are_those_of_the_reference(browser: Browser, tmp_path: Path) ->
     budget_numbers(shown, [150, 41], 8, 73, 32)
     shown.figure.get_by_role("button", name="Add a request").click()
     budget_numbers(shown, [150, 41, 41], 8, 73, 32)
+    assert shown.complaints == []
+
+
+def test_one_budget_is_the_simulators(browser: Browser, tmp_path: Path) -> None:
+    options = 'prompts="12 30 100" outputs="7" chunk="16" budget="24" batch="2" call-cost="8"'
+    shown = show(browser, tmp_path, f'<scheduler-timeline loop="engine" {options}></scheduler-timeline>')
+    settings = {
+        "prompts": [12, 30, 100],
+        "outputs": [7] * 3,
+        "arrivals": [0] * 3,
+        "chunk": 16,
+        "batch": 2,
+        "callCost": 8,
+    }
+
+    def check(budget: int, threshold: int) -> None:
+        engine = play_budget(settings | {"budget": budget, "threshold": threshold, "partial": 0})
+        phases = play(settings)
+        felt = [
+            [str(int(run[key][i])) for key in ("ttft", "gap") for run in (phases, engine)] for i in range(3)
+        ]
+        assert [row[4:] for row in shown.rows()] == felt
+        assert f"One budget of {budget}: {engine['numSteps']} steps" in shown.summary
+
+    check(24, 0)
+    assert shown.slide("budget", "ArrowRight") == 25
+    check(25, 0)
+    assert shown.slide("threshold", "ArrowRight", "ArrowRight", "ArrowRight") == 3
+    check(25, 3)
     assert shown.complaints == []

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from py_mini_racer import MiniRacer
-from reference_runs import play
+from reference_runs import play, play_budget
 from twins import NUM_CASES, twin
 
 from tiny_llm_ref.attention import causal_mask, scaled_dot_product_attention_grouped
@@ -61,6 +61,34 @@ def test_three_phases(timeline: MiniRacer) -> None:
             "gap": [row["gap"] for row in felt],
         }
         assert found == expected, settings
+
+
+def test_one_budget(timeline: MiniRacer) -> None:
+    rng = random.Random(12)
+    for _ in range(NUM_CASES):
+        settings = random_run(rng)
+        settings |= {
+            "budget": settings["batch"] + rng.choice([0, rng.randint(0, 5), rng.randint(0, 60)]),
+            "threshold": rng.choice([0, 0, rng.randint(1, 20)]),
+            "partial": rng.choice([0, 0, rng.randint(1, 3)]),
+        }
+        timeline.eval(f"run = TinyTwins.timeline.playBudget({json.dumps(settings)})", timeout_sec=10)
+        run = timeline.execute("run")
+        felt = timeline.execute(
+            "TinyTwins.timeline.measure(run.calls, run.arrivals.map((a) => a.time), (call) => call.end)"
+        )
+        found = {
+            "calls": [
+                {key: call[key] for key in ("step", "phase", "start", "end")}
+                | {"tokens": [(row["id"], row["tokens"], row["sampled"] == 1) for row in call["rows"]]}
+                for call in run["calls"]
+            ],
+            "arrivals": run["arrivals"],
+            "numSteps": run["numSteps"],
+            "ttft": [row["ttft"] for row in felt],
+            "gap": [row["gap"] for row in felt],
+        }
+        assert found == play_budget(settings), settings
 
 
 def as_steps(steps: list) -> list[dict]:

@@ -1,4 +1,4 @@
-// Schedules of batch.BatchGenerator and of chunked_prefill, step by step, and what users feel of them.
+// Schedules of batch.BatchGenerator, of chunked_prefill and of serving.Scheduler, step by step, and what users feel of them.
 // Pure functions; tests/book/test_twins.py proves them equal to the Python.
 var TinyTwins = TinyTwins || {};
 
@@ -73,6 +73,69 @@ TinyTwins.timeline = (function () {
     state.calls.push({ step: state.step, phase, start, end: state.now, rows });
   }
 
+  // What serving.Simulator does with one budget: {prompts, outputs, arrivals, budget, batch, threshold, partial, callCost},
+  // where 0 is no threshold and no limit on partial prefills -> as play. A step takes callCost and a token of time each.
+  function playBudget(settings) {
+    const pending = settings.prompts.map((prompt, id) => ({
+      id, prompt, output: settings.outputs[id], arrival: settings.arrivals[id], present: prompt, computed: 0,
+    }));
+    const state = { running: [], waiting: [], calls: [], promotions: [], arrivals: [], now: 0, step: 0 };
+    let submitted = 0;
+    while (submitted < pending.length || state.waiting.length + state.running.length > 0) {
+      const arriving = pending.filter((sequence) => sequence.arrival === state.step);
+      for (const sequence of arriving) state.arrivals[sequence.id] = { step: state.step, time: state.now };
+      state.waiting.push(...arriving);
+      submitted += arriving.length;
+      compute(state, scheduleStep(state, settings), settings.callCost);
+      state.step += 1;
+    }
+    return { calls: state.calls, promotions: [], arrivals: state.arrivals, numSteps: state.step };
+  }
+
+  // Scheduler.schedule: [{sequence, tokens, isFinal}], those that run first.
+  function scheduleStep(state, { budget, batch, threshold, partial }) {
+    const entries = [];
+    const longest = threshold > 0 ? threshold : budget;
+    let spare = budget - state.running.length; // beyond one token for each that runs
+    for (const sequence of state.running) {
+      const entry = nextTokens(sequence, Math.min(longest, 1 + spare));
+      spare -= entry.tokens - 1;
+      entries.push(entry);
+    }
+    while (spare > 0 && state.waiting.length > 0 && state.running.length < batch) {
+      const entry = nextTokens(state.waiting[0], Math.min(longest, spare));
+      const numPartial = entries.filter(({ isFinal }) => !isFinal).length;
+      if (partial > 0 && !entry.isFinal && numPartial >= partial) break;
+      spare -= entry.tokens;
+      entries.push(entry);
+      state.running.push(state.waiting.shift());
+    }
+    return entries;
+  }
+
+  function nextTokens(sequence, limit) {
+    const tokens = Math.min(sequence.present - sequence.computed, limit);
+    return { sequence, tokens, isFinal: sequence.computed + tokens === sequence.present };
+  }
+
+  function compute(state, entries, callCost) {
+    if (entries.length === 0) return;
+    const start = state.now;
+    const end = start + callCost + entries.reduce((sum, { tokens }) => sum + tokens, 0);
+    const rowOf = ({ sequence, tokens, isFinal }) => ({ id: sequence.id, tokens, sampled: isFinal ? 1 : 0 });
+    const isChunk = ({ sequence }) => sequence.computed < sequence.prompt;
+    const add = (phase, rows) => state.calls.push({ step: state.step, phase, start, end, rows });
+    for (const entry of entries.filter(isChunk)) add("prefill", [rowOf(entry)]);
+    const decodes = entries.filter((entry) => !isChunk(entry)).map(rowOf);
+    if (decodes.length > 0) add("decode", decodes);
+    for (const { sequence, tokens, isFinal } of entries) {
+      sequence.computed += tokens;
+      if (isFinal) sequence.present += 1;
+    }
+    state.running = state.running.filter((sequence) => sequence.present - sequence.prompt < sequence.output);
+    state.now = end;
+  }
+
   // Of each request, TTFT and the longest gap between two of its tokens, where `end(call)` is when its tokens
   // are there and `arrivals` when it was submitted, in the same unit: [{ttft, gap, from, to}], null where none.
   function measure(calls, arrivals, end) {
@@ -144,5 +207,5 @@ TinyTwins.timeline = (function () {
     return chunks;
   }
 
-  return { play, measure, numPrefillSteps, budgetSchedule, repairedSchedule };
+  return { play, playBudget, measure, numPrefillSteps, budgetSchedule, repairedSchedule };
 })();

@@ -1,0 +1,122 @@
+"""The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from types import TracebackType
+
+from ..generate import Tokenizer
+from ..qwen3 import Qwen3Model
+from ..request import GenerationResult
+from ..sampler import SamplingParams
+from .blocks import Blocks
+from .engine_request import EngineRequest
+from .policy import Policy
+from .runner import DenseRunner, Runner
+from .scheduler import Scheduler, SchedulerConfig, SchedulerOutput
+
+
+@dataclass(frozen=True)
+class EngineStep:
+    """What a step computed, the token it sampled for each id, and the requests that ended in it."""
+
+    scheduled: SchedulerOutput
+    sampled: Mapping[int, int]
+    finished: tuple[GenerationResult, ...]
+
+
+class Engine:
+    """Serves requests with one model; each step computes what fits in one token budget.
+
+    Args:
+        model: as for `DenseRunner`.
+        tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
+        config: the limits of a step.
+        max_seq_len: most tokens of a request, prompt and answer together.
+        blocks, policy: as for `Scheduler`.
+
+    An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
+    raises ValueError from then on.
+    """
+
+    def __init__(
+        self,
+        model: Qwen3Model,
+        tokenizer: Tokenizer,
+        config: SchedulerConfig | None = None,
+        max_seq_len: int = 512,
+        blocks: Blocks | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        if max_seq_len < 1:
+            raise ValueError(f"max_seq_len must be at least 1, got {max_seq_len}")
+        config = SchedulerConfig() if config is None else config
+        self.tokenizer = tokenizer
+        self.max_seq_len = max_seq_len
+        self.scheduler = Scheduler(config, blocks, policy)
+        self.runner: Runner = DenseRunner(model, config.max_num_seqs, max_seq_len)
+        self.requests: dict[int, EngineRequest] = {}
+        self.is_closed = False
+        self._num_added = 0
+
+    @property
+    def has_unfinished_requests(self) -> bool:
+        """Whether a step would compute anything."""
+        return bool(self.requests)
+
+    def add_request(self, prompt: str | Items[int], params: SamplingParams | None = None) -> int:
+        """Let a prompt wait for its turn; returns its id, counted from 0.
+
+        Args:
+            prompt: text, or token ids.
+            params: how it is sampled and when it ends; greedy unless given.
+
+        Raises:
+            ValueError: the prompt is empty, longer than max_seq_len or could never run, or the engine is
+                closed; the other requests are not affected.
+        """
+        raise NotImplementedError("week 3 day 1 task 5: Engine.add_request is not written yet")
+
+    def step(self) -> EngineStep:
+        """Compute one step; nothing is computed, and no model called, where nobody is there."""
+        raise NotImplementedError("week 3 day 1 task 5: Engine.step is not written yet")
+
+    def abort(self, request_id: int) -> bool:
+        """Drop a request and release what it holds; False if it is not there, or not any more."""
+        raise NotImplementedError("week 3 day 1 task 5: Engine.abort is not written yet")
+
+    def generate(
+        self,
+        prompts: Items[str | Items[int]],
+        params: SamplingParams | Items[SamplingParams] | None = None,
+    ) -> list[GenerationResult]:
+        """Continue many prompts to their ends.
+
+        Args:
+            prompts: each text, or token ids.
+            params: how to sample: for all prompts, or one for each; greedy unless given.
+
+        Returns:
+            One result a prompt, in the order of the prompts.
+
+        Raises:
+            ValueError: a prompt is refused, params do not match, or other requests are under way, whose
+                results nobody would get; nothing is computed, and no prompt stays.
+        """
+        raise NotImplementedError("week 3 day 1 task 5: Engine.generate is not written yet")
+
+    def close(self) -> None:
+        """Release every cache and drop every request that is not finished."""
+        self.is_closed = True
+        self.runner.close()
+        for sequence_id in list(self.scheduler.sequences):
+            self.scheduler.remove(sequence_id)
+        self.requests.clear()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,157 @@
+"""Which tokens a step computes: one budget for prompts and answers alike. No model, no clock, no I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from .blocks import Blocks, UnlimitedBlocks
+from .policy import Fcfs, Policy
+from .sequence import Sequence
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """The limits of a step.
+
+    Args:
+        max_num_batched_tokens: the token budget: most tokens of a step, of all sequences together.
+        max_num_seqs: most sequences that run, those in prefill counted.
+        long_prefill_token_threshold: most tokens of one sequence in a step; None leaves it to the budget.
+        max_num_partial_prefills: most sequences that a step leaves in mid-prefill; None for no such limit.
+
+    Raises:
+        ValueError: a limit is below 1, or the budget smaller than max_num_seqs: then somebody who runs
+            would get no token in a step.
+    """
+
+    max_num_batched_tokens: int = 128
+    max_num_seqs: int = 8
+    long_prefill_token_threshold: int | None = None
+    max_num_partial_prefills: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value < 1:
+                raise ValueError(f"{field.name} must be at least 1, got {value}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs "
+                f"{self.max_num_seqs}: the budget needs a token for each sequence that runs"
+            )
+
+
+class ScheduledTokens(NamedTuple):
+    """Tokens `start` to `end` of one sequence, computed in a step; `is_final` if one is sampled after them.
+
+    A tuple: a step makes one for each sequence that runs, and a frozen dataclass takes longer to make.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    is_final: bool
+
+    @property
+    def end(self) -> int:
+        """How many of its tokens are computed after the step."""
+        return self.start + self.num_tokens
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether they belong to the prompt; what was generated is decoded."""
+        return self.start < self.sequence.num_prompt_tokens
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens to compute."""
+        return self.sequence.token_ids[self.start : self.end]
+
+
+@dataclass(frozen=True)
+class SchedulerOutput:
+    """All that a step computes, one entry a sequence: those that ran before it first, in their order."""
+
+    entries: tuple[ScheduledTokens, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole step."""
+        return sum(entry.num_tokens for entry in self.entries)
+
+    @property
+    def final(self) -> tuple[ScheduledTokens, ...]:
+        """The entries after which a token is sampled."""
+        return tuple(entry for entry in self.entries if entry.is_final)
+
+
+def next_tokens(sequence: Sequence, num_computed: int, limit: int) -> ScheduledTokens:
+    """The tokens that a sequence computes next: those behind its `num_computed` first, at most `limit`.
+
+    They are final if they are all that was missing: a token may be sampled only when every token before it
+    is computed. This is the one place where that is decided.
+    """
+    raise NotImplementedError("week 3 day 1 task 2: next_tokens is not written yet")
+
+
+class Scheduler:
+    """Decides what each step computes; the caller computes it and tells the scheduler what was sampled.
+
+    Args:
+        config: the limits.
+        blocks: where keys and values are held; room for everything unless given.
+        policy: who is next, and how large a step may be; first come, first served unless given.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, blocks: Blocks | None = None, policy: Policy | None = None
+    ) -> None:
+        self.config = config
+        self.blocks: Blocks = UnlimitedBlocks() if blocks is None else blocks
+        self.policy: Policy = Fcfs() if policy is None else policy
+        self.running: list[Sequence] = []
+        self.sequences: dict[int, Sequence] = {}
+        self._num_added = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether somebody runs or waits."""
+        return bool(self.sequences)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait.
+
+        Raises:
+            ValueError: one of this id is there, some of its tokens are computed already, or it could never
+                run; nothing is changed.
+        """
+        raise NotImplementedError("week 3 day 1 task 2: Scheduler.add is not written yet")
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step: those that run, in order, then those that wait, as far as the budget goes.
+
+        Each that runs gets a token at least, unless `blocks` has no room for it. One that does not fit
+        under a limit now lets nobody behind it pass. Token counts change in `complete`, not here.
+        """
+        raise NotImplementedError("week 3 day 1 task 3: Scheduler.schedule is not written yet")
+
+    def complete(self, output: SchedulerOutput, sampled: Mapping[int, int]) -> None:
+        """Record that a step was computed. What was removed since it was scheduled is passed over.
+
+        Args:
+            output: what `schedule` returned last.
+            sampled: the token sampled for each final entry, by the id of its sequence.
+
+        Raises:
+            ValueError: a token is missing, one was sampled too early, or the step was completed before;
+                nothing is changed.
+        """
+        raise NotImplementedError("week 3 day 1 task 2: Scheduler.complete is not written yet")
+
+    def remove(self, sequence_id: int) -> None:
+        """Forget a sequence that is finished or aborted, at any moment of its life.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        raise NotImplementedError("week 3 day 1 task 2: Scheduler.remove is not written yet")

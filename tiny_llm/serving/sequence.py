@@ -1,0 +1,55 @@
+"""One request as the scheduler sees it: numbers, and no model, clock or text."""
+
+from collections.abc import Iterable
+
+
+class Sequence:
+    """Tokens that are there, and how many of them are computed. Scheduling is the catching up of the second.
+
+    A token is computed when its keys and values are. The prompt's tokens are there from the start, a
+    generated one as soon as it is sampled; so a sequence in prefill is far behind, one that decodes by one.
+
+    Args:
+        id: the caller's number for it, which no other sequence of a scheduler has.
+        prompt_ids: at least one token; the list is copied.
+        priority: for the policies of day 3.5; a smaller number is more urgent.
+
+    Attributes:
+        token_ids: the prompt, then what was generated.
+        num_prompt_tokens: how many of them are the prompt.
+        num_computed_tokens: how many of them, from the first on, are computed.
+        arrival: its place in the order in which the scheduler took them on; the scheduler sets it.
+
+    Raises:
+        ValueError: the prompt is empty.
+    """
+
+    id: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    arrival: int
+    priority: int
+
+    def __init__(self, id: int, prompt_ids: Iterable[int], priority: int = 0) -> None:
+        raise NotImplementedError("week 3 day 1 task 1: Sequence.__init__ is not written yet")
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens that are there, computed or not."""
+        raise NotImplementedError("week 3 day 1 task 1: Sequence.num_tokens is not written yet")
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """How far it is behind; never 0 while it runs, since the newest token is not computed."""
+        raise NotImplementedError("week 3 day 1 task 1: Sequence.num_uncomputed_tokens is not written yet")
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether a part of the prompt is not computed."""
+        raise NotImplementedError("week 3 day 1 task 1: Sequence.is_prefilling is not written yet")
+
+    @property
+    def generated_ids(self) -> list[int]:
+        """What was sampled so far."""
+        raise NotImplementedError("week 3 day 1 task 1: Sequence.generated_ids is not written yet")

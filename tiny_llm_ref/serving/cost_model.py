@@ -1,0 +1,73 @@
+"""What a step costs in seconds, as a function of what the scheduler chose, fitted to measured steps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from .scheduler import SchedulerOutput
+
+Array = npt.NDArray[np.float64]
+
+
+def context_of(output: SchedulerOutput) -> int:
+    """How many keys the queries of a step attend to, over all of them; a token at position p sees p + 1."""
+    return sum(
+        entry.num_tokens * entry.start + entry.num_tokens * (entry.num_tokens + 1) // 2
+        for entry in output.entries
+    )
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Seconds of a step: a + b x its tokens + c x its context.
+
+    Raises:
+        ValueError: a cost is negative or not a number.
+    """
+
+    per_step: float
+    per_token: float
+    per_context: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("per_step", "per_token", "per_context"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    def seconds(self, output: SchedulerOutput) -> float:
+        """What a step takes; nothing if it computes nothing."""
+        if not output.entries:
+            return 0.0
+        return self.per_step + self.per_token * output.num_tokens + self.per_context * context_of(output)
+
+
+def fit_cost_model(steps: Iterable[tuple[SchedulerOutput, float]]) -> CostModel:
+    """The cost model with the least sum of squared errors among those without a negative cost.
+
+    Args:
+        steps: what steps computed, and the seconds each took. Those that compute nothing are left out.
+
+    Raises:
+        ValueError: fewer than three steps, for three unknowns.
+    """
+    measured = [(output, seconds) for output, seconds in steps if output.entries]
+    if len(measured) < 3:
+        raise ValueError(f"three costs need three measured steps at least, got {len(measured)}")
+    sizes = np.array([[1.0, output.num_tokens, context_of(output)] for output, _ in measured])
+    seconds = np.array([seconds for _, seconds in measured])
+    # Where the free solution has a negative cost, the best one without has zeros: try which.
+    columns = [list(chosen) for size in (3, 2, 1) for chosen in combinations(range(3), size)]
+    solutions = [solution for chosen in columns if (solution := _solve(sizes, seconds, chosen)).min() >= 0]
+    best = min(solutions, key=lambda solution: float(((sizes @ solution - seconds) ** 2).sum()))
+    return CostModel(*(float(cost) for cost in best))
+
+
+def _solve(sizes: Array, seconds: Array, columns: list[int]) -> Array:
+    """Least squares with the costs of some columns free and the others 0."""
+    scale = sizes[:, columns].max(axis=0)
+    solution = np.zeros(sizes.shape[1])
+    solution[columns] = np.linalg.lstsq(sizes[:, columns] / scale, seconds, rcond=None)[0] / scale
+    return solution

@@ -1,0 +1,240 @@
+"""Which tokens a step computes: one budget for prompts and answers alike. No model, no clock, no I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from .blocks import Blocks, UnlimitedBlocks
+from .policy import Fcfs, Policy
+from .sequence import Sequence
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """The limits of a step.
+
+    Args:
+        max_num_batched_tokens: the token budget: most tokens of a step, of all sequences together.
+        max_num_seqs: most sequences that run, those in prefill counted.
+        long_prefill_token_threshold: most tokens of one sequence in a step; None leaves it to the budget.
+        max_num_partial_prefills: most sequences that a step leaves in mid-prefill; None for no such limit.
+
+    Raises:
+        ValueError: a limit is below 1, or the budget smaller than max_num_seqs: then somebody who runs
+            would get no token in a step.
+    """
+
+    max_num_batched_tokens: int = 128
+    max_num_seqs: int = 8
+    long_prefill_token_threshold: int | None = None
+    max_num_partial_prefills: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value < 1:
+                raise ValueError(f"{field.name} must be at least 1, got {value}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs "
+                f"{self.max_num_seqs}: the budget needs a token for each sequence that runs"
+            )
+
+
+class ScheduledTokens(NamedTuple):
+    """Tokens `start` to `end` of one sequence, computed in a step; `is_final` if one is sampled after them.
+
+    A tuple: a step makes one for each sequence that runs, and a frozen dataclass takes longer to make.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    is_final: bool
+
+    @property
+    def end(self) -> int:
+        """How many of its tokens are computed after the step."""
+        return self.start + self.num_tokens
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether they belong to the prompt; what was generated is decoded."""
+        return self.start < self.sequence.num_prompt_tokens
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens to compute."""
+        return self.sequence.token_ids[self.start : self.end]
+
+
+@dataclass(frozen=True)
+class SchedulerOutput:
+    """All that a step computes, one entry a sequence: those that ran before it first, in their order."""
+
+    entries: tuple[ScheduledTokens, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole step."""
+        return sum(entry.num_tokens for entry in self.entries)
+
+    @property
+    def final(self) -> tuple[ScheduledTokens, ...]:
+        """The entries after which a token is sampled."""
+        return tuple(entry for entry in self.entries if entry.is_final)
+
+
+def next_tokens(sequence: Sequence, num_computed: int, limit: int) -> ScheduledTokens:
+    """The tokens that a sequence computes next: those behind its `num_computed` first, at most `limit`.
+
+    They are final if they are all that was missing: a token may be sampled only when every token before it
+    is computed. This is the one place where that is decided.
+    """
+    num_present = sequence.num_tokens
+    num_tokens = num_present - num_computed
+    if num_tokens > limit:
+        num_tokens = limit
+    return ScheduledTokens(sequence, num_computed, num_tokens, num_computed + num_tokens == num_present)
+
+
+class Scheduler:
+    """Decides what each step computes; the caller computes it and tells the scheduler what was sampled.
+
+    Args:
+        config: the limits.
+        blocks: where keys and values are held; room for everything unless given.
+        policy: who is next, and how large a step may be; first come, first served unless given.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, blocks: Blocks | None = None, policy: Policy | None = None
+    ) -> None:
+        self.config = config
+        self.blocks: Blocks = UnlimitedBlocks() if blocks is None else blocks
+        self.policy: Policy = Fcfs() if policy is None else policy
+        self.running: list[Sequence] = []
+        self.sequences: dict[int, Sequence] = {}
+        self._num_added = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether somebody runs or waits."""
+        return bool(self.sequences)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait.
+
+        Raises:
+            ValueError: one of this id is there, some of its tokens are computed already, or it could never
+                run; nothing is changed.
+        """
+        if sequence.id in self.sequences:
+            raise ValueError(f"sequence {sequence.id} is there already: give each an id of its own")
+        if sequence.num_computed_tokens:
+            raise ValueError(
+                f"sequence {sequence.id} starts with {sequence.num_computed_tokens} tokens computed, "
+                "whose keys and values nobody here holds: add it with 0"
+            )
+        self.blocks.check_fits(sequence)
+        sequence.arrival = self._num_added
+        self._num_added += 1
+        self.sequences[sequence.id] = sequence
+        self.policy.add(sequence)
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step: those that run, in order, then those that wait, as far as the budget goes.
+
+        Each that runs gets a token at least, unless `blocks` has no room for it. One that does not fit
+        under a limit now lets nobody behind it pass. Token counts change in `complete`, not here.
+        """
+        budget = self._token_budget()
+        entries: list[ScheduledTokens] = []
+        spare = budget - len(self.running)  # beyond one token for each that runs
+        for sequence in self.running:
+            entry = next_tokens(sequence, sequence.num_computed_tokens, self._longest(1 + spare))
+            if self.blocks.allocate(sequence, entry.num_tokens):
+                entries.append(entry)
+                budget -= entry.num_tokens
+                spare -= entry.num_tokens - 1
+        while budget > 0 and (admitted := self._admit(budget, entries)):
+            entries.append(admitted)
+            budget -= admitted.num_tokens
+        return SchedulerOutput(tuple(entries))
+
+    def complete(self, output: SchedulerOutput, sampled: Mapping[int, int]) -> None:
+        """Record that a step was computed. What was removed since it was scheduled is passed over.
+
+        Args:
+            output: what `schedule` returned last.
+            sampled: the token sampled for each final entry, by the id of its sequence.
+
+        Raises:
+            ValueError: a token is missing, one was sampled too early, or the step was completed before;
+                nothing is changed.
+        """
+        final_ids = {entry.sequence.id for entry in output.final}
+        if sampled.keys() != final_ids:
+            raise ValueError(
+                f"a token is sampled for the sequences {sorted(final_ids)} and for no other, "
+                f"got some for {sorted(sampled)}"
+            )
+        entries = [entry for entry in output.entries if self._is_running(entry.sequence)]
+        for entry in entries:
+            if entry.start != entry.sequence.num_computed_tokens:
+                raise ValueError(
+                    f"sequence {entry.sequence.id} has {entry.sequence.num_computed_tokens} tokens computed "
+                    f"and the step starts at {entry.start}: it was completed before"
+                )
+        for entry in entries:
+            entry.sequence.num_computed_tokens = entry.end
+            if entry.is_final:
+                entry.sequence.token_ids.append(sampled[entry.sequence.id])
+
+    def remove(self, sequence_id: int) -> None:
+        """Forget a sequence that is finished or aborted, at any moment of its life.
+
+        Raises:
+            ValueError: it is not there.
+        """
+        if sequence_id not in self.sequences:
+            raise ValueError(f"sequence {sequence_id} is not there: it was never added, or removed before")
+        sequence = self.sequences.pop(sequence_id)
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.blocks.free(sequence)
+        else:
+            self.policy.remove(sequence)
+
+    def _token_budget(self) -> int:
+        limit = self.config.max_num_batched_tokens
+        return min(limit, max(len(self.running), self.policy.token_budget(self.running, limit)))
+
+    def _longest(self, budget: int) -> int:
+        """Most tokens that one sequence may have of a budget."""
+        threshold = self.config.long_prefill_token_threshold
+        return budget if threshold is None else min(budget, threshold)
+
+    def _admit(self, budget: int, entries: list[ScheduledTokens]) -> ScheduledTokens | None:
+        """Let the first who waits run; None if nobody does, or if a limit says not yet."""
+        sequence = self.policy.first()
+        if sequence is None or len(self.running) == self.config.max_num_seqs:
+            return None
+        entry = next_tokens(sequence, self.blocks.find_prefix(sequence), self._longest(budget))
+        if self._leaves_too_many_partial(entry, entries):
+            return None
+        if not self.blocks.allocate(sequence, entry.num_tokens):
+            return None
+        self.policy.remove(sequence)
+        sequence.num_computed_tokens = entry.start
+        self.running.append(sequence)
+        return entry
+
+    def _leaves_too_many_partial(self, entry: ScheduledTokens, entries: list[ScheduledTokens]) -> bool:
+        limit = self.config.max_num_partial_prefills
+        if limit is None or entry.is_final:
+            return False
+        return sum(not each.is_final for each in entries) >= limit
+
+    def _is_running(self, sequence: Sequence) -> bool:
+        return self.sequences.get(sequence.id) is sequence
