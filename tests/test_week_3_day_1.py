@@ -1015,6 +1015,13 @@ def test_task_5_max_seq_len_bounds_prompt_and_answer(max_seq_len: int, num_token
     check_equal([result.finish_reason for result in results], ["length"] * 2, "why they are done")
 
 
+def test_task_5_max_seq_len_may_be_a_single_token_and_no_less() -> None:
+    (result,) = make_engine(max_seq_len=1).generate([prompt_of(1)])
+    check_equal((result.token_ids, result.finish_reason), ((), "length"), "tokens and reason")
+    with check_value_error("0"):
+        make_engine(max_seq_len=0)
+
+
 def test_task_5_stop_strings_end_answers() -> None:
     answer = tokenizer.decode(continuation(prompt_of(7), 9))
     params = [SamplingParams(stop=(answer[4:6],)), length(6)]
