@@ -923,6 +923,8 @@ def check_engine_released(engine: Engine, model: FakeModel) -> None:
     check_released(model.caches, "caches of the prompts, two layers each, that still hold keys")
     check_released(engine.runner.cache, "layers of the slots' cache that still hold keys")
     check_equal(engine.scheduler.has_work, False, "has_work of the scheduler")
+    held = (engine.runner.prompt_caches, set(engine.runner.slots))
+    check_equal(held, ({}, {None}), "prompts' caches, and who holds slots")
 
 
 def test_task_5_a_lone_request_from_prompt_to_result() -> None:
@@ -1013,6 +1015,13 @@ def test_task_5_max_seq_len_bounds_prompt_and_answer(max_seq_len: int, num_token
     expected = [continuation(prompt_of(7), num_tokens), continuation(prompt_of(2), max_seq_len - 2)]
     check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt")
     check_equal([result.finish_reason for result in results], ["length"] * 2, "why they are done")
+
+
+def test_task_5_max_seq_len_may_be_a_single_token_and_no_less() -> None:
+    (result,) = make_engine(max_seq_len=1).generate([prompt_of(1)])
+    check_equal((result.token_ids, result.finish_reason), ((), "length"), "tokens and reason")
+    with check_value_error("0"):
+        make_engine(max_seq_len=0)
 
 
 def test_task_5_stop_strings_end_answers() -> None:
@@ -1378,8 +1387,8 @@ def test_task_6_too_few_measures_are_an_error() -> None:
 
 def test_task_6_a_step_takes_its_cost_and_moves_the_clock() -> None:
     simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
-    for request in requests_of((4, 2), (9, 1)):
-        simulator.add(request)
+    numbers = [simulator.add(request) for request in requests_of((4, 2), (9, 1))]
+    check_equal(numbers, [0, 1], "numbers of the requests")
     steps = [simulator.step() for _ in range(3)]
     expected = [
         ([(0, 0, 4, True), (1, 0, 2, False)], 0.0, 16.0),
@@ -1432,6 +1441,16 @@ def test_task_6_no_time_is_skipped_while_somebody_is_served() -> None:
     simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
     serve(simulator, requests_of((4, 3), (2, 1, 1000.0)))
     check_equal([step.start for step in simulator.steps], [0.0, 14.0, 25.0, 1000.0], "start of each step")
+
+
+@pytest.mark.parametrize(
+    "job", [((), 3, 0.0), ((1, 2), 0, 0.0), ((1, 2), 3, -1.0), ((1, 2), 3, float("nan"))], ids=str
+)
+def test_task_6_requests_that_make_no_sense_are_an_error(job: tuple[tuple[int, ...], int, float]) -> None:
+    simulator = Simulator(SchedulerConfig(), CostModel(1.0, 1.0))
+    serve(simulator, [SimulatedRequest((1,), 1)])
+    with check_value_error():
+        SimulatedRequest(*job)
 
 
 def test_task_6_nothing_to_serve() -> None:
