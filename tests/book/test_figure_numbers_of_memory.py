@@ -155,6 +155,23 @@ def roofline_numbers(shown: Shown, machine: tuple[float, float], bits: int, batc
         assert "the processor decides" in shown.summary
 
 
+def prefill_numbers(shown: Shown, machine: tuple[float, float], bits: int, chunk: int, context: int) -> None:
+    """The summary's figures of a chunk: each weight twice a token, the head once, and what attention does."""
+    config = ModelConfig.from_dict(read_json(ROOT / "models" / SHIPPED_MODEL / "config.json"))
+    bandwidth, peak = machine[0] * 1e9, machine[1] * 1e9
+    plain = tensors_of(config, 32)
+    head = 2 * plain["model.embed_tokens.weight"].size
+    layers = 2 * sum(tensor.size for tensor in plain.values() if tensor.ndim == 2) - head
+    pair = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    operations = chunk * layers + head + pair * sum(context + i + 1 for i in range(chunk))
+    token_bytes = cache_bytes_per_token(config, mx.float32 if bits == 32 else mx.float16)
+    num_bytes = decode_bytes_per_token(config, tensors_of(config, bits)) + context * token_bytes
+    *_, named, intensity, at_most = (float(each) for each in re.findall(r"\d[\d.]*\d|\d", shown.summary))
+    assert named == chunk
+    assert intensity == pytest.approx(operations / num_bytes, rel=0.01)
+    assert at_most == pytest.approx(chunk / max(num_bytes / bandwidth, operations / peak), rel=0.01)
+
+
 def test_roofline_says_what_the_reference_does(browser: Browser, tmp_path: Path) -> None:
     shown = show(browser, tmp_path, '<viz-roofline batch="4" context="256"></viz-roofline>')
     data = recorded("roofline")
@@ -170,11 +187,31 @@ def test_roofline_says_what_the_reference_does(browser: Browser, tmp_path: Path)
     for bits in (32, 16, 8, 4):
         shown.control("bits").select_option(str(bits))
         roofline_numbers(shown, (123.5, 4000), bits, 1, 16384)
-    before = shown.summary
-    shown.slide("chunk", "End")
-    assert shown.summary != before
-    shown.control("model").select_option("qwen3-0.6b")
-    assert "qwen3" not in shown.summary
-    shown.control("peak").fill("")
-    assert shown.summary == "Bandwidth and peak must be numbers above 0."
+    prefill_numbers(shown, (123.5, 4000), 4, 64, 16384)
+    shown.slide("chunk", "ArrowRight")
+    prefill_numbers(shown, (123.5, 4000), 4, 128, 16384)
+    shown.slide("context", "Home")
+    prefill_numbers(shown, (123.5, 4000), 4, 128, 0)
+    assert shown.complaints == []
+
+
+def filled_cache(num_slots: int, heads: int, dim: int, lengths: list[int]) -> BatchingKvCache:
+    cache = BatchingKvCache(num_slots)
+    for slot, length in enumerate(lengths):
+        single = TinyKvFullCache()
+        single.update_and_fetch(*mx.zeros((2, 1, heads, length, dim)))
+        cache.add_request(single, slot)
+    return cache
+
+
+def test_sizes_of_the_cache_are_the_sliders(browser: Browser, tmp_path: Path) -> None:
+    element = '<kv-cache slots="3" lengths="60 5" layers="5" kv-heads="3" head-dim="32"></kv-cache>'
+    shown = show(browser, tmp_path, element)
+    shown.page.locator("details summary").click()
+    shown.slide("kv-heads", "ArrowRight")
+    cache_numbers(shown, filled_cache(3, 4, 32, [60, 5]), 5)
+    shown.slide("head-dim", "ArrowRight")
+    cache_numbers(shown, filled_cache(3, 4, 64, [60, 5]), 5)
+    shown.slide("slots", "ArrowRight")
+    cache_numbers(shown, filled_cache(4, 4, 64, [60, 5]), 5)
     assert shown.complaints == []
