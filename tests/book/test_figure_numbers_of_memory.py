@@ -192,6 +192,10 @@ def test_roofline_says_what_the_reference_does(browser: Browser, tmp_path: Path)
     prefill_numbers(shown, (123.5, 4000), 4, 128, 16384)
     shown.slide("context", "Home")
     prefill_numbers(shown, (123.5, 4000), 4, 128, 0)
+    shown.control("model").select_option("qwen3-0.6b")
+    assert "qwen3" not in shown.summary
+    shown.control("peak").fill("")
+    assert shown.summary == "Bandwidth and peak must be numbers above 0."
     assert shown.complaints == []
 
 
