@@ -267,6 +267,12 @@ def test_an_access_outside_a_buffer_is_an_error(body: str, sentence: str, tmp_pa
     )
 
 
+def test_a_loop_without_an_end_is_an_error(tmp_path: Path) -> None:
+    body = "BARRIER out[i] = x[i]; for (volatile int k = 0; k < n && i == 37;) out[i] = x[k];"
+    with pytest.raises(EmulatorError, match=r"group \(0, 0, 0\): thread 37 runs on and on: a loop in it"):
+        run(make_probe(tmp_path, "metal", body), "metal")
+
+
 def test_a_read_just_before_a_buffer_gives_nan(tmp_path: Path) -> None:
     result = np.array(run(make_probe(tmp_path, "metal", "out[i] = x[i - 1];"), "metal"))
     check_equal(np.flatnonzero(np.isnan(result)).tolist(), [0], "entries that are nan")

@@ -66,6 +66,22 @@ def test_no_sum_overflows() -> None:
         check_close(integer_matmul(x, weights), np.full((M, 33), -3.0 * 255 * 128), "the largest sums", 1e-6)
 
 
+@pytest.mark.parametrize("M", [1, 19])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_no_entry_is_off_by_more_than_half_a_step(group_size: int, M: int) -> None:
+    """Times the identity, each row comes back as it was rounded."""
+    K = 256
+    packed = np.zeros((K, K // 8), np.uint32)
+    packed[np.arange(K), np.arange(K) // 8] = 1 << 4 * (np.arange(K) % 8)
+    grid = mx.ones((K, K // group_size))
+    x = normal(M, K, seed=3)
+    product = integer_matmul(x, QuantizedWeights(mx.array(packed), grid, 0 * grid, group_size, 4))
+    errors, entries = (exact(each).reshape(M, -1, group_size) for each in (product - x, x))
+    steps = np.abs(entries).max(axis=-1, keepdims=True) / 32767
+    largest = (np.abs(errors) / steps).max()
+    assert largest <= 0.501, f"an entry is off by {largest:.3f} steps: it should go to the nearest"
+
+
 @pytest.mark.parametrize("M", [2, 24])
 def test_a_large_entry_costs_only_its_own_group(M: int) -> None:
     """What the others add is seen once the large one meets weights of 0."""

@@ -27,7 +27,6 @@ namespace mx = mlx::core;
 namespace nb = nanobind;
 
 using Kernel = void (*)(const Array* inputs, const Array* outputs, const double* numbers);
-using Task = void (*)(void* context, long i);
 
 static void rest_a_moment() {
 #if defined(__x86_64__)

@@ -45,8 +45,9 @@ struct Array {
 #define KERNEL extern "C" void
 
 // Calls `task(context, i)` for i = 0 ... num_tasks - 1 on all threads. The extension puts its address here.
+using Task = void (*)(void* context, long i);
 extern "C" {
-__attribute__((used)) inline void (*tiny_llm_run_tasks)(long num_tasks, void (*task)(void* context, long i), void* context) = nullptr;
+__attribute__((used)) inline void (*tiny_llm_run_tasks)(long num_tasks, Task task, void* context) = nullptr;
 }
 
 // Cuts 0 ... count into pieces of `grain` and calls `body(first, last)` for each, on all threads.

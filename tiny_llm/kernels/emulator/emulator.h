@@ -6,6 +6,7 @@
 //   - shared memory is filled with nan before each group, outputs before the run;
 //   - behind each buffer lies memory that must not be touched, and before it a zone that is checked;
 //   - a barrier or SIMD operation that only some threads reach is an error;
+//   - so is a thread that runs for seconds and neither ends nor waits;
 //   - so is an entry of an output that no thread wrote.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cstdarg>
@@ -33,6 +35,7 @@ constexpr int LANES = 32;
 constexpr int MAX_THREADS = 1024;
 constexpr int MAX_BUFFERS = 24;
 constexpr uint64_t STACK_BYTES = 256 * 1024;
+constexpr int TICK_SECONDS = 2;  // of the processor's time
 constexpr uint64_t GUARD_BYTES = 1024 * 1024;  // around each buffer, whole pages
 // Both are nan in every float type when they fill it.
 constexpr uint16_t POISON = 0x7fff;
@@ -83,7 +86,8 @@ static int num_memories;
 static uint64_t exchanged[2][MAX_THREADS];  // what the lanes of a SIMD operation hold out to each other
 static uint64_t random_state;
 static char sentence[512];  // the error; empty as long as there is none
-static struct sigaction old_actions[2];
+static struct sigaction old_actions[2], old_tick_action;
+static long num_turns, num_turns_at_tick;
 static pthread_t emulating;
 
 static int thread_index() { return static_cast<int>(current - threads); }
@@ -167,6 +171,22 @@ static void on_fault(int number, siginfo_t* info, void*) {
   EMULATOR_STOP("thread %d reads or writes far outside its buffers", thread_index());
 }
 
+// A thread whose turn lasts from one tick to the next is in a loop without an end.
+static void on_tick(int number, siginfo_t*, void*) {
+  if (!pthread_equal(pthread_self(), emulating)) {
+    pthread_kill(emulating, number);
+    return;
+  }
+  if (current != nullptr && num_turns == num_turns_at_tick)
+    EMULATOR_STOP("thread %d runs on and on: a loop in it does not end", thread_index());
+  num_turns_at_tick = num_turns;
+}
+
+static void set_ticks(int seconds) {
+  struct itimerval ticks = {{seconds, 0}, {seconds, 0}};
+  setitimer(ITIMER_VIRTUAL, &ticks, nullptr);
+}
+
 // --- waiting -----------------------------------------------------------------------------------------------
 
 static void wait(State state, const char* operation) {
@@ -240,6 +260,7 @@ static void run_simd_group(Thread* lanes) {
     put_in_order(order, LANES);
     for (int i : order) {
       current = &lanes[i];
+      num_turns++;
       if (current->state == State::READY) switch_stack(&scheduler, current->stack_pointer);
       if (sentence[0]) return;
     }
@@ -326,6 +347,8 @@ static const char* run(void (*function)(), const Launch& wanted) {
   emulating = pthread_self();
   sentence[0] = 0;
   num_memories = 0;
+  num_turns = 0;
+  num_turns_at_tick = -1;
   random_state = 0x9e3779b97f4a7c15u * (launch.order + 1);
   for (int i = 0; i < launch.num_buffers; i++) {
     const Buffer& wanted_buffer = launch.buffers[i];
@@ -341,11 +364,16 @@ static const char* run(void (*function)(), const Launch& wanted) {
   if (stacks == MAP_FAILED) fail("there is no memory for the stacks of %d threads", launch.num_threads);
   struct sigaction action = {};
   action.sa_sigaction = on_fault;
-  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART;
   sigaction(SIGSEGV, &action, &old_actions[0]);
   sigaction(SIGBUS, &action, &old_actions[1]);
+  action.sa_sigaction = on_tick;
+  sigaction(SIGVTALRM, &action, &old_tick_action);
+  set_ticks(TICK_SECONDS);
   if (!sentence[0]) run_grid(static_cast<char*>(stacks), launch.num_buffers);
   current = nullptr;
+  set_ticks(0);
+  sigaction(SIGVTALRM, &old_tick_action, nullptr);
   sigaction(SIGSEGV, &old_actions[0], nullptr);
   sigaction(SIGBUS, &old_actions[1], nullptr);
   if (stacks != MAP_FAILED) munmap(stacks, stack_bytes);
