@@ -1,0 +1,167 @@
+"""Blocks of a pool: who holds which, who shares them, and who may have more. Numbers alone, no arrays."""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+from .sequence import Sequence
+
+
+@dataclass
+class BlockTable:
+    """The blocks of a sequence, first to last.
+
+    Attributes:
+        block_ids: block i holds its tokens i x block_size on.
+        num_stored_tokens: how many of its first tokens somebody else had stored before it was admitted.
+        num_promised: how many blocks more it can count on.
+        num_registered: how many of its blocks others may share, from the first on, or could not be; day 3.4.
+    """
+
+    block_ids: list[int] = field(default_factory=list)
+    num_stored_tokens: int = 0
+    num_promised: int = 0
+    num_registered: int = 0
+
+
+class BlockManager:
+    """Gives blocks to sequences as they grow, and takes them back when the last who holds one lets go.
+
+    Admission makes a promise, so that who runs can go on: by default all blocks that a sequence may ever
+    need, in which case nobody who runs is ever refused. With `overcommit` it is the blocks of the tokens that
+    are there; more are given while there are any, and the scheduler preempts when there are none.
+
+    Args:
+        num_blocks: blocks of the pool, numbered from 0.
+        block_size: tokens of a block.
+        overcommit: promise what a sequence needs now, not what it may need.
+        watermark: the share of the pool that an admission leaves unpromised, unless nothing is held at all.
+
+    Attributes:
+        tables: the blocks of each sequence that was admitted, by its id.
+        ref_counts: how many tables each block is in.
+        num_promised: blocks that are free but promised.
+
+    Raises:
+        ValueError: a size is below 1, or the watermark is not from 0 to below 1.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int = 16, overcommit: bool = False, watermark: float = 0.0
+    ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(
+                f"a pool has a block of a token at least, got {num_blocks} blocks of {block_size} tokens"
+            )
+        if not 0 <= watermark < 1:
+            raise ValueError(f"watermark is a share of the pool, from 0 to below 1, got {watermark}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.overcommit = overcommit
+        self.num_watermark_blocks = int(watermark * num_blocks)
+        self.tables: dict[int, BlockTable] = {}
+        self.ref_counts = [0] * num_blocks
+        self.num_promised = 0
+        self._free = list(range(num_blocks))[::-1]
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that nobody holds, promised ones included."""
+        return len(self._free)
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Blocks that somebody holds."""
+        return self.num_blocks - self.num_free_blocks
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that so many tokens fill, the last one perhaps in part."""
+        return -(-num_tokens // self.block_size)
+
+    def check_fits(self, sequence: Sequence) -> None:
+        """Raise ValueError, with the numbers, for one that could not run even if it were alone."""
+        needed = self.num_blocks_for(sequence.max_num_tokens)
+        if needed > self.num_blocks:
+            raise ValueError(
+                f"sequence {sequence.id} may come to have {sequence.max_num_tokens} tokens, {needed} "
+                f"blocks of {self.block_size}, and the pool has {self.num_blocks}: ask for fewer tokens or "
+                "raise the number of blocks"
+            )
+
+    def find_prefix(self, sequence: Sequence) -> int:
+        """How many of its first tokens need not be computed: those in shared blocks, but not its last one."""
+        return self._num_not_computed(sequence, self.find_shared_blocks(sequence))
+
+    def find_shared_blocks(self, sequence: Sequence) -> Items[int]:
+        """Blocks that hold its first tokens already; none here, since nothing is known of their content."""
+        return ()
+
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Make room for that many tokens behind those that are computed; False, and no change, without room.
+
+        The first call for a sequence admits it, with the blocks of `find_shared_blocks` in its table.
+        """
+        table = self.tables.get(sequence.id)
+        if table is None:
+            return self._admit(sequence, num_tokens)
+        num_new = self.num_blocks_for(sequence.num_computed_tokens + num_tokens) - len(table.block_ids)
+        if num_new > self.num_free_blocks - self.num_promised + table.num_promised:
+            return False
+        self._append(table, num_new)
+        return True
+
+    def free(self, sequence: Sequence) -> None:
+        """Give back all that it holds and was promised.
+
+        Raises:
+            ValueError: it holds nothing: it was not admitted, or freed before.
+        """
+        if sequence.id not in self.tables:
+            raise ValueError(f"sequence {sequence.id} holds no blocks: it was not admitted, or freed before")
+        table = self.tables.pop(sequence.id)
+        self.num_promised -= table.num_promised
+        for block in reversed(table.block_ids):
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block] == 0:
+                self._put_back(block)
+
+    def _admit(self, sequence: Sequence, num_tokens: int) -> bool:
+        shared = self.find_shared_blocks(sequence)
+        start = self._num_not_computed(sequence, shared)
+        num_lasting = sequence.num_tokens if self.overcommit else sequence.max_num_tokens
+        num_promised = self.num_blocks_for(max(num_lasting, start + num_tokens)) - len(shared)
+        num_revived = sum(self.ref_counts[block] == 0 for block in shared)
+        num_spared = self.num_watermark_blocks if self.tables else 0
+        if num_promised + num_revived + num_spared > self.num_free_blocks - self.num_promised:
+            return False
+        for block in shared:
+            self._hold(block)
+        table = BlockTable(list(shared), len(shared) * self.block_size, num_promised)
+        self.tables[sequence.id] = table
+        self.num_promised += num_promised
+        self._append(table, self.num_blocks_for(start + num_tokens) - len(shared))
+        return True
+
+    def _num_not_computed(self, sequence: Sequence, shared: Items[int]) -> int:
+        return min(len(shared) * self.block_size, sequence.num_tokens - 1)
+
+    def _append(self, table: BlockTable, num_new: int) -> None:
+        """New blocks for a table, out of its promise first."""
+        for _ in range(num_new):
+            block = self._take()
+            self.ref_counts[block] = 1
+            table.block_ids.append(block)
+        kept = min(table.num_promised, max(num_new, 0))
+        table.num_promised -= kept
+        self.num_promised -= kept
+
+    def _hold(self, block: int) -> None:
+        """One more table has this block."""
+        self.ref_counts[block] += 1
+
+    def _take(self) -> int:
+        """A block that nobody holds."""
+        return self._free.pop()
+
+    def _put_back(self, block: int) -> None:
+        """Nobody holds this block any more."""
+        self._free.append(block)
