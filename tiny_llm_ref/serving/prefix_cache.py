@@ -131,19 +131,19 @@ class PrefixCachingBlockManager(BlockManager):
             prefixes.append(Prefix(parent, token_ids, value))
         return prefixes[:num_blocks]
 
-    def _hold(self, block: int) -> None:
+    def hold(self, block: int) -> None:
         self._idle.pop(block, None)
-        super()._hold(block)
+        super().hold(block)
 
-    def _take(self) -> int:
+    def take(self) -> int:
         if self._free:
-            return super()._take()
+            return super().take()
         block, _ = self._idle.popitem(last=False)
         del self._block_of[self._prefix_of.pop(block).hash]
         return block
 
-    def _put_back(self, block: int) -> None:
+    def put_back(self, block: int) -> None:
         if block in self._prefix_of:
             self._idle[block] = None
         else:
-            super()._put_back(block)
+            super().put_back(block)
