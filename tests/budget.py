@@ -137,6 +137,7 @@ class SpyPolicy:
         self.budget: int | None = None
         self.asked: list[tuple[list[int], int]] = []
         self.num_first = 0
+        self.recorded: list[tuple[list[Row], float]] = []
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
@@ -147,6 +148,12 @@ class SpyPolicy:
 
     def remove(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
+
+    def rank(self, sequence: Sequence) -> float:
+        return -sequence.arrival if self.is_reversed else sequence.arrival
+
+    def record(self, output: SchedulerOutput, seconds: float) -> None:
+        self.recorded.append((rows_of(output), seconds))
 
     def token_budget(self, running: Collection[Sequence], limit: int) -> int:
         self.asked.append(([each.id for each in running], limit))

@@ -96,6 +96,12 @@ class FakeModel:
         return caches
 
     def __call__(self, tokens, offset=0, cache=None, logits_to_keep=None):
+        L = tokens.shape[1]
+        keep = L if logits_to_keep is None else min(logits_to_keep, L)
+        return self.logits(self.hidden_states(tokens, offset, cache, logits_to_keep)[:, L - keep :])
+
+    def hidden_states(self, tokens, offset=0, cache=None, logits_to_keep=None):
+        """[B, L, 2]: the state of each token, and its position."""
         B, L = tokens.shape
         offsets = list(offset) if isinstance(offset, list | tuple) else [offset] * B
         caches = [None] * self.num_hidden_layers if cache is None else list(cache)
@@ -106,8 +112,7 @@ class FakeModel:
             if layer == 1 and self.fail_at == len(self.calls) - 1:
                 raise self.failure("the fake model was told to fail here")
             states = self._layer(states, positions, layer_cache)
-        keep = L if logits_to_keep is None else min(logits_to_keep, L)
-        return self._logits(states[:, L - keep :], positions[:, L - keep :])
+        return mx.array(np.stack([states, positions], axis=-1))
 
     @property
     def rows(self) -> list[list[tuple[int, list[int]]]]:
@@ -143,8 +148,9 @@ class FakeModel:
         weighted = (held + 1) * (where + 2) ** 2
         return (visible * weighted[:, None, :]).sum(axis=-1) % PRIME
 
-    def _logits(self, states, positions) -> mx.array:
-        """[B, L, V]: the likeliest token stands out, the others depend on the state too."""
+    def logits(self, x) -> mx.array:
+        """[B, L, 2] -> [B, L, V]: the likeliest token stands out, the others depend on the state too."""
+        states, positions = np.moveaxis(np.array(x), -1, 0)
         likeliest = 1 + states % (VOCAB_SIZE - 1)
         if self.eos_at_length is not None:
             likeliest = np.where(positions + 1 == self.eos_at_length, EOS, likeliest)

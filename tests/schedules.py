@@ -5,7 +5,7 @@ chunks and slots, within whatever budget, it gets the token ids it gets alone.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 from hypothesis import strategies as st
@@ -14,11 +14,14 @@ from mlx.utils import tree_flatten
 from checkpoints import Variant, build
 from tiny_llm import (
     BatchGenerator,
+    BlockManager,
     CostModel,
+    DenseRunner,
     Engine,
     EngineStep,
     GenerationResult,
     ModelConfig,
+    PrefixCachingBlockManager,
     Qwen3Model,
     SamplingParams,
     SchedulerConfig,
@@ -106,17 +109,45 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Blocks of which a request of MAX_SEQ_LEN tokens takes `num_spare_blocks` less than all."""
+
+    block_size: int
+    num_spare_blocks: int
+    overcommit: bool = False
+    watermark: float = 0.0
+    is_shared: bool = False
+
+    def make(self) -> BlockManager:
+        """Blocks that nobody holds."""
+        num_blocks = -(-MAX_SEQ_LEN // self.block_size) + self.num_spare_blocks
+        kind = PrefixCachingBlockManager if self.is_shared else BlockManager
+        return kind(num_blocks, self.block_size, self.overcommit, self.watermark)
+
+
+@dataclass(frozen=True)
 class EngineSchedule:
-    """What the law is tried on for the engine; `aborts` are steps and which of those unfinished then goes."""
+    """What the law is tried on for the engine; `aborts` are steps and which of those unfinished then goes.
+
+    Without a pool the engine has dense caches.
+    """
 
     config: SchedulerConfig
     arrivals: tuple[Arrival, ...]
     aborts: tuple[tuple[int, int], ...]
+    pool: Pool | None = None
+
+    def make_blocks(self) -> BlockManager | None:
+        """Blocks that nobody holds, or None for dense caches."""
+        return None if self.pool is None else self.pool.make()
 
 
 @st.composite
-def engine_schedules(draw: st.DrawFn) -> EngineSchedule:
-    """Any limits, the requests of a schedule of week 2, and up to two aborts."""
+def engine_schedules(draw: st.DrawFn, pools: st.SearchStrategy[Pool | None]) -> EngineSchedule:
+    """Any limits, the requests of a schedule of week 2, and up to two aborts.
+
+    Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
+    """
     max_num_seqs = draw(st.integers(1, 5))
     config = SchedulerConfig(
         max_num_seqs + draw(st.integers(0, MAX_SEQ_LEN)),
@@ -125,7 +156,38 @@ def engine_schedules(draw: st.DrawFn) -> EngineSchedule:
         draw(st.none() | st.integers(1, 3)),
     )
     aborts = draw(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 5)), max_size=2))
-    return EngineSchedule(config, draw(schedules()).arrivals, tuple(aborts))
+    pool = draw(pools)
+    arrivals = draw(schedules()).arrivals
+    if pool is not None and pool.is_shared:
+        arrivals = draw(alike(arrivals))
+    return EngineSchedule(config, arrivals, tuple(aborts), pool)
+
+
+POOLS: dict[str, st.SearchStrategy[Pool | None]] = {
+    "dense": st.none(),
+    "reserved": st.builds(Pool, st.integers(1, 9), st.integers(0, 60)),
+    "overcommitted": st.builds(
+        Pool, st.integers(1, 9), st.integers(0, 20), st.just(True), st.sampled_from([0, 0.2])
+    ),
+    "shared": st.builds(
+        Pool, st.integers(1, 5), st.integers(0, 40), st.booleans(), st.just(0.0), st.just(True)
+    ),
+}
+"""Where keys and values are held: by caches of their own, or by blocks of each kind."""
+
+
+@st.composite
+def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]:
+    """The same requests, with prompts that begin like one before them, or are the same."""
+    alike: list[Arrival] = []
+    for arrival in arrivals:
+        if alike:
+            other = draw(st.sampled_from(alike)).prompt
+            length = draw(st.integers(0, len(other)))
+            end = arrival.prompt[: draw(st.integers(length == 0, MAX_SEQ_LEN - length))]
+            arrival = replace(arrival, prompt=other[:length] + end)
+        alike.append(arrival)
+    return tuple(alike)
 
 
 @functools.cache
@@ -188,7 +250,8 @@ def check_engine_law(schedule: EngineSchedule) -> None:
     pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
     in_order, aborted = list(pending), set()
     results: list[GenerationResult] = []
-    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN) as engine:
+    blocks = schedule.make_blocks()
+    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN, blocks) as engine:
         for step in range(2000):
             while pending and pending[0].after_step <= step:
                 arrival = pending.pop(0)
@@ -198,10 +261,14 @@ def check_engine_law(schedule: EngineSchedule) -> None:
                 engine.abort(unfinished)
             done = engine.step()
             check_limits(schedule.config, engine, done)
+            if blocks is not None:
+                check_blocks(blocks)
             results += done.finished
             if not pending and not engine.has_unfinished_requests:
                 break
         check_all_is_free(engine)
+        if blocks is not None:
+            assert blocks.num_used_blocks == 0
     assert sorted([result.prompt_idx for result in results] + [*aborted]) == list(range(len(in_order)))
     for result in results:
         alone = run_alone(in_order[result.prompt_idx])
@@ -222,18 +289,29 @@ def check_limits(config: SchedulerConfig, engine: Engine, step: EngineStep) -> N
     assert bool(entries) or not engine.has_unfinished_requests
 
 
+def check_blocks(blocks: BlockManager) -> None:
+    """Every block is free, or in as many tables as is counted; what is promised is there."""
+    held = [block for table in blocks.tables.values() for block in table.block_ids]
+    assert [held.count(block) for block in range(blocks.num_blocks)] == blocks.ref_counts
+    assert blocks.num_available_blocks == blocks.ref_counts.count(0)
+    assert blocks.num_promised == sum(table.num_promised for table in blocks.tables.values())
+    assert 0 <= blocks.num_promised <= blocks.num_available_blocks
+
+
 def check_all_is_free(engine: Engine) -> None:
     """Nothing is held when everybody has left."""
-    assert engine.runner.slots == [None] * len(engine.runner.slots)
-    assert engine.runner.prompt_caches == {}
+    if isinstance(engine.runner, DenseRunner):
+        assert engine.runner.slots == [None] * len(engine.runner.slots)
+        assert engine.runner.prompt_caches == {}
     assert engine.scheduler.running == []
     assert len(engine.scheduler.policy) == 0
 
 
 def check_simulator_agrees(schedule: EngineSchedule, results: dict[int, GenerationResult]) -> None:
     """The simulator, told how many tokens each request samples, schedules what the engine did."""
-    simulator = Simulator(schedule.config, CostModel(1.0, 0.0))
-    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN) as engine:
+    simulator = Simulator(schedule.config, CostModel(1.0, 0.0), schedule.make_blocks())
+    blocks = schedule.make_blocks()
+    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN, blocks) as engine:
         pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
         for step in range(2000):
             while pending and pending[0].after_step <= step:
@@ -241,7 +319,13 @@ def check_simulator_agrees(schedule: EngineSchedule, results: dict[int, Generati
                 result = results[engine.add_request(arrival.prompt, arrival.params)]
                 room = MAX_SEQ_LEN - len(arrival.prompt)
                 is_cut = result.finish_reason == "stop" or room == 0
-                simulator.add(SimulatedRequest(arrival.prompt, len(result.token_ids) + is_cut))
+                num_outputs = len(result.token_ids) + is_cut
+                most = min(arrival.params.max_tokens, room)
+                simulator.add(
+                    SimulatedRequest(
+                        arrival.prompt, num_outputs, max_tokens=most, output_ids=result.token_ids
+                    )
+                )
             computed, simulated = engine.step().scheduled.entries, simulator.step().output.entries
             assert [(each.sequence.id, *each[1:]) for each in computed] == [
                 (each.sequence.id, *each[1:]) for each in simulated

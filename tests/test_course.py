@@ -23,6 +23,7 @@ ROWS = [
         "basics",
         "attention",
         "flash_attention",
+        "paged_attention",
         "positional_encoding",
         "layer_norm",
         "packing",
@@ -45,16 +46,23 @@ ROWS = [
         "roofline",
     },
     {"sampler", "generate"},
-    {"request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
+    {"closable", "request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
     {"serving"},
 ]
 # Bottom to top within the engine; those of the first row see numbers alone: no model, no clock, no I/O.
 ROWS_OF_SERVING = [
-    {"sequence", "policy", "blocks", "scheduler"},
+    {"sequence", "scheduled", "policy", "blocks", "block_manager", "prefix", "prefix_cache", "scheduler"},
     {"closed_forms", "cost_model", "simulator"},
-    {"runner", "engine_request", "engine"},
+    {"paged_kv_cache", "forward_batch", "runner", "model_runner", "engine_request", "engine"},
 ]
-MAY_BE_IMPORTED_BY_THE_SCHEDULER = {"collections", "collections.abc", "dataclasses", "typing"}
+MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
+    "bisect",
+    "collections",
+    "collections.abc",
+    "dataclasses",
+    "typing",
+    "weakref",
+}
 DAY_IDS = [f"{day.week}.{day.day}" for day in COURSE.days]
 
 

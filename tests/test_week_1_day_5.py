@@ -35,6 +35,7 @@ from tiny_llm import (
     Qwen3TransformerBlock,
     RMSNorm,
     RoPE,
+    TinyKvCache,
     linear,
     load,
     scaled_dot_product_attention_grouped,
@@ -184,6 +185,7 @@ def self_attention_mistakes(x: mx.array, norms: dict[str, RMSNorm]) -> Mistakes:
         "self-attention with the norm of the query for the keys too": lambda: expected_self_attention(
             x, range(L), dict.fromkeys(norms, norms["q_norm"])
         ),
+        "self-attention with heads rotated before they are normalized": lambda: normalized_last(x, norms),
     }
     return {
         "self-attention without the causal mask": lambda: expected_self_attention(
@@ -192,6 +194,16 @@ def self_attention_mistakes(x: mx.array, norms: dict[str, RMSNorm]) -> Mistakes:
         **(of_norms if norms else {}),
         "self-attention without the rotation": lambda: expected_self_attention(x, [0] * L, norms),
     }
+
+
+def normalized_last(x: mx.array, norms: dict[str, RMSNorm]) -> Array:
+    L = x.shape[1]
+    query, key, value = expected_heads(x, range(L), {}, {})
+    query, key = (
+        rms_norm(heads, exact(norms[name].weight), EPS)
+        for heads, name in ((query, "q_norm"), (key, "k_norm"))
+    )
+    return join(grouped_attention(query, key, value, mask=causal_mask(L, L)), x.dtype)
 
 
 @pytest.fixture(params=["plain heads", "normalized heads"])
@@ -261,19 +273,31 @@ def test_task_2_self_attention_keeps_the_type(dtype: mx.Dtype, tolerance: float)
     check_close(actual, expected_self_attention(x, range(L), norms), "self-attention", 2 * tolerance)
 
 
-class PrefixCache:
+class PrefixCache(TinyKvCache):
     """Holds keys and values of earlier tokens, remembers what it was given, and may replace the mask."""
 
     def __init__(self, length: int, mask: mx.array | None = None) -> None:
         self.keys = normal(B, H, length, D, seed=50)
         self.values = normal(B, H, length, D, seed=51)
         self.mask = mask
+        self.num_attended = 0
+
+    def attend(self, query, key, value, attention, mask=None):  # type: ignore[no-untyped-def]
+        self.num_attended += 1
+        return super().attend(query, key, value, attention, mask)
 
     def update_and_fetch(self, key, value, mask_length=None, mask=None):  # type: ignore[no-untyped-def]
         self.given = (key, value, mask)
         keys = mx.concatenate([self.keys, key], axis=2)
         values = mx.concatenate([self.values, value], axis=2)
         return keys, values, keys.shape[2], mask if self.mask is None else self.mask
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [self.keys, self.values]
+
+    def release(self) -> None:
+        self.keys, self.values = self.keys[:0], self.values[:0]
 
 
 def test_task_2_a_cache_gets_keys_as_they_are_attended_to(norms: dict[str, RMSNorm]) -> None:
@@ -288,6 +312,7 @@ def test_task_2_a_cache_gets_keys_as_they_are_attended_to(norms: dict[str, RMSNo
 def test_task_2_what_the_cache_returns_is_attended_to() -> None:
     cache, x = PrefixCache(5), normal(B, L, E, seed=38)
     actual = make_attention()(x, 5, cache)
+    check_equal(cache.num_attended, 1, "calls of the cache's attend")
     query, key, value = expected_heads(x, range(5, 5 + L), {}, {})
     keys = np.concatenate([exact(cache.keys), key], axis=2)
     values = np.concatenate([exact(cache.values), value], axis=2)
@@ -426,6 +451,13 @@ def test_task_3_a_head_of_its_own() -> None:
     weight = normal(V, E, seed=77)
     parts = FakeModelParts(head=lambda x: x @ weight.T)
     check_close(parts.model(TOKENS), parts.hidden(TOKENS) @ weight.T, "logits of a model with a head")
+
+
+def test_task_3_the_model_in_two_halves() -> None:
+    parts = FakeModelParts()
+    hidden = parts.model.hidden_states(TOKENS)
+    check_close(hidden, parts.through(TOKENS, parts.layers), "what the last layer gives")
+    check_close(parts.model.logits(hidden[:, 2:3]), parts.logits(TOKENS)[:, 2:3], "logits of one position")
 
 
 @pytest.mark.parametrize(

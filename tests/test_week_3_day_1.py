@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching import check_released, ends_within, peak_bytes, sampled_alone, small_model
-from budget import FewBlocks, SpyPolicy, Timeline, advance, rows_of, sequence_of, serve_on_paper
+from budget import FewBlocks, Row, SpyPolicy, Timeline, advance, rows_of, sequence_of, serve_on_paper
 from check import check_equal, check_value_error
 from fakes import FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from tiny_llm import (
@@ -100,6 +100,14 @@ def test_task_1_the_prompt_is_copied() -> None:
 @pytest.mark.parametrize("prompt", [[3, 4], (3, 4), range(3, 5), iter([3, 4])], ids=str)
 def test_task_1_a_prompt_is_any_iterable_of_ids(prompt: Any) -> None:
     check_equal(Sequence(0, prompt).token_ids, [3, 4], "token_ids")
+
+
+def test_task_1_the_most_tokens_it_may_come_to_have() -> None:
+    sequences = [Sequence(0, prompt_of(5)), Sequence(1, prompt_of(5), max_num_tokens=9)]
+    check_equal([each.max_num_tokens for each in sequences], [5, 9], "max_num_tokens, not given and given")
+    check_equal([each.num_preemptions for each in sequences], [0, 0], "num_preemptions")
+    with check_value_error("5", "4"):
+        Sequence(2, prompt_of(5), max_num_tokens=4)
 
 
 def test_task_1_an_empty_prompt_is_an_error() -> None:
@@ -547,6 +555,15 @@ def test_task_3_the_order_is_the_policy_s() -> None:
     check_equal(rows_of(scheduler.schedule()), [(3, 0, 3, True), (2, 0, 3, True)], "first step")
 
 
+def test_task_3_who_runs_stands_in_the_order_of_rank() -> None:
+    scheduler = Scheduler(SchedulerConfig(6, 3), policy=SpyPolicy(is_reversed=True))
+    for id in range(3):
+        scheduler.add(sequence_of(id, 3))
+        scheduler.complete(scheduler.schedule(), dict.fromkeys(range(id + 1), 9))
+    check_equal([each.id for each in scheduler.running], [2, 1, 0], "who runs, the last to come ranked first")
+    check_equal([row[0] for row in rows_of(scheduler.schedule())], [2, 1, 0], "ids of a step")
+
+
 def test_task_3_blocks_are_asked_for_what_is_computed() -> None:
     blocks = FewBlocks(capacity=40)
     scheduler = Scheduler(SchedulerConfig(6, 3), blocks)
@@ -573,14 +590,23 @@ def test_task_3_without_room_nobody_is_let_in_and_nobody_passes() -> None:
     check_equal(rows_of(scheduler.schedule()), [(1, 0, 7, True), (2, 0, 2, True)], "step when there is room")
 
 
-def test_task_3_without_room_who_runs_gets_nothing_and_the_others_go_on() -> None:
-    blocks = FewBlocks(capacity=7)
-    scheduler = Scheduler(SchedulerConfig(20, 4), blocks)
+@pytest.mark.parametrize("is_made", [False, True])
+def test_task_3_without_room_who_runs_asks_for_some(is_made: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = Scheduler(SchedulerConfig(20, 4), FewBlocks(capacity=7))
     for id, length in enumerate((4, 2)):
         scheduler.add(sequence_of(id, length))
+    asked: list[Row] = []
+
+    def make_room(entry: ScheduledTokens) -> bool:
+        asked.extend(rows_of(SchedulerOutput((entry,))))
+        return is_made
+
+    monkeypatch.setattr(scheduler, "make_room", make_room)
     scheduler.complete(scheduler.schedule(), {0: 9, 1: 9})
-    check_equal(rows_of(scheduler.schedule()), [(0, 4, 1, True)], "step with room for one token")
-    check_equal([each.id for each in scheduler.running], [0, 1], "who runs")
+    check_equal(asked, [], "what make_room was asked while there was room")
+    expected = [(0, 4, 1, True), (1, 2, 1, True)][: 1 + is_made]
+    check_equal(rows_of(scheduler.schedule()), expected, "step with room for one token")
+    check_equal(asked, [(1, 2, 1, True)], "what make_room was asked for")
 
 
 def test_task_3_who_is_not_let_in_holds_nothing() -> None:
@@ -948,6 +974,28 @@ def test_task_5_a_lone_request_from_prompt_to_result() -> None:
     )
     result = GenerationResult(0, tokenizer.decode(tokens), tuple(tokens), "length")
     check_equal([step.finished for step in steps], [(), (), (), (), (result,)], "finished in each step")
+
+
+def test_task_5_the_policy_is_told_what_each_step_took() -> None:
+    times = itertools.count(step=5)
+    policy = SpyPolicy()
+    engine = Engine(FakeModel(), endless, SchedulerConfig(4, 2), policy=policy, clock=lambda: next(times))
+    engine.add_request(prompt_of(6), SamplingParams(max_tokens=2))
+    while engine.has_unfinished_requests:
+        engine.step()
+    expected = [([(0, 0, 4, False)], 5), ([(0, 4, 2, True)], 5), ([(0, 6, 1, True)], 5)]
+    check_equal(policy.recorded, expected, "what record was given: the rows of each step, and its seconds")
+
+
+def test_task_5_the_scheduler_knows_how_long_an_answer_may_get() -> None:
+    engine = Engine(FakeModel(), endless, max_seq_len=20)
+    for params in (SamplingParams(max_tokens=3), SamplingParams(max_tokens=30), None):
+        engine.add_request(prompt_of(6), params)
+    found = [sequence.max_num_tokens for sequence in engine.scheduler.sequences.values()]
+    check_equal(found, [9, 20, 20], "max_num_tokens of prompts of 6 with max_tokens 3, 30 and none")
+    engine.add_request(prompt_of(6), priority=4)
+    found = [sequence.priority for sequence in engine.scheduler.sequences.values()]
+    check_equal(found, [0, 0, 0, 4], "priorities")
 
 
 def test_task_5_ids_count_up_and_are_not_used_again() -> None:
@@ -1398,6 +1446,14 @@ def test_task_6_a_step_takes_its_cost_and_moves_the_clock() -> None:
     check_equal([(rows_of(step.output), step.start, step.end) for step in steps], expected, "steps, from, to")
     check_equal((simulator.steps, simulator.now), (steps, 44.0), "steps that are kept, and now")
     check_equal(simulator.scheduler.has_work, False, "has_work after the last token")
+
+
+def test_task_6_the_policy_is_told_what_each_step_takes() -> None:
+    policy = SpyPolicy()
+    simulator = Simulator(SchedulerConfig(4, 2), CostModel(10, 1), policy=policy)
+    simulator.run([SimulatedRequest((7,) * 6, 2)])
+    expected = [([(0, 0, 4, False)], 14), ([(0, 4, 2, True)], 12), ([(0, 6, 1, True)], 11)]
+    check_equal(policy.recorded, expected, "what record was given: the rows of each step, and its seconds")
 
 
 def test_task_6_first_tokens_and_gaps_are_predicted() -> None:

@@ -23,6 +23,7 @@ from .generate import simple_generate, simple_generate_with_kv_cache
 from .kv_cache import BatchingKvCache, TinyKvCache, TinyKvFullCache
 from .layer_norm import RMSNorm
 from .mlp import Qwen3MLP
+from .paged_attention import paged_attention_simple
 from .positional_encoding import RoPE
 from .prefill_metrics import ChunkedPrefillMetrics
 from .pretrained import load
@@ -37,12 +38,18 @@ from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .request import GenerationResult, Request
 from .roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .sampler import SamplingParams, make_sampler
+from .serving.block_manager import BlockManager
 from .serving.closed_forms import num_prefill_steps_of_two
 from .serving.cost_model import CostModel, fit_cost_model
 from .serving.engine import Engine, EngineStep
+from .serving.forward_batch import ForwardBatch
+from .serving.model_runner import ModelRunner
+from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.policy import Fcfs
+from .serving.prefix_cache import PrefixCachingBlockManager
 from .serving.runner import DenseRunner
-from .serving.scheduler import ScheduledTokens, Scheduler, SchedulerConfig, SchedulerOutput
+from .serving.scheduled import ScheduledTokens, SchedulerOutput
+from .serving.scheduler import Scheduler, SchedulerConfig
 from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator
 
@@ -50,6 +57,7 @@ __all__ = [
     "AdaptiveChunker",
     "BatchGenerator",
     "BatchingKvCache",
+    "BlockManager",
     "ChunkedPrefillMetrics",
     "CostModel",
     "DenseRunner",
@@ -57,8 +65,13 @@ __all__ = [
     "Engine",
     "EngineStep",
     "Fcfs",
+    "ForwardBatch",
     "GenerationResult",
     "ModelConfig",
+    "ModelRunner",
+    "PagedKvCache",
+    "PagedKvPool",
+    "PrefixCachingBlockManager",
     "PriorityScheduler",
     "QuantizedEmbedding",
     "QuantizedWeights",
@@ -95,6 +108,7 @@ __all__ = [
     "make_sampler",
     "num_prefill_steps",
     "num_prefill_steps_of_two",
+    "paged_attention_simple",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul_simple",
@@ -105,5 +119,6 @@ __all__ = [
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",
+    "slot_mapping",
     "softmax",
 ]

@@ -125,9 +125,10 @@ class FusedAttention(Qwen3MultiHeadAttention):
         if heads is None:
             return super().__call__(x, offset, cache, mask)
         query, key, value = heads
-        if cache is not None:
-            key, value, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask=mask)
-        output = self._fused_attend(query, key, value, mask=mask)
+        if cache is None:
+            output = self._fused_attend(query, key, value, mask=mask)
+        else:
+            output = cache.attend(query, key, value, self._fused_attend, mask)
         return self._fused_out(output.swapaxes(1, 2).reshape(B, L, -1))
 
     def _fused_heads(self, x: mx.array, offset: int | list[int]) -> list[mx.array] | None:

@@ -137,6 +137,23 @@ class Qwen3Model:
             [B, L or logits_to_keep, V]
 
         Raises:
-            ValueError: tokens are not [B, L] with L > 0, or the caches are not one a layer.
+            ValueError: as for `hidden_states`.
         """
         raise NotImplementedError("week 1 day 5 task 3: Qwen3Model.__call__ is not written yet")
+
+    def hidden_states(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Sequence[TinyKvCache] | None = None,
+    ) -> mx.array:
+        """What the last layer gives for each token, [B, L, E]; the arguments are those of the call.
+
+        Raises:
+            ValueError: tokens are not [B, L] with L > 0, or the caches are not one a layer.
+        """
+        raise NotImplementedError("week 1 day 5 task 3: Qwen3Model.hidden_states is not written yet")
+
+    def logits(self, x: mx.array) -> mx.array:
+        """Norm and head: [..., E] -> [..., V]"""
+        raise NotImplementedError("week 1 day 5 task 3: Qwen3Model.logits is not written yet")

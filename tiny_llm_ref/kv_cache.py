@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import mlx.core as mx
 
-from .attention import Mask
+from .attention import Attention, Mask
 
 MIN_CAPACITY = 64
 
@@ -31,6 +31,26 @@ class TinyKvCache(ABC):
         Raises:
             ValueError: the shapes or types do not fit the cache or each other; nothing is stored.
         """
+
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
+    ) -> mx.array:
+        """Append the keys and values of L new tokens a row, and attend to all that is cached.
+
+        Args:
+            query: [B, H_q, L, D]
+            key, value: [B, H, L, D]
+            attention: attends to the keys and values that `update_and_fetch` returns, with its mask.
+            mask: as for `update_and_fetch`.
+
+        Returns:
+            [B, H_q, L, D]
+
+        Raises:
+            ValueError: as for `update_and_fetch`.
+        """
+        key, value, _, mask = self.update_and_fetch(key, value, mask_length=query.shape[2], mask=mask)
+        return attention(query, key, value, mask=mask)
 
     @property
     @abstractmethod

@@ -71,9 +71,10 @@ class Qwen3MultiHeadAttention:
         query = self._heads(self.wq(x), self.q_norm, offset)
         key = self._heads(self.wk(x), self.k_norm, offset)
         value = self._split(self.wv(x)).swapaxes(1, 2)
-        if cache is not None:
-            key, value, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask=mask)
-        output = self.attention(query, key, value, mask=mask)
+        if cache is None:
+            output = self.attention(query, key, value, mask=mask)
+        else:
+            output = cache.attend(query, key, value, self.attention, mask)
         return self.wo(output.swapaxes(1, 2).reshape(B, L, -1))
 
     def _heads(self, x: mx.array, norm: RMSNorm | None, offset: int | list[int]) -> mx.array:
@@ -168,6 +169,22 @@ class Qwen3Model:
             [B, L or logits_to_keep, V]
 
         Raises:
+            ValueError: as for `hidden_states`.
+        """
+        x = self.hidden_states(tokens, offset, cache)
+        if logits_to_keep is not None:
+            x = x[:, max(0, x.shape[1] - logits_to_keep) :]
+        return self.logits(x)
+
+    def hidden_states(
+        self,
+        tokens: mx.array,
+        offset: int | list[int] = 0,
+        cache: Sequence[TinyKvCache] | None = None,
+    ) -> mx.array:
+        """What the last layer gives for each token, [B, L, E]; the arguments are those of the call.
+
+        Raises:
             ValueError: tokens are not [B, L] with L > 0, or the caches are not one a layer.
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
@@ -177,6 +194,8 @@ class Qwen3Model:
         x = self.embedding(tokens)
         for i, layer in enumerate(self.layers):
             x = layer(x, offset, cache[i] if cache is not None else None)
-        if logits_to_keep is not None:
-            x = x[:, max(0, x.shape[1] - logits_to_keep) :]
+        return x
+
+    def logits(self, x: mx.array) -> mx.array:
+        """Norm and head: [..., E] -> [..., V]"""
         return self.head(self.norm(x))

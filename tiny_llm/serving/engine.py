@@ -1,19 +1,22 @@
 """The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from types import TracebackType
 
+from ..closable import Closable
 from ..generate import Tokenizer
 from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
 from ..sampler import SamplingParams
-from .blocks import Blocks
+from .block_manager import BlockManager
 from .engine_request import EngineRequest
+from .model_runner import ModelRunner
 from .policy import Policy
 from .runner import DenseRunner, Runner
-from .scheduler import Scheduler, SchedulerConfig, SchedulerOutput
+from .scheduled import SchedulerOutput
+from .scheduler import Scheduler, SchedulerConfig
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,17 @@ class EngineStep:
     finished: tuple[GenerationResult, ...]
 
 
-class Engine:
+class Engine(Closable):
     """Serves requests with one model; each step computes what fits in one token budget.
 
     Args:
-        model: as for `DenseRunner`.
+        model: as for `ModelRunner`, or for `DenseRunner` where no blocks are given.
         tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
         config: the limits of a step.
         max_seq_len: most tokens of a request, prompt and answer together.
-        blocks, policy: as for `Scheduler`.
+        blocks: the blocks of the pool that keys and values are held in; caches that grow unless given.
+        policy: as for `Scheduler`.
+        clock: seconds, from any start.
 
     An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
     raises ValueError from then on.
@@ -45,8 +50,9 @@ class Engine:
         tokenizer: Tokenizer,
         config: SchedulerConfig | None = None,
         max_seq_len: int = 512,
-        blocks: Blocks | None = None,
+        blocks: BlockManager | None = None,
         policy: Policy | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {max_seq_len}")
@@ -54,9 +60,13 @@ class Engine:
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len
         self.scheduler = Scheduler(config, blocks, policy)
-        self.runner: Runner = DenseRunner(model, config.max_num_seqs, max_seq_len)
+        self.runner: Runner = (
+            DenseRunner(model, config.max_num_seqs, max_seq_len)
+            if blocks is None
+            else ModelRunner(model, blocks)
+        )
         self.requests: dict[int, EngineRequest] = {}
-        self.is_closed = False
+        self._clock = clock
         self._num_added = 0
 
     @property
@@ -64,12 +74,15 @@ class Engine:
         """Whether a step would compute anything."""
         return bool(self.requests)
 
-    def add_request(self, prompt: str | Items[int], params: SamplingParams | None = None) -> int:
+    def add_request(
+        self, prompt: str | Items[int], params: SamplingParams | None = None, priority: int = 0
+    ) -> int:
         """Let a prompt wait for its turn; returns its id, counted from 0.
 
         Args:
             prompt: text, or token ids.
             params: how it is sampled and when it ends; greedy unless given.
+            priority: 0 for the most urgent; what it means is the policy's to say.
 
         Raises:
             ValueError: the prompt is empty, longer than max_seq_len or could never run, or the engine is
@@ -112,11 +125,3 @@ class Engine:
         for sequence_id in list(self.scheduler.sequences):
             self.scheduler.remove(sequence_id)
         self.requests.clear()
-
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -13,23 +13,19 @@ class EngineRequest:
     ends, "stop" or "length" as in week 2, and stays None where the request is aborted.
 
     Args:
-        sequence: its tokens, as the scheduler sees them.
+        sequence: its tokens, as the scheduler sees them; the answer ends with its max_num_tokens.
         tokenizer: decodes the answer and names the end-of-text ids.
         params: how it is sampled and when it ends; it gets a sampler of its own.
-        max_seq_len: most tokens of prompt and answer together; the prompt has no more.
     """
 
-    def __init__(
-        self, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams, max_seq_len: int
-    ) -> None:
+    def __init__(self, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self.sequence = sequence
         self.tokenizer = tokenizer
         self.sampler = params.make_sampler()
         self.stop = params.stop
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
-        room = max_seq_len - sequence.num_prompt_tokens
-        self._max_new_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
+        self._max_new_tokens = sequence.max_num_tokens - sequence.num_prompt_tokens
 
     @property
     def is_done(self) -> bool:

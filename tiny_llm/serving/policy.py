@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Protocol
 
+from .scheduled import SchedulerOutput
 from .sequence import Sequence
 
 
@@ -23,6 +24,12 @@ class Policy(Protocol):
 
     def remove(self, sequence: Sequence) -> None:
         """Take out a waiting sequence that now runs, or that was aborted."""
+
+    def rank(self, sequence: Sequence) -> float:
+        """Its place among those who run, smallest first; it never changes. The last is preempted first."""
+
+    def record(self, output: SchedulerOutput, seconds: float) -> None:
+        """What a step took."""
 
     def token_budget(self, running: Collection[Sequence], limit: int) -> int:
         """Most tokens of the next step. The scheduler keeps it within limit and one for each running."""
@@ -51,6 +58,13 @@ class Fcfs:
     def remove(self, sequence: Sequence) -> None:
         """Take it out, wherever it stands."""
         del self._waiting[sequence.id]
+
+    def rank(self, sequence: Sequence) -> float:
+        """In the order of arrival."""
+        return sequence.arrival
+
+    def record(self, output: SchedulerOutput, seconds: float) -> None:
+        """It does not matter here."""
 
     def token_budget(self, running: Collection[Sequence], limit: int) -> int:
         """The limit."""

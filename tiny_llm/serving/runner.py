@@ -6,7 +6,7 @@ from typing import Protocol
 from ..kv_cache import BatchingKvCache, TinyKvFullCache
 from ..qwen3 import Qwen3Model
 from ..sampler import Sampler
-from .scheduler import SchedulerOutput
+from .scheduled import SchedulerOutput
 
 Samplers = Mapping[int, Sampler]
 """The sampler of each sequence, by its id."""

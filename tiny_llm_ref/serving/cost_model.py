@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from .scheduler import SchedulerOutput
+from .scheduled import SchedulerOutput
 
 Array = npt.NDArray[np.float64]
 

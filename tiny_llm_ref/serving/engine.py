@@ -1,20 +1,22 @@
 """The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
+from ..closable import Closable
 from ..generate import Tokenizer, encode_prompt
 from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
 from ..sampler import SamplingParams
-from .blocks import Blocks
+from .block_manager import BlockManager
 from .engine_request import EngineRequest
+from .model_runner import ModelRunner
 from .policy import Policy
 from .runner import DenseRunner, Runner
-from .scheduler import Scheduler, SchedulerConfig, SchedulerOutput
+from .scheduled import SchedulerOutput
+from .scheduler import Scheduler, SchedulerConfig
 from .sequence import Sequence
 
 
@@ -27,15 +29,17 @@ class EngineStep:
     finished: tuple[GenerationResult, ...]
 
 
-class Engine:
+class Engine(Closable):
     """Serves requests with one model; each step computes what fits in one token budget.
 
     Args:
-        model: as for `DenseRunner`.
+        model: as for `ModelRunner`, or for `DenseRunner` where no blocks are given.
         tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
         config: the limits of a step.
         max_seq_len: most tokens of a request, prompt and answer together.
-        blocks, policy: as for `Scheduler`.
+        blocks: the blocks of the pool that keys and values are held in; caches that grow unless given.
+        policy: as for `Scheduler`.
+        clock: seconds, from any start.
 
     An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
     raises ValueError from then on.
@@ -47,8 +51,9 @@ class Engine:
         tokenizer: Tokenizer,
         config: SchedulerConfig | None = None,
         max_seq_len: int = 512,
-        blocks: Blocks | None = None,
+        blocks: BlockManager | None = None,
         policy: Policy | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {max_seq_len}")
@@ -56,9 +61,13 @@ class Engine:
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len
         self.scheduler = Scheduler(config, blocks, policy)
-        self.runner: Runner = DenseRunner(model, config.max_num_seqs, max_seq_len)
+        self.runner: Runner = (
+            DenseRunner(model, config.max_num_seqs, max_seq_len)
+            if blocks is None
+            else ModelRunner(model, blocks)
+        )
         self.requests: dict[int, EngineRequest] = {}
-        self.is_closed = False
+        self._clock = clock
         self._num_added = 0
 
     @property
@@ -66,12 +75,15 @@ class Engine:
         """Whether a step would compute anything."""
         return bool(self.requests)
 
-    def add_request(self, prompt: str | Items[int], params: SamplingParams | None = None) -> int:
+    def add_request(
+        self, prompt: str | Items[int], params: SamplingParams | None = None, priority: int = 0
+    ) -> int:
         """Let a prompt wait for its turn; returns its id, counted from 0.
 
         Args:
             prompt: text, or token ids.
             params: how it is sampled and when it ends; greedy unless given.
+            priority: 0 for the most urgent; what it means is the policy's to say.
 
         Raises:
             ValueError: the prompt is empty, longer than max_seq_len or could never run, or the engine is
@@ -79,15 +91,16 @@ class Engine:
         """
         self._check_open()
         request_id = self._num_added
-        sequence = Sequence(request_id, encode_prompt(self.tokenizer, prompt))
-        if sequence.num_tokens > self.max_seq_len:
+        prompt_ids = encode_prompt(self.tokenizer, prompt)
+        if len(prompt_ids) > self.max_seq_len:
             raise ValueError(
-                f"prompt {request_id} has {sequence.num_tokens} tokens and max_seq_len is "
+                f"prompt {request_id} has {len(prompt_ids)} tokens and max_seq_len is "
                 f"{self.max_seq_len}: shorten the prompt or raise max_seq_len"
             )
-        request = EngineRequest(
-            sequence, self.tokenizer, SamplingParams() if params is None else params, self.max_seq_len
-        )
+        params = SamplingParams() if params is None else params
+        most = self.max_seq_len if params.max_tokens is None else len(prompt_ids) + params.max_tokens
+        sequence = Sequence(request_id, prompt_ids, priority, min(most, self.max_seq_len))
+        request = EngineRequest(sequence, self.tokenizer, params)
         self.scheduler.add(sequence)
         self.requests[request_id] = request
         self._num_added += 1
@@ -96,10 +109,12 @@ class Engine:
     def step(self) -> EngineStep:
         """Compute one step; nothing is computed, and no model called, where nobody is there."""
         with self._closed_on_error():
+            start = self._clock()
             output = self.scheduler.schedule()
             samplers = {entry.sequence.id: self.requests[entry.sequence.id].sampler for entry in output.final}
             sampled = self.runner.run(output, samplers)
             self.scheduler.complete(output, sampled)
+            self.scheduler.policy.record(output, self._clock() - start)
             for request_id, token in sampled.items():
                 self.requests[request_id].accept(token)
             done = [self.requests[request_id] for request_id in sampled if self.requests[request_id].is_done]
@@ -161,28 +176,7 @@ class Engine:
             self.scheduler.remove(sequence_id)
         self.requests.clear()
 
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _forget(self, request_id: int) -> None:
         self.runner.release(request_id)
         self.scheduler.remove(request_id)
         del self.requests[request_id]
-
-    @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        self._check_open()
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise ValueError("this engine is closed: make a new one")

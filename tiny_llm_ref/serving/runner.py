@@ -9,7 +9,7 @@ from ..generate import to_logprobs
 from ..kv_cache import BatchingKvCache, TinyKvFullCache
 from ..qwen3 import Qwen3Model
 from ..sampler import Sampler, token_id
-from .scheduler import ScheduledTokens, SchedulerOutput
+from .scheduled import ScheduledTokens, SchedulerOutput
 
 Samplers = Mapping[int, Sampler]
 """The sampler of each sequence, by its id."""

@@ -1,11 +1,12 @@
 """Which tokens a step computes: one budget for prompts and answers alike. No model, no clock, no I/O."""
 
+from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 from .blocks import Blocks, UnlimitedBlocks
 from .policy import Fcfs, Policy
+from .scheduled import ScheduledTokens, SchedulerOutput
 from .sequence import Sequence
 
 
@@ -39,50 +40,6 @@ class SchedulerConfig:
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs "
                 f"{self.max_num_seqs}: the budget needs a token for each sequence that runs"
             )
-
-
-class ScheduledTokens(NamedTuple):
-    """Tokens `start` to `end` of one sequence, computed in a step; `is_final` if one is sampled after them.
-
-    A tuple: a step makes one for each sequence that runs, and a frozen dataclass takes longer to make.
-    """
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    is_final: bool
-
-    @property
-    def end(self) -> int:
-        """How many of its tokens are computed after the step."""
-        return self.start + self.num_tokens
-
-    @property
-    def is_prefill(self) -> bool:
-        """Whether they belong to the prompt; what was generated is decoded."""
-        return self.start < self.sequence.num_prompt_tokens
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The tokens to compute."""
-        return self.sequence.token_ids[self.start : self.end]
-
-
-@dataclass(frozen=True)
-class SchedulerOutput:
-    """All that a step computes, one entry a sequence: those that ran before it first, in their order."""
-
-    entries: tuple[ScheduledTokens, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the whole step."""
-        return sum(entry.num_tokens for entry in self.entries)
-
-    @property
-    def final(self) -> tuple[ScheduledTokens, ...]:
-        """The entries after which a token is sampled."""
-        return tuple(entry for entry in self.entries if entry.is_final)
 
 
 def next_tokens(sequence: Sequence, num_computed: int, limit: int) -> ScheduledTokens:
@@ -145,15 +102,16 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """The next step: those that run, in order, then those that wait, as far as the budget goes.
 
-        Each that runs gets a token at least, unless `blocks` has no room for it. One that does not fit
-        under a limit now lets nobody behind it pass. Token counts change in `complete`, not here.
+        Each that runs gets a token at least; where `blocks` has no room for it, `make_room` is asked. One
+        that waits and does not fit under a limit lets nobody behind it pass. Token counts change in
+        `complete`, not here.
         """
         budget = self._token_budget()
         entries: list[ScheduledTokens] = []
         spare = budget - len(self.running)  # beyond one token for each that runs
         for sequence in self.running:
             entry = next_tokens(sequence, sequence.num_computed_tokens, self._longest(1 + spare))
-            if self.blocks.allocate(sequence, entry.num_tokens):
+            if self.blocks.allocate(sequence, entry.num_tokens) or self.make_room(entry):
                 entries.append(entry)
                 budget -= entry.num_tokens
                 spare -= entry.num_tokens - 1
@@ -161,6 +119,22 @@ class Scheduler:
             entries.append(admitted)
             budget -= admitted.num_tokens
         return SchedulerOutput(tuple(entries))
+
+    def make_room(self, entry: ScheduledTokens) -> bool:
+        """Preempt, last in rank first, until there is room for an entry of a sequence that runs.
+
+        Who is preempted gives back all that it holds and waits again; its tokens are computed anew when its
+        turn comes, those that were sampled among them.
+
+        Returns:
+            Whether there is room; False if the sequence was the last itself, and is preempted now.
+        """
+        while self.running[-1] is not entry.sequence:
+            self._preempt_last()
+            if self.blocks.allocate(entry.sequence, entry.num_tokens):
+                return True
+        self._preempt_last()
+        return False
 
     def complete(self, output: SchedulerOutput, sampled: Mapping[int, int]) -> None:
         """Record that a step was computed. What was removed since it was scheduled is passed over.
@@ -206,6 +180,13 @@ class Scheduler:
         else:
             self.policy.remove(sequence)
 
+    def _preempt_last(self) -> None:
+        sequence = self.running.pop()
+        self.blocks.free(sequence)
+        sequence.num_computed_tokens = 0
+        sequence.num_preemptions += 1
+        self.policy.add(sequence)
+
     def _token_budget(self) -> int:
         limit = self.config.max_num_batched_tokens
         return min(limit, max(len(self.running), self.policy.token_budget(self.running, limit)))
@@ -227,7 +208,7 @@ class Scheduler:
             return None
         self.policy.remove(sequence)
         sequence.num_computed_tokens = entry.start
-        self.running.append(sequence)
+        insort(self.running, sequence, key=self.policy.rank)
         return entry
 
     def _leaves_too_many_partial(self, entry: ScheduledTokens, entries: list[ScheduledTokens]) -> bool:

@@ -13,15 +13,18 @@ class Sequence:
         id: the caller's number for it, which no other sequence of a scheduler has.
         prompt_ids: at least one token; the list is copied.
         priority: for the policies of day 3.5; a smaller number is more urgent.
+        max_num_tokens: most tokens it may come to have, prompt and answer together, for those who hold its
+            keys and values; the prompt's number unless given.
 
     Attributes:
         token_ids: the prompt, then what was generated.
         num_prompt_tokens: how many of them are the prompt.
         num_computed_tokens: how many of them, from the first on, are computed.
         arrival: its place in the order in which the scheduler took them on; the scheduler sets it.
+        num_preemptions: how often it lost what was computed; the scheduler counts.
 
     Raises:
-        ValueError: the prompt is empty.
+        ValueError: the prompt is empty, or longer than max_num_tokens.
     """
 
     id: int
@@ -30,16 +33,27 @@ class Sequence:
     num_computed_tokens: int
     arrival: int
     priority: int
+    max_num_tokens: int
+    num_preemptions: int
 
-    def __init__(self, id: int, prompt_ids: Iterable[int], priority: int = 0) -> None:
+    def __init__(
+        self, id: int, prompt_ids: Iterable[int], priority: int = 0, max_num_tokens: int | None = None
+    ) -> None:
         self.id = id
         self.token_ids = list(prompt_ids)
         if not self.token_ids:
             raise ValueError(f"sequence {id} has no token: a prompt needs at least one")
         self.num_prompt_tokens = len(self.token_ids)
+        self.max_num_tokens = self.num_prompt_tokens if max_num_tokens is None else max_num_tokens
+        if self.max_num_tokens < self.num_prompt_tokens:
+            raise ValueError(
+                f"sequence {id} has {self.num_prompt_tokens} tokens and may come to have "
+                f"{self.max_num_tokens}: shorten the prompt or raise max_num_tokens"
+            )
         self.num_computed_tokens = 0
         self.arrival = 0
         self.priority = priority
+        self.num_preemptions = 0
 
     @property
     def num_tokens(self) -> int:

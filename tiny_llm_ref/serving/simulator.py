@@ -8,7 +8,8 @@ from ..prefill_metrics import ChunkedPrefillMetrics
 from .blocks import Blocks
 from .cost_model import CostModel
 from .policy import Policy
-from .scheduler import Scheduler, SchedulerConfig, SchedulerOutput
+from .scheduled import SchedulerOutput
+from .scheduler import Scheduler, SchedulerConfig
 from .sequence import Sequence
 
 ANY_TOKEN = 0
@@ -18,6 +19,10 @@ ANY_TOKEN = 0
 class SimulatedRequest:
     """A prompt, how many tokens its answer has, and when it arrives, in seconds.
 
+    The scheduler knows `max_tokens` alone, the length that the answer must not pass; unless given it is the
+    length that the answer has. `output_ids` is for blocks that are shared by content: the first tokens of
+    the answer, where it matters which they are.
+
     Raises:
         ValueError: it has no prompt or no answer, or arrives before the start.
     """
@@ -25,6 +30,9 @@ class SimulatedRequest:
     prompt_ids: tuple[int, ...]
     num_output_tokens: int
     arrival: float = 0.0
+    priority: int = 0
+    max_tokens: int | None = None
+    output_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt_ids or self.num_output_tokens < 1:
@@ -71,7 +79,7 @@ class Simulator:
         self.now = 0.0
         self.steps: list[SimulatedStep] = []
         self.metrics = ChunkedPrefillMetrics()
-        self._num_outputs: list[int] = []
+        self._requests: list[SimulatedRequest] = []
 
     def add(self, request: SimulatedRequest) -> int:
         """Let a request wait, whose arrival is not later than now; returns its number.
@@ -79,9 +87,11 @@ class Simulator:
         Raises:
             ValueError: it could never run.
         """
-        number = len(self._num_outputs)
-        self.scheduler.add(Sequence(number, request.prompt_ids))
-        self._num_outputs.append(request.num_output_tokens)
+        number = len(self._requests)
+        max_tokens = request.num_output_tokens if request.max_tokens is None else request.max_tokens
+        max_num_tokens = len(request.prompt_ids) + max_tokens
+        self.scheduler.add(Sequence(number, request.prompt_ids, request.priority, max_num_tokens))
+        self._requests.append(request)
         self.metrics.record_arrival(number, request.arrival)
         return number
 
@@ -91,13 +101,15 @@ class Simulator:
         step = SimulatedStep(output, self.now, self.now + self.cost.seconds(output))
         self.now = step.end
         self.steps.append(step)
-        self.scheduler.complete(output, {entry.sequence.id: ANY_TOKEN for entry in output.final})
+        self.scheduler.policy.record(output, step.end - step.start)
+        sequences = [entry.sequence for entry in output.final]
+        self.scheduler.complete(output, {sequence.id: self._token(sequence) for sequence in sequences})
         for entry in output.entries:
             if entry.is_prefill:
                 self.metrics.record_chunk(entry.num_tokens, step.end - step.start)
         for entry in output.final:
             self.metrics.record_token(entry.sequence.id, step.end)
-            if len(entry.sequence.generated_ids) == self._num_outputs[entry.sequence.id]:
+            if len(entry.sequence.generated_ids) == self._requests[entry.sequence.id].num_output_tokens:
                 self.scheduler.remove(entry.sequence.id)
         return step
 
@@ -110,3 +122,9 @@ class Simulator:
             while pending and pending[0].arrival <= self.now:
                 self.add(pending.popleft())
             self.step()
+
+    def _token(self, sequence: Sequence) -> int:
+        """What is sampled next."""
+        output_ids = self._requests[sequence.id].output_ids
+        place = len(sequence.generated_ids)
+        return output_ids[place] if place < len(output_ids) else ANY_TOKEN

@@ -1,0 +1,146 @@
+"""One step as one pass of the model: the tokens of all sequences, one behind the other."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from ..attention import Attention, Mask
+from ..kv_cache import TinyKvCache
+from ..paged_attention import paged_attention_simple
+from .block_manager import BlockTable
+from .paged_kv_cache import PagedKvPool, slot_mapping
+from .scheduled import SchedulerOutput
+
+PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
+"""`paged_attention_simple`, or a faster one."""
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """T tokens of N sequences, flattened: to the model T rows of one token; attention knows whose they are.
+
+    Attributes:
+        token_ids: [T, 1]
+        positions: of each token in its sequence, T of them.
+        slots: [T], where its key and value go: the sink, if they are stored already.
+        query_starts: [N + 1], the tokens of sequence i are those from entry i to entry i + 1.
+        context_lengths: [N], tokens of each sequence once these are stored.
+        block_tables: [N, longest], the blocks of each sequence, filled up with 0.
+        final_rows: [number of final entries], the last token of each that samples.
+    """
+
+    token_ids: mx.array
+    positions: list[int]
+    slots: mx.array
+    query_starts: mx.array
+    context_lengths: mx.array
+    block_tables: mx.array
+    final_rows: mx.array
+
+    @classmethod
+    def of(
+        cls, output: SchedulerOutput, tables: Mapping[int, BlockTable], pool: PagedKvPool
+    ) -> "ForwardBatch":
+        """The batch of a step.
+
+        Args:
+            output: what the scheduler chose, one entry at least.
+            tables: the blocks of each sequence, by its id.
+            pool: where keys and values are stored.
+        """
+        entries = output.entries
+        token_ids = np.array([id for entry in entries for id in entry.token_ids], dtype=np.int32)
+        lengths = np.array([entry.num_tokens for entry in entries], dtype=np.int32)
+        query_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        starts = np.array([entry.start for entry in entries], dtype=np.int32)
+        positions = np.repeat(starts - query_starts[:-1], lengths) + np.arange(len(token_ids))
+        entry_tables = [tables[entry.sequence.id] for entry in entries]
+        block_tables = np.zeros((len(entries), max(len(t.block_ids) for t in entry_tables)), dtype=np.int32)
+        for row, table in zip(block_tables, entry_tables, strict=True):
+            row[: len(table.block_ids)] = table.block_ids
+        rows = np.repeat(np.arange(len(entries)), lengths)
+        slots = (
+            block_tables[rows, positions // pool.block_size] * pool.block_size + positions % pool.block_size
+        )
+        num_stored = np.array([table.num_stored_tokens for table in entry_tables])
+        slots = np.where(positions < num_stored[rows], pool.sink, slots)
+        is_final = np.array([entry.is_final for entry in entries])
+        return cls(
+            mx.array(token_ids[:, None]),
+            positions.tolist(),
+            mx.array(slots.astype(np.int32)),
+            mx.array(query_starts),
+            mx.array(starts + lengths),
+            mx.array(block_tables),
+            mx.array((query_starts[1:] - 1)[is_final]),
+        )
+
+
+class RaggedKvCache(TinyKvCache):
+    """One layer of the pool, for the rows of one batch.
+
+    Args:
+        pool: where keys and values are.
+        layer: which layer of it.
+        batch: whose tokens the rows are.
+        attention: attends to blocks.
+    """
+
+    def __init__(
+        self,
+        pool: PagedKvPool,
+        layer: int,
+        batch: ForwardBatch,
+        attention: PagedAttention = paged_attention_simple,
+    ) -> None:
+        self.pool = pool
+        self.layer = layer
+        self.batch = batch
+        self.attention = attention
+
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
+    ) -> mx.array:
+        """Store the T new tokens, then let each attend to its own sequence, in the blocks.
+
+        Args:
+            query: [T, H_q, 1, D]
+            key, value: [T, H, 1, D]
+            attention, mask: not used; the batch says who sees what.
+
+        Returns:
+            [T, H_q, 1, D]
+        """
+        self.pool.write(self.layer, key[:, :, 0], value[:, :, 0], self.batch.slots)
+        batch = self.batch
+        return self.attention(
+            query[:, :, 0],
+            *self.pool.blocks(self.layer),
+            batch.block_tables,
+            batch.query_starts,
+            batch.context_lengths,
+        )[:, :, None]
+
+    def update_and_fetch(
+        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
+    ) -> tuple[mx.array, mx.array, list[int], Mask]:
+        """A copy of its whole sequence for each row: T x longest context, so for small batches alone."""
+        self.pool.write(self.layer, key[:, :, 0], value[:, :, 0], self.batch.slots)
+        block_size = self.pool.block_size
+        tables = np.array(self.batch.block_tables)
+        num_queries = np.diff(np.array(self.batch.query_starts))
+        S = int(np.array(self.batch.context_lengths).max())
+        slots = np.stack([slot_mapping(table, block_size, 0, S) for table in tables])
+        keys, values = self.pool.fetch(self.layer, mx.array(np.repeat(slots, num_queries, axis=0)))
+        visible = mx.arange(S)[None, :] <= mx.array(self.batch.positions)[:, None]
+        mask = mx.where(visible, 0.0, -mx.inf).astype(key.dtype)[:, None, None]
+        return keys.swapaxes(1, 2), values.swapaxes(1, 2), self.batch.positions, mask
+
+    @property
+    def state(self) -> list[mx.array]:
+        return self.pool.state
+
+    def release(self) -> None:
+        self.pool.release()

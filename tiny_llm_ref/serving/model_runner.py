@@ -1,0 +1,58 @@
+"""Runs a step in one pass of the model, on the blocks of a pool."""
+
+import mlx.core as mx
+
+from ..generate import to_logprobs
+from ..paged_attention import paged_attention_simple
+from ..qwen3 import Qwen3Model
+from ..sampler import token_id
+from .block_manager import BlockManager
+from .forward_batch import ForwardBatch, PagedAttention, RaggedKvCache
+from .paged_kv_cache import PagedKvPool
+from .runner import Samplers
+from .scheduled import SchedulerOutput
+
+
+class ModelRunner:
+    """One call of the model a step, whatever the step is made of; logits for those that sample alone.
+
+    It holds nothing of a sequence but what is in the blocks that the block manager says are its own.
+
+    Args:
+        model: called by its two halves, with T rows of one token.
+        blocks: which sequence has which blocks; the scheduler's own.
+        attention: attends to blocks.
+    """
+
+    def __init__(
+        self, model: Qwen3Model, blocks: BlockManager, attention: PagedAttention = paged_attention_simple
+    ) -> None:
+        self.model = model
+        self.blocks = blocks
+        self.attention = attention
+        self.pool = PagedKvPool(model.num_hidden_layers, blocks.num_blocks, blocks.block_size)
+        blocks.forget_contents()
+
+    def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
+        """Compute a step; all of it is evaluated before this returns."""
+        if not output.entries:
+            return {}
+        batch = ForwardBatch.of(output, self.blocks.tables, self.pool)
+        caches = [
+            RaggedKvCache(self.pool, layer, batch, self.attention) for layer in range(self.pool.num_layers)
+        ]
+        states = self.model.hidden_states(batch.token_ids, batch.positions, caches)
+        sampled: dict[int, mx.array] = {}
+        if output.final:
+            logprobs = to_logprobs(self.model.logits(states[batch.final_rows]))  # [final entries, V]
+            for row, entry in enumerate(output.final):
+                sampled[entry.sequence.id] = samplers[entry.sequence.id](logprobs[row : row + 1])
+        mx.eval(list(sampled.values()), self.pool.state)
+        return {sequence_id: token_id(token) for sequence_id, token in sampled.items()}
+
+    def release(self, sequence_id: int) -> None:
+        """Nothing is held for a sequence here."""
+
+    def close(self) -> None:
+        """Give back the pool."""
+        self.pool.release()
