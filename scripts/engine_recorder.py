@@ -81,10 +81,6 @@ class CountedBlocks(Protocol):
     def num_used_blocks(self) -> int:
         """Blocks that somebody holds."""
 
-    @property
-    def num_free_blocks(self) -> int:
-        """All others, cached ones included."""
-
 
 class EngineRecorder(RunLog):
     """A run of an engine, step by step; a step's chunks and decodes all last as long as the step.
@@ -132,8 +128,8 @@ class EngineRecorder(RunLog):
         """How many blocks are held; all 0 without a pool."""
         if self.blocks is None:
             return BlockCounts(0, 0, 0)
-        num_cached = getattr(self.blocks, "num_cached_blocks", 0)
-        return BlockCounts(self.blocks.num_used_blocks, num_cached, self.blocks.num_free_blocks - num_cached)
+        num_used, num_cached = self.blocks.num_used_blocks, getattr(self.blocks, "num_cached_blocks", 0)
+        return BlockCounts(num_used, num_cached, self.blocks.num_blocks - num_used - num_cached)
 
     def submit(
         self,
