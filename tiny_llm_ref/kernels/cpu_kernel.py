@@ -21,6 +21,7 @@ import mlx.core as mx
 from ..native import BuildError, architecture_flags, compile_library
 
 FOLDER = Path(__file__).parent
+INCLUDED = re.compile(r'^#include "(\w+\.cpp)"', re.M)
 HOLE = re.compile(r'NOT_WRITTEN_YET\(\s*"([^"]*)"\s*\)')
 
 
@@ -32,6 +33,7 @@ class Extension(Protocol):
         kernel: int,
         inputs: Sequence[mx.array],
         strided: int,
+        is_in_place: bool,
         shapes: Sequence[Sequence[int]],
         dtypes: Sequence[mx.Dtype],
         numbers: Sequence[float],
@@ -50,12 +52,21 @@ class CpuKernel:
         function: its name, declared as KERNEL of kernel.h; that of the file unless given.
         strided: numbers of the inputs that the function reads by their strides; the others it is given
             contiguous.
+        is_in_place: whether the first output begins as the first input, in its memory if nobody else needs
+            that. The function finds the entries there and writes those that change.
     """
 
-    def __init__(self, file: Path, function: str | None = None, strided: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        file: Path,
+        function: str | None = None,
+        strided: Collection[int] = (),
+        is_in_place: bool = False,
+    ) -> None:
         self.file = file
         self.function = function or file.stem
         self._strided = sum(1 << number for number in strided)
+        self._is_in_place = is_in_place
         self._address = 0
 
     def __call__(
@@ -73,7 +84,9 @@ class CpuKernel:
         """
         if not self._address:
             self._address = function_address(self.file, self.function)
-        return load_extension().call(self._address, inputs, self._strided, shapes, dtypes, numbers)
+        return load_extension().call(
+            self._address, inputs, self._strided, self._is_in_place, shapes, dtypes, numbers
+        )
 
 
 def function_address(file: Path, function: str) -> int:
@@ -92,7 +105,8 @@ def function_address(file: Path, function: str) -> int:
 @cache
 def load_kernels(file: Path) -> ctypes.CDLL:
     """The functions of one C++ file, ready to run."""
-    if hole := HOLE.search(file.read_text(encoding="utf-8")):
+    included = "".join(path.read_text(encoding="utf-8") for path in included_sources(file))
+    if hole := HOLE.search(file.read_text(encoding="utf-8") + included):
         raise NotImplementedError(hole[1])
     extension = load_extension()
     options = [
@@ -102,7 +116,7 @@ def load_kernels(file: Path) -> ctypes.CDLL:
         "-fno-finite-math-only",
         *architecture_flags(),
     ]
-    path = compile_library(file.stem, [file], options, key=headers(), headers=FOLDER)
+    path = compile_library(file.stem, [file], options, key=headers() + included, headers=FOLDER)
     library = ctypes.CDLL(str(path))
     ctypes.c_void_p.in_dll(library, "tiny_llm_run_tasks").value = extension.run_tasks_address()
     return library
@@ -152,6 +166,12 @@ def compile_extension() -> Path:
 def headers() -> str:
     """The text of the headers: what includes them depends on it."""
     return "".join(path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.h")))
+
+
+def included_sources(file: Path) -> list[Path]:
+    """The C++ sources beside a file that it takes in: their functions are its own as well."""
+    names = INCLUDED.findall(file.read_text(encoding="utf-8"))
+    return [file.parent / name for name in names]
 
 
 def package_folder(name: str) -> Path:

@@ -1,6 +1,6 @@
 """One step as one pass of the model: the tokens of all sequences, one behind the other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -8,14 +8,10 @@ import numpy as np
 
 from ..attention import Attention, Mask
 from ..kv_cache import TinyKvCache
-from ..paged_attention import paged_attention_simple
+from ..paged_attention import PagedAttention, paged_attention_simple
 from .block_manager import BlockTable
 from .paged_kv_cache import PagedKvPool, slot_mapping
 from .scheduled import SchedulerOutput
-
-PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
-"""`paged_attention_simple`, or a faster one."""
-
 
 @dataclass(frozen=True)
 class ForwardBatch:
