@@ -33,7 +33,6 @@ class Extension(Protocol):
         kernel: int,
         inputs: Sequence[mx.array],
         strided: int,
-        is_in_place: bool,
         shapes: Sequence[Sequence[int]],
         dtypes: Sequence[mx.Dtype],
         numbers: Sequence[float],
@@ -52,21 +51,12 @@ class CpuKernel:
         function: its name, declared as KERNEL of kernel.h; that of the file unless given.
         strided: numbers of the inputs that the function reads by their strides; the others it is given
             contiguous.
-        is_in_place: whether the first output begins as the first input, in its memory if nobody else needs
-            that. The function finds the entries there and writes those that change.
     """
 
-    def __init__(
-        self,
-        file: Path,
-        function: str | None = None,
-        strided: Collection[int] = (),
-        is_in_place: bool = False,
-    ) -> None:
+    def __init__(self, file: Path, function: str | None = None, strided: Collection[int] = ()) -> None:
         self.file = file
         self.function = function or file.stem
         self._strided = sum(1 << number for number in strided)
-        self._is_in_place = is_in_place
         self._address = 0
 
     def __call__(
@@ -84,9 +74,7 @@ class CpuKernel:
         """
         if not self._address:
             self._address = function_address(self.file, self.function)
-        return load_extension().call(
-            self._address, inputs, self._strided, self._is_in_place, shapes, dtypes, numbers
-        )
+        return load_extension().call(self._address, inputs, self._strided, shapes, dtypes, numbers)
 
 
 def function_address(file: Path, function: str) -> int:

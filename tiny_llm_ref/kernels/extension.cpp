@@ -131,12 +131,6 @@ class Operand {
     if (!is_in_order) copy_in_order();
   }
 
-  // Start as a copy of another, unless it lies in the same memory.
-  void begin_as(const Operand& other) {
-    if (pointer_ == other.pointer_) return;
-    std::memcpy(pointer_, other.pointer_, view().size() * item_size_);
-  }
-
   Array view() const {
     return {pointer_, shape_.data(), strides_.data(), static_cast<int64_t>(num_dimensions_)};
   }
@@ -173,12 +167,11 @@ static std::vector<Array> views(const std::vector<Operand>& operands) {
 
 class CallKernel : public mx::Primitive {
  public:
-  CallKernel(mx::Stream stream, Kernel kernel, uint64_t strided, bool is_in_place, std::vector<mx::Shape> shapes,
+  CallKernel(mx::Stream stream, Kernel kernel, uint64_t strided, std::vector<mx::Shape> shapes,
              std::vector<double> numbers)
       : mx::Primitive(stream),
         kernel_(kernel),
         strided_(strided),
-        is_in_place_(is_in_place),
         shapes_(std::move(shapes)),
         numbers_(std::move(numbers)) {}
 
@@ -192,19 +185,13 @@ class CallKernel : public mx::Primitive {
       in.emplace_back(input);
     }
     for (auto& output : outputs) {
-      const bool is_taken_over = is_in_place_ && out.empty() && inputs[0].is_donatable() &&
-                                 inputs[0].flags().row_contiguous && inputs[0].data_size() == output.size();
-      if (is_taken_over)
-        output.copy_shared_buffer(inputs[0]);
-      else
-        output.set_data(mx::allocator::malloc(output.nbytes()));
+      output.set_data(mx::allocator::malloc(output.nbytes()));
       encoder.set_output_array(output);
       out.emplace_back(output);
     }
-    encoder.dispatch([kernel = kernel_, strided = strided_, is_in_place = is_in_place_, in = std::move(in),
-                      out = std::move(out), numbers = numbers_]() mutable {
+    encoder.dispatch([kernel = kernel_, strided = strided_, in = std::move(in), out = std::move(out),
+                      numbers = numbers_]() mutable {
       for (size_t i = 0; i < in.size(); i++) in[i].arrange(strided >> i & 1);
-      if (is_in_place) out[0].begin_as(in[0]);
       kernel(views(in).data(), views(out).data(), numbers.data());
     });
   }
@@ -217,8 +204,7 @@ class CallKernel : public mx::Primitive {
 
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const CallKernel&>(other);
-    return kernel_ == that.kernel_ && strided_ == that.strided_ && is_in_place_ == that.is_in_place_ &&
-           shapes_ == that.shapes_ && numbers_ == that.numbers_;
+    return kernel_ == that.kernel_ && strided_ == that.strided_ && shapes_ == that.shapes_ && numbers_ == that.numbers_;
   }
 
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>&) override { return shapes_; }
@@ -226,7 +212,6 @@ class CallKernel : public mx::Primitive {
  private:
   Kernel kernel_;
   uint64_t strided_;
-  bool is_in_place_;
   std::vector<mx::Shape> shapes_;
   std::vector<double> numbers_;
 };
@@ -238,27 +223,20 @@ static void check_dimensions(size_t count) {
   }
 }
 
-// `strided` has a bit set for each input that the kernel reads by its strides. `is_in_place` lets the first
-// output begin as the first input: in its memory where nobody else needs that, else as a copy.
+// `strided` has a bit set for each input that the kernel reads by its strides.
 static std::vector<mx::array> call(
     uintptr_t kernel,
     const std::vector<mx::array>& inputs,
     uint64_t strided,
-    bool is_in_place,
     const std::vector<std::vector<int>>& shapes,
     const std::vector<mx::Dtype>& dtypes,
     const std::vector<double>& numbers) {
   for (const auto& input : inputs) check_dimensions(input.ndim());
   for (const auto& shape : shapes) check_dimensions(shape.size());
-  if (is_in_place && (shapes.at(0) != std::vector<int>(inputs.at(0).shape().begin(), inputs.at(0).shape().end()) ||
-                      dtypes.at(0) != inputs.at(0).dtype())) {
-    throw std::invalid_argument("what is written in place has the shape and type of the first input");
-  }
   std::vector<mx::Shape> output_shapes;
   for (const auto& shape : shapes) output_shapes.emplace_back(shape.begin(), shape.end());
   auto primitive = std::make_shared<CallKernel>(
-      mx::default_stream(mx::Device::cpu), reinterpret_cast<Kernel>(kernel), strided, is_in_place, output_shapes,
-      numbers);
+      mx::default_stream(mx::Device::cpu), reinterpret_cast<Kernel>(kernel), strided, output_shapes, numbers);
   return mx::array::make_arrays(std::move(output_shapes), dtypes, primitive, inputs);
 }
 
