@@ -111,7 +111,8 @@ def attend_alike(
 def padded_slots(tables: Ints, lengths: Ints, block_size: int) -> Ints:
     """The slot of each token of some contexts, [n, longest]; behind the end of one, that of its first token.
 
-    A masked weight is 0, and 0 times NaN is NaN: what is masked must be a number, so it is the sequence's own.
+    A masked weight is 0, and 0 times NaN is NaN: what is masked must be a number, so it is one of the
+    sequence's own.
 
     Args:
         tables, lengths: [n, longest] and [n], as for `attend_alike`.
@@ -119,7 +120,8 @@ def padded_slots(tables: Ints, lengths: Ints, block_size: int) -> Ints:
     positions = np.broadcast_to(np.arange(lengths.max()), (len(lengths), lengths.max()))
     positions = np.where(positions < lengths[:, None], positions, 0)
     blocks = np.take_along_axis(tables, positions // block_size, axis=1)
-    return blocks * block_size + positions % block_size
+    slots: Ints = blocks * block_size + positions % block_size
+    return slots
 
 
 def check_paged_shapes(

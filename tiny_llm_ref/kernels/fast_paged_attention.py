@@ -6,11 +6,11 @@ import mlx.core as mx
 
 from ..paged_attention import check_paged_shapes, paged_attention
 from .cpu_kernel import CpuKernel
-from .fast_attention import HEAD_DIM_UNIT
 from .gpu_operations import HEAD_DIMS
 from .paged_gpu import paged_attention_gpu
 
 PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
+HEAD_DIM_UNIT = 16
 
 
 def fast_paged_attention(

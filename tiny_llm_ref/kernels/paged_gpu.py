@@ -85,7 +85,10 @@ def paged_attention_gpu(
     blocks = keys, values, block_tables.astype(mx.int32)
     few, many = split(np.array(query_starts), np.array(context_lengths))
     outputs, rows = [], []
-    for queries, launch, kernel in ((few, launch_decode, PAGED_DECODE), (many, launch_tiles, PAGED_ATTENTION)):
+    for queries, launch, kernel in (
+        (few, launch_decode, PAGED_DECODE),
+        (many, launch_tiles, PAGED_ATTENTION),
+    ):
         if len(queries.rows):
             own = query[mx.array(queries.rows)] if len(queries.rows) < query.shape[0] else query
             outputs.append(kernel(target, launch(queries, own, *blocks, scale)))
@@ -123,7 +126,7 @@ def launch_tiles(
 
 
 def tiles_of(queries: Queries) -> Ints:
-    """[number of tiles, 4]: sequence, first of its queries, how many, and the keys that the first one sees."""
+    """[number of tiles, 4]: sequence, first of its queries, how many, and how many keys that one sees."""
     is_first = np.diff(queries.sequences, prepend=-1) != 0
     starts = np.flatnonzero(is_first)
     lengths = np.diff(starts, append=len(queries.rows))
