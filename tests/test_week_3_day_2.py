@@ -509,12 +509,15 @@ def test_task_3_a_pool_of_nothing_is_an_error(num_blocks: int, block_size: int) 
         BlockManager(num_blocks, block_size)
     with check_value_error(str(num_blocks), str(block_size)):
         PagedKvPool(2, num_blocks, block_size)
+    check_equal(BlockManager(1, 1).admit(sequence_of(0, 1), 1), True, "a token in a pool of one block of one")
 
 
 @pytest.mark.parametrize("watermark", [-0.1, 1.0, 3])
 def test_task_3_a_watermark_that_is_no_share_is_an_error(watermark: float) -> None:
     with check_value_error(str(watermark)):
         BlockManager(3, 4, watermark=watermark)
+    blocks = BlockManager(3, 4, watermark=0.99)
+    check_equal(blocks.admit(sequence_of(0, 1), 1), True, "a token in an empty pool, whatever the watermark")
 
 
 def simulated(blocks: BlockManager, requests: Items[SimulatedRequest], **limits: Any) -> Simulator:
