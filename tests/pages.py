@@ -64,12 +64,12 @@ class SpyBlocks(BlockManager):
 
 
 def state_of(blocks: BlockManager) -> State:
-    """Tables, reference counts, promised and free blocks, copied."""
+    """Tables, reference counts, promised blocks and those that nobody holds, copied."""
     tables = {
         id: (list(table.block_ids), table.num_stored_tokens, table.num_promised)
         for id, table in blocks.tables.items()
     }
-    return tables, list(blocks.ref_counts), blocks.num_promised, blocks.num_free_blocks
+    return tables, list(blocks.ref_counts), blocks.num_promised, blocks.num_available_blocks
 
 
 def check_counts(blocks: BlockManager) -> None:
@@ -78,11 +78,11 @@ def check_counts(blocks: BlockManager) -> None:
     held = [block for table in blocks.tables.values() for block in table.block_ids]
     counts = [held.count(block) for block in range(blocks.num_blocks)]
     check_equal(blocks.ref_counts, counts, "ref_counts, against the tables")
-    check_equal(blocks.num_free_blocks, counts.count(0), "num_free_blocks, against the tables")
+    check_equal(blocks.num_available_blocks, counts.count(0), "num_available_blocks, against the tables")
     promised = sum(table.num_promised for table in blocks.tables.values())
     check_equal(blocks.num_promised, promised, "num_promised, against the tables")
-    if not 0 <= promised <= blocks.num_free_blocks:
-        pytest.fail(f"{promised} blocks are promised and {blocks.num_free_blocks} are free")
+    if not 0 <= promised <= blocks.num_available_blocks:
+        pytest.fail(f"{promised} blocks are promised and {blocks.num_available_blocks} are held by nobody")
 
 
 def check_all_free(blocks: BlockManager) -> None:

@@ -268,7 +268,7 @@ def check_engine_law(schedule: EngineSchedule) -> None:
                 break
         check_all_is_free(engine)
         if blocks is not None:
-            assert blocks.num_free_blocks == blocks.num_blocks
+            assert blocks.num_used_blocks == 0
     assert sorted([result.prompt_idx for result in results] + [*aborted]) == list(range(len(in_order)))
     for result in results:
         alone = run_alone(in_order[result.prompt_idx])
@@ -293,9 +293,9 @@ def check_blocks(blocks: BlockManager) -> None:
     """Every block is free, or in as many tables as is counted; what is promised is there."""
     held = [block for table in blocks.tables.values() for block in table.block_ids]
     assert [held.count(block) for block in range(blocks.num_blocks)] == blocks.ref_counts
-    assert blocks.num_free_blocks == blocks.ref_counts.count(0)
+    assert blocks.num_available_blocks == blocks.ref_counts.count(0)
     assert blocks.num_promised == sum(table.num_promised for table in blocks.tables.values())
-    assert 0 <= blocks.num_promised <= blocks.num_free_blocks
+    assert 0 <= blocks.num_promised <= blocks.num_available_blocks
 
 
 def check_all_is_free(engine: Engine) -> None:

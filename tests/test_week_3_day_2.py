@@ -470,8 +470,8 @@ def test_task_3_a_shared_block_that_nobody_holds_is_one_of_the_free_ones() -> No
         """Counts blocks that it keeps among the free ones."""
 
         @property
-        def num_free_blocks(self) -> int:
-            return super().num_free_blocks + sum(self.ref_counts[block] == 0 for block in self.shared)
+        def num_available_blocks(self) -> int:
+            return super().num_available_blocks + sum(self.ref_counts[block] == 0 for block in self.shared)
 
     blocks = Keeping(5, 4)
     blocks.shared = [blocks.take(), blocks.take()]

@@ -65,13 +65,18 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that nobody holds, promised ones included."""
+        """Blocks whose content nobody needs, promised ones included."""
         return len(self._free)
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Blocks that nobody holds, promised ones included: the free ones, and on day 3.4 cached ones too."""
+        return self.num_free_blocks
 
     @property
     def num_used_blocks(self) -> int:
         """Blocks that somebody holds."""
-        return self.num_blocks - self.num_free_blocks
+        return self.num_blocks - self.num_available_blocks
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that so many tokens fill, the last one perhaps in part."""
@@ -114,7 +119,7 @@ class BlockManager:
         if table is None:
             return self.admit(sequence, num_tokens)
         num_new = self.num_blocks_for(sequence.num_computed_tokens + num_tokens) - len(table.block_ids)
-        if num_new > self.num_free_blocks - self.num_promised + table.num_promised:
+        if num_new > self.num_available_blocks - self.num_promised + table.num_promised:
             return False
         self.grow(table, num_new)
         return True
@@ -179,7 +184,7 @@ class BlockManager:
         """
         num_spared = self.num_watermark_blocks if self.tables else 0
         num_taken = sum(self.ref_counts[block] == 0 for block in shared)
-        return self.num_free_blocks - self.num_promised - num_taken - num_spared
+        return self.num_available_blocks - self.num_promised - num_taken - num_spared
 
     def hold(self, block: int) -> None:
         """Count one table more that has this block."""
@@ -192,3 +197,6 @@ class BlockManager:
     def put_back(self, block: int) -> None:
         """Note that nobody holds this block any more."""
         self._free.append(block)
+
+    def forget_contents(self) -> None:
+        """The pool is a new one, and what blocks held is lost. Nothing is known of it here."""
