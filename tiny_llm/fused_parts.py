@@ -10,6 +10,7 @@ import mlx.core as mx
 from .attention import Attention, Mask, scaled_dot_product_attention_grouped
 from .basics import Projection, as_projection
 from .config import ModelConfig
+from .kernels.fast_attention import can_merge, flash_attention_merged
 from .kernels.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
 from .kernels.integer_matmul import IntegerProjection
 from .kv_cache import TinyKvCache
@@ -120,6 +121,7 @@ class FusedAttention(Qwen3MultiHeadAttention):
         self._fused_out, self._fused_attend = prepared(wo), attention
         self._fused_sizes = (config.num_attention_heads, config.num_key_value_heads)
         self._fused_head_dim = config.head_dim
+        self._fused_merges = can_merge(attention, config.head_dim)
         self._fused_norms = None
         if isinstance(q_norm, FusedRMSNorm) and isinstance(k_norm, FusedRMSNorm):
             self._fused_norms = (q_norm.fused_weight, k_norm.fused_weight, q_norm.fused_eps)
@@ -139,6 +141,9 @@ class FusedAttention(Qwen3MultiHeadAttention):
         query, key, value = heads
         if cache is not None:
             key, value, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask=mask)
+        if self._fused_merges:
+            scale = self._fused_head_dim**-0.5
+            return self._fused_out(flash_attention_merged(query, key, value, scale, mask))
         output = self._fused_attend(query, key, value, mask=mask)
         return self._fused_out(output.swapaxes(1, 2).reshape(B, L, -1))
 
