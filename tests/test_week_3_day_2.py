@@ -883,21 +883,21 @@ def big_pool() -> PagedKvPool:
 
 
 def test_task_4_a_write_copies_the_tokens_and_not_the_pool() -> None:
-    pool = big_pool()
     key, value = normal(5, *BIG[3:], seed=1), normal(5, *BIG[3:], seed=2)
     slots = mx.array([7, 4000, 19, 2, 1023])
     mx.eval(key, value, slots)
 
     def write() -> None:
+        pool = PagedKvPool(*BIG[:3])
         for _ in range(3):
             pool.write(0, key, value, slots)
             mx.eval(pool.state)
 
     peak = peak_bytes(write)
-    if peak >= BYTES / 4:
+    if peak >= 2.25 * BYTES:
         pytest.fail(
-            f"three writes of 5 tokens to a pool of {2 * BYTES:,} bytes took {peak:,} bytes more: "
-            "write in place, and keep no other reference to the arrays"
+            f"three writes of 5 tokens to a pool of {2 * BYTES:,} bytes needed {peak:,} bytes: "
+            "write in place, and keep nothing else that was made of the arrays"
         )
 
 
