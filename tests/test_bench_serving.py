@@ -208,7 +208,19 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_small_run_is_measured_and_written_down(tmp_path: Path) -> None:
     sides = ("one budget", "whole prompts", "three phases")
     options = [word for side in sides for word in ("--side", side)]
-    result = bench("--requests", "4", "--repeats", "1", "--rate", "50", "--limit", "600", *options, "--output", str(tmp_path))
+    result = bench(
+        "--requests",
+        "4",
+        "--repeats",
+        "1",
+        "--rate",
+        "50",
+        "--limit",
+        "600",
+        *options,
+        "--output",
+        str(tmp_path),
+    )
     assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "serving.json").read_text())
     assert written["rate"] == 50
