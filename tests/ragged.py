@@ -14,7 +14,6 @@ from oracles import Array, Mistakes, causal_mask, exact, grouped_attention
 from tiny_llm import ScheduledTokens, SchedulerOutput, Sequence
 
 Attend = Callable[..., mx.array]
-GARBAGE = 2**20 + 7  # a block that no pool of the tests has
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def draw(
 ) -> Ragged:
     """A batch whose blocks are scattered over a pool; slots and blocks that nobody owns hold nan.
 
-    Entries of a block table behind its context are no block at all.
+    Entries of a block table behind its context name a block that nobody owns.
 
     Args:
         shape: of the batch.
@@ -83,7 +82,7 @@ def draw(
     num_blocks = sum(counts) + 3
     free = list(random.permutation(num_blocks))
     pools = [np.full((num_blocks, shape.block_size, shape.H, shape.D), np.nan, np.float32) for _ in "kv"]
-    tables = np.full((len(counts), max(counts) + 2), GARBAGE, np.int32)
+    tables = np.full((len(counts), max(counts) + 2), free.pop(), np.int32)
     own: tuple[list[Array], list[Array]] = ([], [])
     for i, (S, count) in enumerate(zip(shape.contexts, counts, strict=True)):
         tables[i, :count] = [free.pop() for _ in range(count)]
