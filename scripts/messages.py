@@ -112,6 +112,11 @@ CHOSEN = (
     "3.1.4 logits-at-every-chunk",
     "3.1.6 tokens-at-the-start-of-the-step",
     "3.1.7 decodes-are-free",
+    "3.2.1 positions-are-slots",
+    "3.2.2 promises-of-others-ignored",
+    "3.2.3 only-the-prompt",
+    "3.2.4 arrays-made-anew",
+    "3.2.5 only-the-new-tokens",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 

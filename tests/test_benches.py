@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from benches.chart import bar_chart
-from benches.chunk_sweep import long_prompt, serve_arrival
+from benches.chunk_sweep import serve_arrival
+from benches.load import take
 from benches.trade_off import Point, ticks, trade_off_chart
-from fakes import FakeTokenizer
 from scripts.course import ROOT
 
 
@@ -69,6 +69,24 @@ def test_a_run_is_compared_and_predicted() -> None:
     assert re.search(r"tokens of the longest step .* 48 \(48 to 48\) +[\d.]+ *\n", result.stdout)
     predicted, measured = re.findall(r"^ steps +(\d+) +(\d+) *$", result.stdout, flags=re.MULTILINE)[0]
     assert predicted == measured
+
+
+def test_memory_in_slots_and_in_blocks() -> None:
+    sizes = ("--block-size", "1", "--block-size", "64", "--requests", "40", "--slots", "3")
+    result = run(*sizes, bench="blocks")
+    assert result.returncode == 0, result.stderr
+    held, served = ([line.split() for line in part.splitlines()] for part in result.stdout.split("\n\n")[1:])
+    names = ["reserved", "doubles", "batch", "1", "64"]
+    assert [row[-4] for row in held[2:]] == names
+    in_use = {row[-4]: int(row[-2].rstrip("%")) for row in held[2:]}
+    assert in_use["reserved"] < in_use["batch"] < in_use["doubles"] < in_use["64"] < in_use["1"]
+    assert in_use["1"] >= 99
+    slots, small, large = served[3:]
+    assert slots[3:6] == ["3.0", "to", "3"]
+    for row in (slots, small, large):
+        assert 98 <= sum(int(share.rstrip("%")) for share in row[-5:-1]) <= 102
+    assert int(slots[-1]) > int(large[-1]) >= int(small[-1])
+    assert small[-4] == "0%"
 
 
 def test_the_parts_of_the_model_add_up() -> None:
@@ -135,9 +153,8 @@ def test_a_sweep_of_one_chunk_size_feels_the_chunks(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_long_prompt_goes_round_the_prompts() -> None:
-    tokenizer = FakeTokenizer()
-    first, second = tokenizer.encode("TINY"), tokenizer.encode("LLM")
-    assert long_prompt(["TINY", "LLM"], tokenizer, 9) == [*first, *second, *first[:2]]
+    assert take([11, 13, 17], 0, 7) == (11, 13, 17, 11, 13, 17, 11)
+    assert take([11, 13, 17], 8, 2) == (17, 11)
 
 
 def test_points_lie_as_their_costs() -> None:
