@@ -709,7 +709,7 @@ def kernels_called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("paged_attention_gpu", paged_attention_simple),
         ("paged_attention", paged_attention),
     ):
-        monkeypatch.setattr(fast_module, name, noting(name, function))
+        monkeypatch.setattr(fast_module, name, noting(name, function), raising=False)
     return called
 
 
