@@ -13,8 +13,8 @@ import typer
 
 from benches.speed import machine
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
-from scripts.demo import read_prompts
 from scripts.errors import usage_errors
+from scripts.runs import read_prompts
 from tiny_llm_ref import (
     BlockManager,
     Engine,
