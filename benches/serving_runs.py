@@ -206,7 +206,7 @@ def find_capacities(
     target: Target,
     serve: Server,
 ) -> dict[str, Capacity]:
-    """By the simulator for one budget and for whole prompts; each is then run at every rate found."""
+    """By the simulator for one budget and for whole prompts; each is then run there and at higher rates."""
     budgets = {ONE_BUDGET: limits.budget, WHOLE: limits.whole_budget}
     configs = {name: SchedulerConfig(budget, limits.batch_size) for name, budget in budgets.items()}
     seconds = mean_seconds(stream, cost)
@@ -219,7 +219,8 @@ def find_capacities(
     capacities = {}
     for name in configs:
         at = {}
-        for rate in found:
+        lowest = rates[name] or 0.0
+        for rate in (each for each in found if each >= lowest):
             loads = [
                 with_poisson_arrivals(mixed_load(stream, settings.num_requests, 211 + i), rate, 211 + i)
                 for i in range(settings.repeats)
