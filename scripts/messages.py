@@ -117,6 +117,12 @@ CHOSEN = (
     "3.2.3 only-the-prompt",
     "3.2.4 arrays-made-anew",
     "3.2.5 only-the-new-tokens",
+    "3.3.1 positions-through-all-entries",
+    "3.3.1 slots-of-the-first-table",
+    "3.3.2 queries-of-the-first",
+    "3.3.3 padding-with-slot-zero",
+    "3.3.4 stored-afterwards",
+    "3.3.5 key-stride-of-one-head",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 
