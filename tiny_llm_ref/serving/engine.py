@@ -12,7 +12,7 @@ from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
 from ..sampler import SamplingParams
 from .block_manager import BlockManager
-from .engine_request import EngineRequest
+from .engine_request import EngineRequest, check_request
 from .model_runner import ModelRunner
 from .policy import Policy
 from .runner import DenseRunner, Runner
@@ -42,6 +42,7 @@ class Engine:
         policy: as for `Scheduler`.
         clock: seconds, from any start.
 
+    While a step is under way, in a callback or another thread, requests may be added and aborted.
     An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
     raises ValueError from then on.
     """
@@ -67,10 +68,13 @@ class Engine:
             if blocks is None
             else ModelRunner(model, blocks)
         )
+        self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self.is_closed = False
         self._clock = clock
         self._num_added = 0
+        self._is_stepping = False
+        self._aborted: set[int] = set()
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -88,12 +92,14 @@ class Engine:
             priority: 0 for the most urgent; what it means is the policy's to say.
 
         Raises:
-            ValueError: the prompt is empty, longer than max_seq_len or could never run, or the engine is
-                closed; the other requests are not affected.
+            ValueError: the prompt is empty, longer than max_seq_len, could never run, or is refused by
+                `check_request` as is the priority, or the engine is closed; the other requests are not
+                affected.
         """
         self._check_open()
         request_id = self._num_added
         prompt_ids = encode_prompt(self.tokenizer, prompt)
+        check_request(prompt_ids, priority, self.vocab_size)
         if len(prompt_ids) > self.max_seq_len:
             raise ValueError(
                 f"prompt {request_id} has {len(prompt_ids)} tokens and max_seq_len is "
@@ -109,8 +115,14 @@ class Engine:
         return request_id
 
     def step(self) -> EngineStep:
-        """Compute one step; nothing is computed, and no model called, where nobody is there."""
-        with self._closed_on_error():
+        """Compute one step; nothing is computed, and no model called, where nobody is there.
+
+        Raises:
+            ValueError: a step is under way, or the engine is closed.
+        """
+        if self._is_stepping:
+            raise ValueError("a step is under way: the next one can begin when it has ended")
+        with self._closed_on_error(), self._mid_step():
             start = self._clock()
             output = self.scheduler.schedule()
             samplers = {entry.sequence.id: self.requests[entry.sequence.id].sampler for entry in output.final}
@@ -123,13 +135,20 @@ class Engine:
             finished = tuple(request.result() for request in done)
             for request in done:
                 self._forget(request.sequence.id)
-            return EngineStep(output, sampled, finished)
+            return self._without_aborted(EngineStep(output, sampled, finished))
 
     def abort(self, request_id: int) -> bool:
-        """Drop a request and release what it holds; False if it is not there, or not any more."""
+        """Drop a request and release what it holds; False if it is not there, or not any more.
+
+        In mid-step, called by a callback or another thread, it counts at once and what is held is released
+        when the step has ended: nothing of the request is in what the step returns.
+        """
         self._check_open()
-        if request_id not in self.requests:
+        if request_id not in self.requests or request_id in self._aborted:
             return False
+        if self._is_stepping:
+            self._aborted.add(request_id)
+            return True
         with self._closed_on_error():
             self._forget(request_id)
         return True
@@ -190,6 +209,25 @@ class Engine:
         self.runner.release(request_id)
         self.scheduler.remove(request_id)
         del self.requests[request_id]
+
+    def _without_aborted(self, step: EngineStep) -> EngineStep:
+        """The same step without those who were aborted in it, and they are forgotten."""
+        aborted, self._aborted = self._aborted, set()
+        for request_id in aborted & self.requests.keys():
+            self._forget(request_id)
+        sampled = {
+            request_id: token for request_id, token in step.sampled.items() if request_id not in aborted
+        }
+        finished = tuple(result for result in step.finished if result.prompt_idx not in aborted)
+        return EngineStep(step.scheduled, sampled, finished)
+
+    @contextmanager
+    def _mid_step(self) -> Iterator[None]:
+        self._is_stepping = True
+        try:
+            yield
+        finally:
+            self._is_stepping = False
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
