@@ -6,8 +6,6 @@ With --sweep: a long prompt that arrives while others decode, by chunk size.
 """
 
 import json
-import platform
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -121,10 +119,9 @@ def measure(settings: dict[str, Any], repeats: int) -> dict[str, list[dict[str, 
 
 def report(settings: dict[str, Any], runs: dict[str, list[dict[str, Any]]], repeats: int) -> None:
     """Machine, versions, then a line a figure: medians, spread, ratio."""
-    print(
-        f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}, mlx {version('mlx')}"
-    )
-    print(f"{settings}, {repeats} runs of each side")
+    print(", ".join(map(str, machine().values())))
+    given = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+    print(f"{given}; {repeats} runs of each side")
     for key, name in FIGURES.items():
         sides = {side: [run[key] for run in side_runs] for side, side_runs in runs.items()}
         texts = [f"{side} {median(v):.4g} ({min(v):.4g} to {max(v):.4g})" for side, v in sides.items()]

@@ -315,7 +315,7 @@ def check_engine_law(schedule: EngineSchedule) -> None:
                 break
         check_all_is_free(engine)
         if both.blocks is not None:
-            assert both.blocks.num_free_blocks == both.blocks.num_blocks
+            assert both.blocks.num_used_blocks == 0
             assert not both.blocks.tables
     assert not both.simulator.scheduler.has_work
     assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
@@ -461,12 +461,12 @@ def check_blocks(blocks: BlockManager) -> None:
     """Every block is free, or in as many tables as is counted; what is promised is there."""
     held = [block for table in blocks.tables.values() for block in table.block_ids]
     assert [held.count(block) for block in range(blocks.num_blocks)] == blocks.ref_counts
-    assert blocks.num_free_blocks == blocks.ref_counts.count(0)
+    assert blocks.num_available_blocks == blocks.ref_counts.count(0)
     assert blocks.num_promised == sum(table.num_promised for table in blocks.tables.values())
     assert 0 <= blocks.num_promised <= blocks.num_free_blocks
-    assert blocks.num_free_blocks + blocks.num_used_blocks == blocks.num_blocks
-    if isinstance(blocks, PrefixCachingBlockManager):
-        assert 0 <= blocks.num_cached_blocks <= blocks.num_free_blocks
+    num_cached_blocks = blocks.num_available_blocks - blocks.num_free_blocks
+    assert blocks.num_free_blocks + blocks.num_used_blocks + num_cached_blocks == blocks.num_blocks
+    assert num_cached_blocks >= 0
 
 
 def check_all_is_free(engine: Engine) -> None:

@@ -51,7 +51,17 @@ ROWS = [
 ]
 # Bottom to top within the engine; those of the first row see numbers alone: no model, no clock, no I/O.
 ROWS_OF_SERVING = [
-    {"sequence", "scheduled", "policy", "priority", "blocks", "block_manager", "prefix_cache", "scheduler"},
+    {
+        "sequence",
+        "scheduled",
+        "policy",
+        "priority",
+        "blocks",
+        "block_manager",
+        "prefix",
+        "prefix_cache",
+        "scheduler",
+    },
     {"closed_forms", "cost_model", "latency_target", "simulator"},
     {"paged_kv_cache", "forward_batch", "runner", "model_runner", "engine_request", "engine"},
 ]

@@ -185,6 +185,7 @@ def self_attention_mistakes(x: mx.array, norms: dict[str, RMSNorm]) -> Mistakes:
         "self-attention with the norm of the query for the keys too": lambda: expected_self_attention(
             x, range(L), dict.fromkeys(norms, norms["q_norm"])
         ),
+        "self-attention with heads rotated before they are normalized": lambda: normalized_last(x, norms),
     }
     return {
         "self-attention without the causal mask": lambda: expected_self_attention(
@@ -193,6 +194,16 @@ def self_attention_mistakes(x: mx.array, norms: dict[str, RMSNorm]) -> Mistakes:
         **(of_norms if norms else {}),
         "self-attention without the rotation": lambda: expected_self_attention(x, [0] * L, norms),
     }
+
+
+def normalized_last(x: mx.array, norms: dict[str, RMSNorm]) -> Array:
+    L = x.shape[1]
+    query, key, value = expected_heads(x, range(L), {}, {})
+    query, key = (
+        rms_norm(heads, exact(norms[name].weight), EPS)
+        for heads, name in ((query, "q_norm"), (key, "k_norm"))
+    )
+    return join(grouped_attention(query, key, value, mask=causal_mask(L, L)), x.dtype)
 
 
 @pytest.fixture(params=["plain heads", "normalized heads"])

@@ -65,13 +65,18 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that nobody holds, promised ones included."""
+        """Blocks whose content nobody needs, promised ones included."""
         return len(self._free)
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Blocks that nobody holds, promised ones included: the free ones, and on day 3.4 cached ones too."""
+        return self.num_free_blocks
 
     @property
     def num_used_blocks(self) -> int:
         """Blocks that somebody holds."""
-        return self.num_blocks - self.num_free_blocks
+        return self.num_blocks - self.num_available_blocks
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that so many tokens fill, the last one perhaps in part."""
@@ -89,28 +94,40 @@ class BlockManager:
 
     def find_prefix(self, sequence: Sequence) -> int:
         """How many of its first tokens need not be computed: those in shared blocks, but not its last one."""
-        return self._num_not_computed(sequence, self.find_shared_blocks(sequence))
+        return self.prefix_length(sequence, self.find_shared_blocks(sequence))
 
     def find_shared_blocks(self, sequence: Sequence) -> Items[int]:
         """Blocks that hold its first tokens already; none here, since nothing is known of their content."""
         return ()
 
+    def prefix_length(self, sequence: Sequence, shared: Items[int]) -> int:
+        """How many of its first tokens need not be computed if these blocks hold them: never its last one."""
+        return min(len(shared) * self.block_size, sequence.num_tokens - 1)
+
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make room for that many tokens behind those that are computed; False, and no change, without room.
 
-        The first call for a sequence admits it, with the blocks of `find_shared_blocks` in its table.
+        The first call for a sequence admits it. A later one takes blocks that are free and promised to
+        nobody, or to this sequence itself.
+
+        Raises:
+            ValueError: num_tokens is negative.
         """
+        if num_tokens < 0:
+            raise ValueError(f"there is no room to make for {num_tokens} tokens")
         table = self.tables.get(sequence.id)
         if table is None:
-            return self._admit(sequence, num_tokens)
+            return self.admit(sequence, num_tokens)
         num_new = self.num_blocks_for(sequence.num_computed_tokens + num_tokens) - len(table.block_ids)
-        if num_new > self.num_free_blocks - self.num_promised + table.num_promised:
+        if num_new > self.num_available_blocks - self.num_promised + table.num_promised:
             return False
-        self._append(table, num_new)
+        self.grow(table, num_new)
         return True
 
     def free(self, sequence: Sequence) -> None:
-        """Give back all that it holds and was promised.
+        """Give back all that it holds and was promised; a block that others hold too stays theirs.
+
+        Of a table the last block is put back first.
 
         Raises:
             ValueError: it holds nothing: it was not admitted, or freed before.
@@ -122,46 +139,64 @@ class BlockManager:
         for block in reversed(table.block_ids):
             self.ref_counts[block] -= 1
             if self.ref_counts[block] == 0:
-                self._put_back(block)
+                self.put_back(block)
 
-    def _admit(self, sequence: Sequence, num_tokens: int) -> bool:
+    def grow(self, table: BlockTable, num_new: int) -> None:
+        """Append so many new blocks to a table, out of its promise first. None for a number below 1."""
+        for _ in range(num_new):
+            block = self.take()
+            self.hold(block)
+            table.block_ids.append(block)
+            if table.num_promised:
+                table.num_promised -= 1
+                self.num_promised -= 1
+
+    def admit(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give a sequence a table with room for that many tokens to compute, and a promise for the others.
+
+        The table starts with the blocks of `find_shared_blocks`, held for this sequence as well; what is
+        computed comes behind them.
+
+        Returns:
+            Whether there is room for all that is promised; if not, nothing has changed.
+        """
         shared = self.find_shared_blocks(sequence)
-        start = self._num_not_computed(sequence, shared)
-        num_lasting = sequence.num_tokens if self.overcommit else sequence.max_num_tokens
-        num_promised = self.num_blocks_for(max(num_lasting, start + num_tokens)) - len(shared)
-        num_revived = sum(self.ref_counts[block] == 0 for block in shared)
-        num_spared = self.num_watermark_blocks if self.tables else 0
-        if num_promised + num_revived + num_spared > self.num_free_blocks - self.num_promised:
+        end = self.prefix_length(sequence, shared) + num_tokens
+        needed = self.num_blocks_for(max(end, self.num_tokens_to_promise(sequence))) - len(shared)
+        if needed > self.num_blocks_to_promise(shared):
             return False
         for block in shared:
-            self._hold(block)
-        table = BlockTable(list(shared), len(shared) * self.block_size, num_promised)
+            self.hold(block)
+        table = BlockTable(list(shared), len(shared) * self.block_size, needed)
         self.tables[sequence.id] = table
-        self.num_promised += num_promised
-        self._append(table, self.num_blocks_for(start + num_tokens) - len(shared))
+        self.num_promised += needed
+        self.grow(table, self.num_blocks_for(end) - len(shared))
         return True
 
-    def _num_not_computed(self, sequence: Sequence, shared: Items[int]) -> int:
-        return min(len(shared) * self.block_size, sequence.num_tokens - 1)
+    def num_tokens_to_promise(self, sequence: Sequence) -> int:
+        """The tokens that a sequence can count on having room for, once it is admitted."""
+        return sequence.num_tokens if self.overcommit else sequence.max_num_tokens
 
-    def _append(self, table: BlockTable, num_new: int) -> None:
-        """New blocks for a table, out of its promise first."""
-        for _ in range(num_new):
-            block = self._take()
-            self.ref_counts[block] = 1
-            table.block_ids.append(block)
-        kept = min(table.num_promised, max(num_new, 0))
-        table.num_promised -= kept
-        self.num_promised -= kept
+    def num_blocks_to_promise(self, shared: Items[int] = ()) -> int:
+        """Blocks that may be promised to who is admitted now and holds these shared ones as well.
 
-    def _hold(self, block: int) -> None:
-        """One more table has this block."""
+        A shared block that nobody holds is one of the free ones, and then is not any more.
+        """
+        num_spared = self.num_watermark_blocks if self.tables else 0
+        num_taken = sum(self.ref_counts[block] == 0 for block in shared)
+        return self.num_available_blocks - self.num_promised - num_taken - num_spared
+
+    def hold(self, block: int) -> None:
+        """Count one table more that has this block."""
         self.ref_counts[block] += 1
 
-    def _take(self) -> int:
-        """A block that nobody holds."""
+    def take(self) -> int:
+        """A block that nobody holds, of those put back the last one first."""
         return self._free.pop()
 
-    def _put_back(self, block: int) -> None:
-        """Nobody holds this block any more."""
+    def put_back(self, block: int) -> None:
+        """Note that nobody holds this block any more."""
         self._free.append(block)
+
+    def forget_contents(self) -> None:
+        """The pool is a new one, and what blocks held is lost. Nothing is known of it here."""

@@ -31,6 +31,7 @@ class ModelRunner:
         self.blocks = blocks
         self.attention = attention
         self.pool = PagedKvPool(model.num_hidden_layers, blocks.num_blocks, blocks.block_size)
+        blocks.forget_contents()
 
     def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
         """Compute a step; all of it is evaluated before this returns."""

@@ -1,52 +1,28 @@
 """Blocks that outlive their sequence: a prompt that begins like an earlier one is not computed again."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from .block_manager import BlockManager
+from .prefix import Hash, Prefix, Prefixes, chain_hash
 from .sequence import Sequence
-
-Hash = Callable[[int, tuple[int, ...]], int]
-"""From the hash of the blocks before, and a block's tokens, to the hash of all of them."""
-
-
-def chain_hash(parent: int, token_ids: tuple[int, ...]) -> int:
-    """Python's hash of both; the same in every process, since it is of integers."""
-    return hash((parent, token_ids))
-
-
-@dataclass(frozen=True, eq=False)
-class Prefix:
-    """A full block's tokens and all those before it."""
-
-    parent: "Prefix | None"
-    token_ids: tuple[int, ...]
-    hash: int
-
-    def has_same_tokens(self, other: "Prefix") -> bool:
-        """Whether both are the same tokens from the first on; a hash that is equal does not say so."""
-        mine: Prefix | None = self
-        theirs: Prefix | None = other
-        while mine is not theirs:
-            if mine is None or theirs is None or mine.token_ids != theirs.token_ids:
-                return False
-            mine, theirs = mine.parent, theirs.parent
-        return True
 
 
 class PrefixCachingBlockManager(BlockManager):
     """A block manager that keeps full blocks whose sequences are gone, and shares them with who begins alike.
 
-    A block is registered once it is full and computed. When nobody holds it any more it is kept, until its
-    place is needed: the one that was let go of first is evicted first, of one sequence the last block.
+    A block is registered once it is full and computed. Registered blocks that nobody holds are cached: they
+    are there for whoever begins alike, and for whoever needs room once no block is free. The one that was
+    let go of first is evicted first; of one sequence the last block.
 
     Args:
         num_blocks, block_size, overcommit, watermark: as for `BlockManager`.
-        hash_function: makes collisions as rare as you like; they are looked for, so they cost time alone.
+        hash_function: as for `Prefixes`.
 
     Attributes:
+        prefixes: those that are referred to here or by a sequence.
+        block_of: the block that holds a prefix, for each that is registered.
+        prefix_of: the same from the block's side.
+        cached_blocks: registered and held by nobody, longest first.
         num_hit_tokens: tokens that were not computed, over all admissions.
         num_admitted_tokens: tokens that were there at admission, over all admissions.
     """
@@ -60,90 +36,103 @@ class PrefixCachingBlockManager(BlockManager):
         hash_function: Hash = chain_hash,
     ) -> None:
         super().__init__(num_blocks, block_size, overcommit, watermark)
-        self.hash_function = hash_function
+        self.prefixes = Prefixes(block_size, hash_function)
+        self.block_of: dict[Prefix, int] = {}
+        self.prefix_of: dict[int, Prefix] = {}
+        self.cached_blocks: OrderedDict[int, None] = OrderedDict()
         self.num_hit_tokens = 0
         self.num_admitted_tokens = 0
-        self._block_of: dict[int, int] = {}  # by the hash of its prefix
-        self._prefix_of: dict[int, Prefix] = {}  # by block
-        self._idle: OrderedDict[int, None] = OrderedDict()  # registered and held by nobody, longest first
-        self._prefixes: WeakKeyDictionary[Sequence, list[Prefix]] = WeakKeyDictionary()
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks that nobody holds, cached and promised ones included."""
-        return super().num_free_blocks + len(self._idle)
 
     @property
     def num_cached_blocks(self) -> int:
         """Blocks that nobody holds and that are kept for their content."""
-        return len(self._idle)
+        return len(self.cached_blocks)
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Blocks that nobody holds: the free ones and the cached ones, promised ones included."""
+        return self.num_free_blocks + self.num_cached_blocks
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the admitted tokens that was not computed; 0 before the first admission."""
+        return self.num_hit_tokens / max(1, self.num_admitted_tokens)
 
     def find_shared_blocks(self, sequence: Sequence) -> list[int]:
         """The longest row of registered blocks that hold its first tokens."""
         blocks = []
-        for prefix in self._prefixes_of(sequence, sequence.num_tokens // self.block_size):
-            block = self._block_of.get(prefix.hash)
-            if block is None or not self._prefix_of[block].has_same_tokens(prefix):
+        for prefix in self.prefixes.of(sequence):
+            if prefix not in self.block_of:
                 break
-            blocks.append(block)
+            blocks.append(self.block_of[prefix])
         return blocks
 
-    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; what the sequence has computed by now can be shared from here on."""
-        is_admission = sequence.id not in self.tables
-        if not is_admission:
-            self._register(sequence)
-        is_met = super().allocate(sequence, num_tokens)
-        if is_met and is_admission:
-            table = self.tables[sequence.id]
-            table.num_registered = table.num_stored_tokens // self.block_size
-            self.num_admitted_tokens += sequence.num_tokens
-            self.num_hit_tokens += min(table.num_stored_tokens, sequence.num_tokens - 1)
-        return is_met
+    def register(self, sequence: Sequence) -> None:
+        """Let others find the blocks that an admitted sequence has filled and computed since the last time.
 
-    def free(self, sequence: Sequence) -> None:
-        """Give back all that it holds; full blocks that it computed stay, until their place is needed."""
-        if sequence.id in self.tables:
-            self._register(sequence)
-        super().free(sequence)
-
-    def _register(self, sequence: Sequence) -> None:
-        """Make the blocks known that it has filled and computed since the last time."""
+        Where another block is registered for the same prefix that one stays, and this one is not registered.
+        """
         table = self.tables[sequence.id]
         num_full = sequence.num_computed_tokens // self.block_size
         if num_full <= table.num_registered:
             return
-        prefixes = self._prefixes_of(sequence, num_full)
+        prefixes = self.prefixes.of(sequence)
         for i in range(table.num_registered, num_full):
-            block, prefix = table.block_ids[i], prefixes[i]
-            if prefix.hash not in self._block_of:
-                self._block_of[prefix.hash] = block
-                self._prefix_of[block] = prefix
+            if prefixes[i] not in self.block_of:
+                self.block_of[prefixes[i]] = table.block_ids[i]
+                self.prefix_of[table.block_ids[i]] = prefixes[i]
         table.num_registered = num_full
 
-    def _prefixes_of(self, sequence: Sequence, num_blocks: int) -> list[Prefix]:
-        """Those of its first full blocks; each is made once, since tokens are only ever appended."""
-        prefixes = self._prefixes.setdefault(sequence, [])
-        for start in range(len(prefixes) * self.block_size, num_blocks * self.block_size, self.block_size):
-            parent = prefixes[-1] if prefixes else None
-            token_ids = tuple(sequence.token_ids[start : start + self.block_size])
-            value = self.hash_function(parent.hash if parent else 0, token_ids)
-            prefixes.append(Prefix(parent, token_ids, value))
-        return prefixes[:num_blocks]
+    def admit(self, sequence: Sequence, num_tokens: int) -> bool:
+        """As for `BlockManager`; counts what need not be computed, and what is registered already."""
+        if not super().admit(sequence, num_tokens):
+            return False
+        table = self.tables[sequence.id]
+        table.num_registered = table.num_stored_tokens // self.block_size
+        shared = table.block_ids[: table.num_registered]
+        self.num_hit_tokens += self.prefix_length(sequence, shared)
+        self.num_admitted_tokens += sequence.num_tokens
+        return True
 
-    def _hold(self, block: int) -> None:
-        self._idle.pop(block, None)
-        super()._hold(block)
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """As for `BlockManager`; what a sequence has computed by now can be shared from here on."""
+        if sequence.id in self.tables:
+            self.register(sequence)
+        return super().allocate(sequence, num_tokens)
 
-    def _take(self) -> int:
-        if self._free:
-            return super()._take()
-        block, _ = self._idle.popitem(last=False)
-        del self._block_of[self._prefix_of.pop(block).hash]
-        return block
+    def free(self, sequence: Sequence) -> None:
+        """As for `BlockManager`; full blocks that it has computed stay, until their place is needed."""
+        if sequence.id in self.tables:
+            self.register(sequence)
+        super().free(sequence)
 
-    def _put_back(self, block: int) -> None:
-        if block in self._prefix_of:
-            self._idle[block] = None
+    def hold(self, block: int) -> None:
+        """As for `BlockManager`; a cached block is in use again."""
+        self.cached_blocks.pop(block, None)
+        super().hold(block)
+
+    def put_back(self, block: int) -> None:
+        """Keep a block that nobody holds any more if it is registered; else it is free."""
+        if block in self.prefix_of:
+            self.cached_blocks[block] = None
         else:
-            super()._put_back(block)
+            super().put_back(block)
+
+    def take(self) -> int:
+        """A free block; if there is none, a cached one is evicted for it."""
+        if not self.num_free_blocks:
+            self.evict()
+        return super().take()
+
+    def evict(self) -> None:
+        """Forget the content of the block that nobody has held for the longest time; it is free then."""
+        block, _ = self.cached_blocks.popitem(last=False)
+        del self.block_of[self.prefix_of.pop(block)]
+        super().put_back(block)
+
+    def forget_contents(self) -> None:
+        """Forget the content of all blocks: none is found or cached any more. Who holds one goes on."""
+        while self.cached_blocks:
+            self.evict()
+        self.block_of.clear()
+        self.prefix_of.clear()

@@ -42,6 +42,10 @@ class Engine:
         policy: as for `Scheduler`.
         clock: seconds, from any start.
 
+    Attributes:
+        requests: those that are not finished, by id.
+        aborted_in_step: the ids of those that are to leave when the step under way has ended.
+
     While a step is under way, in a callback or another thread, requests may be added and aborted.
     An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
     raises ValueError from then on.
@@ -74,7 +78,7 @@ class Engine:
         self._clock = clock
         self._num_added = 0
         self._is_stepping = False
-        self._aborted: set[int] = set()
+        self.aborted_in_step: set[int] = set()
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -135,23 +139,41 @@ class Engine:
             finished = tuple(request.result() for request in done)
             for request in done:
                 self._forget(request.sequence.id)
-            return self._without_aborted(EngineStep(output, sampled, finished))
+            step = EngineStep(output, sampled, finished)
+            return self.without_aborted(step) if self.aborted_in_step else step
 
     def abort(self, request_id: int) -> bool:
         """Drop a request and release what it holds; False if it is not there, or not any more.
 
-        In mid-step, called by a callback or another thread, it counts at once and what is held is released
-        when the step has ended: nothing of the request is in what the step returns.
+        While a step is under way, in a callback or another thread, `abort_in_step` does it.
         """
         self._check_open()
-        if request_id not in self.requests or request_id in self._aborted:
+        if request_id not in self.requests or request_id in self.aborted_in_step:
             return False
         if self._is_stepping:
-            self._aborted.add(request_id)
+            self.abort_in_step(request_id)
             return True
         with self._closed_on_error():
             self._forget(request_id)
         return True
+
+    def abort_in_step(self, request_id: int) -> None:
+        """Note that a request is to leave when the step under way has ended; until then it holds what it holds."""
+        self.aborted_in_step.add(request_id)
+
+    def without_aborted(self, step: EngineStep) -> EngineStep:
+        """The same step without what it sampled for those aborted in it, and without their results.
+
+        They are forgotten now, unless the step was their last and they are already.
+        """
+        aborted, self.aborted_in_step = self.aborted_in_step, set()
+        for request_id in aborted & self.requests.keys():
+            self._forget(request_id)
+        sampled = {
+            request_id: token for request_id, token in step.sampled.items() if request_id not in aborted
+        }
+        finished = tuple(result for result in step.finished if result.prompt_idx not in aborted)
+        return EngineStep(step.scheduled, sampled, finished)
 
     def generate(
         self,
@@ -209,17 +231,6 @@ class Engine:
         self.runner.release(request_id)
         self.scheduler.remove(request_id)
         del self.requests[request_id]
-
-    def _without_aborted(self, step: EngineStep) -> EngineStep:
-        """The same step without those who were aborted in it, and they are forgotten."""
-        aborted, self._aborted = self._aborted, set()
-        for request_id in aborted & self.requests.keys():
-            self._forget(request_id)
-        sampled = {
-            request_id: token for request_id, token in step.sampled.items() if request_id not in aborted
-        }
-        finished = tuple(result for result in step.finished if result.prompt_idx not in aborted)
-        return EngineStep(step.scheduled, sampled, finished)
 
     @contextmanager
     def _mid_step(self) -> Iterator[None]:
