@@ -44,6 +44,7 @@ class Engine:
 
     Attributes:
         requests: those that are not finished, by id.
+        is_stepping: whether a step is under way.
         aborted_in_step: the ids of those that are to leave when the step under way has ended.
 
     While a step is under way, in a callback or another thread, requests may be added and aborted.
@@ -77,7 +78,7 @@ class Engine:
         self.is_closed = False
         self._clock = clock
         self._num_added = 0
-        self._is_stepping = False
+        self.is_stepping = False
         self.aborted_in_step: set[int] = set()
 
     @property
@@ -124,7 +125,7 @@ class Engine:
         Raises:
             ValueError: a step is under way, or the engine is closed.
         """
-        if self._is_stepping:
+        if self.is_stepping:
             raise ValueError("a step is under way: the next one can begin when it has ended")
         with self._closed_on_error(), self._mid_step():
             start = self._clock()
@@ -150,7 +151,7 @@ class Engine:
         self._check_open()
         if request_id not in self.requests or request_id in self.aborted_in_step:
             return False
-        if self._is_stepping:
+        if self.is_stepping:
             self.abort_in_step(request_id)
             return True
         with self._closed_on_error():
@@ -158,7 +159,7 @@ class Engine:
         return True
 
     def abort_in_step(self, request_id: int) -> None:
-        """Note that a request is to leave when the step under way has ended; until then it holds what it holds."""
+        """Note that a request leaves when the step under way has ended; until then it keeps what it holds."""
         self.aborted_in_step.add(request_id)
 
     def without_aborted(self, step: EngineStep) -> EngineStep:
@@ -234,11 +235,11 @@ class Engine:
 
     @contextmanager
     def _mid_step(self) -> Iterator[None]:
-        self._is_stepping = True
+        self.is_stepping = True
         try:
             yield
         finally:
-            self._is_stepping = False
+            self.is_stepping = False
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:

@@ -29,15 +29,20 @@ class Demand:
     """What those who run ask of a step.
 
     Attributes:
-        least: a token for each of them; 1 if there is nobody, for the first who waits.
+        num_running: how many they are.
         context: how many keys one token of each looks at.
         prefills: of each that misses more than that token: how many tokens lie before the next one, and how
             many it still misses, in order.
     """
 
-    least: int
+    num_running: int
     context: int
     prefills: tuple[tuple[int, int], ...]
+
+    @property
+    def least(self) -> int:
+        """The smallest step: a token for each that runs; 1 if there is nobody, for the first who waits."""
+        return max(1, self.num_running)
 
     @classmethod
     def of(cls, running: Collection[Sequence]) -> "Demand":
@@ -48,7 +53,7 @@ class Demand:
             if (missing := sequence.num_uncomputed_tokens) > 1
         )
         context = sum(sequence.num_computed_tokens + 1 for sequence in running)
-        return cls(max(1, len(running)), context if running else 1, prefills)
+        return cls(len(running), context, prefills)
 
     def context_of(self, num_tokens: int) -> int:
         """How many keys the queries of a step of so many tokens look at, at least `least`.
@@ -56,7 +61,7 @@ class Demand:
         What is left beyond one token each goes to those in prefill, in order, and after them to a prompt
         that begins.
         """
-        spare = num_tokens - self.least
+        spare = num_tokens - self.num_running
         context = self.context
         for start, missing in (*self.prefills, (0, spare)):
             count = min(spare, missing)
