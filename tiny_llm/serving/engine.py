@@ -1,11 +1,12 @@
 """The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
+from ..closable import Closable
 from ..generate import Tokenizer
 from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
@@ -28,7 +29,7 @@ class EngineStep:
     finished: tuple[GenerationResult, ...]
 
 
-class Engine:
+class Engine(Closable):
     """Serves requests with one model; each step computes what fits in one token budget.
 
     Args:
@@ -73,7 +74,6 @@ class Engine:
         )
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
-        self.is_closed = False
         self._clock = clock
         self._num_added = 0
         self.is_stepping = False
@@ -155,10 +155,11 @@ class Engine:
             self.scheduler.remove(sequence_id)
         self.requests.clear()
 
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    @contextmanager
+    def mid_step(self) -> Iterator[None]:
+        """A step is under way within the block."""
+        self.is_stepping = True
+        try:
+            yield
+        finally:
+            self.is_stepping = False

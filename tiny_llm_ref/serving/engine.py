@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
+from ..closable import Closable
 from ..generate import Tokenizer, encode_prompt
 from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
@@ -30,7 +30,7 @@ class EngineStep:
     finished: tuple[GenerationResult, ...]
 
 
-class Engine:
+class Engine(Closable):
     """Serves requests with one model; each step computes what fits in one token budget.
 
     Args:
@@ -75,7 +75,6 @@ class Engine:
         )
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
-        self.is_closed = False
         self._clock = clock
         self._num_added = 0
         self.is_stepping = False
@@ -127,7 +126,7 @@ class Engine:
         """
         if self.is_stepping:
             raise ValueError("a step is under way: the next one can begin when it has ended")
-        with self._closed_on_error(), self._mid_step():
+        with self._closed_on_error(), self.mid_step():
             start = self._clock()
             output = self.scheduler.schedule()
             samplers = {entry.sequence.id: self.requests[entry.sequence.id].sampler for entry in output.final}
@@ -220,36 +219,16 @@ class Engine:
             self.scheduler.remove(sequence_id)
         self.requests.clear()
 
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _forget(self, request_id: int) -> None:
-        self.runner.release(request_id)
-        self.scheduler.remove(request_id)
-        del self.requests[request_id]
-
     @contextmanager
-    def _mid_step(self) -> Iterator[None]:
+    def mid_step(self) -> Iterator[None]:
+        """A step is under way within the block."""
         self.is_stepping = True
         try:
             yield
         finally:
             self.is_stepping = False
 
-    @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        self._check_open()
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise ValueError("this engine is closed: make a new one")
+    def _forget(self, request_id: int) -> None:
+        self.runner.release(request_id)
+        self.scheduler.remove(request_id)
+        del self.requests[request_id]
