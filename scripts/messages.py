@@ -112,6 +112,10 @@ CHOSEN = (
     "3.1.4 logits-at-every-chunk",
     "3.1.6 tokens-at-the-start-of-the-step",
     "3.1.7 decodes-are-free",
+    "3.5.1 first-gives-way",
+    "3.5.2 no-aging",
+    "3.5.4 token-counted-twice",
+    "3.5.6 whole-step-dropped",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 

@@ -657,7 +657,7 @@ def test_task_4_what_is_asked_of_a_step() -> None:
     demand = Demand.of([running(0, 9, 1), running(1, 4, 6), running(2, 0, 3), running(3, 20, 1)])
     what = "num_running, context and prefills of two that decode and two that lack 6 and 3 tokens"
     mistakes = {
-        "prefills with the token counted that each has anyway": Demand(4, 10 + 5 + 1 + 21, ((4, 6), (0, 3))),
+        "the token that each has anyway counted again": Demand(4, 10 + 5 + 1 + 21, ((5, 6), (1, 3))),
         "keys before the token, without the token itself": Demand(4, 9 + 4 + 0 + 20, ((5, 5), (1, 2))),
     }
     check_equal(demand, Demand(4, 10 + 5 + 1 + 21, ((5, 5), (1, 2))), what, mistakes)
