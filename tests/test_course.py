@@ -62,7 +62,7 @@ ROWS_OF_SERVING = [
         "prefix_cache",
         "scheduler",
     },
-    {"closed_forms", "cost_model", "latency_target", "simulator"},
+    {"closed_forms", "cost_model", "latency_target", "simulator", "metrics"},
     {"paged_kv_cache", "forward_batch", "runner", "model_runner", "engine_request", "engine"},
 ]
 MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
