@@ -18,8 +18,8 @@ from rich.table import Table
 
 from benches.speed import machine
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
-from scripts.demo import read_prompts
 from scripts.errors import usage_errors
+from scripts.runs import read_prompts
 from tiny_llm_ref import (
     BlockManager,
     ChunkedPrefillMetrics,
@@ -62,10 +62,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Run:
-    """A side's run: its steps and the seconds of each, and every sequence, in the order of arrival."""
+    """A side's run: its steps and the seconds of each, and every sequence, in the order of arrival.
+
+    `num_used` is how many blocks were in use after each step.
+    """
 
     side: Side
     steps: list[tuple[EngineStep, float]]
+    num_used: list[int]
     metrics: ChunkedPrefillMetrics
     sequences: list[Sequence]
 
@@ -179,14 +183,16 @@ def serve(
         sequences = list(engine.scheduler.sequences.values())
         start = last = time.perf_counter()
         steps: list[tuple[EngineStep, float]] = []
+        num_used = []
         while engine.has_unfinished_requests:
             step = engine.step()
             now = time.perf_counter()
             steps.append((step, now - last))
             last = now
+            num_used.append(side.blocks.num_used_blocks)
             for request_id in step.sampled:
                 metrics.record_token(request_id, now - start)
-    return Run(side, steps, metrics, sequences)
+    return Run(side, steps, num_used, metrics, sequences)
 
 
 Row = tuple[str, Callable[[Run], float], str]
@@ -195,6 +201,7 @@ Row = tuple[str, Callable[[Run], float], str]
 POOL_ROWS: list[Row] = [
     ("steps", lambda run: len(run.steps), "{:.0f}"),
     ("run at once, mean", lambda run: mean(len(s.scheduled.entries) for s, _ in run.steps), "{:.1f}"),
+    ("blocks in use, mean", lambda run: mean(run.num_used), "{:.0f}"),
     ("preemptions", lambda run: sum(each.num_preemptions for each in run.sequences), "{:.0f}"),
     ("tokens computed again", lambda run: run.num_computed_again, "{:.0f}"),
     ("longest gap, steps", lambda run: run.longest_gap_in_steps, "{:.0f}"),
