@@ -112,8 +112,8 @@ class Run:
 def main(
     model: Model = SHIPPED_MODEL,
     blocks: Blocks = 48,
-    target_ms: TargetMs = 30.0,
-    copies: Copies = 3,
+    target_ms: TargetMs = 50.0,
+    copies: Copies = 2,
     max_tokens: MaxTokens = 48,
 ) -> None:
     """Serve the demo's prompts several times over and print what each way to cope with it does.
