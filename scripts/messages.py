@@ -123,6 +123,10 @@ CHOSEN = (
     "3.3.3 padding-with-slot-zero",
     "3.3.4 stored-afterwards",
     "3.3.5 key-stride-of-one-head",
+    "3.5.1 first-gives-way",
+    "3.5.2 no-aging",
+    "3.5.4 token-counted-twice",
+    "3.5.6 whole-step-dropped",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 
