@@ -117,6 +117,10 @@ CHOSEN = (
     "3.2.3 only-the-prompt",
     "3.2.4 arrays-made-anew",
     "3.2.5 only-the-new-tokens",
+    "3.5.1 first-gives-way",
+    "3.5.2 no-aging",
+    "3.5.4 token-counted-twice",
+    "3.5.6 whole-step-dropped",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 
