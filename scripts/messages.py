@@ -112,6 +112,9 @@ CHOSEN = (
     "3.1.4 logits-at-every-chunk",
     "3.1.6 tokens-at-the-start-of-the-step",
     "3.1.7 decodes-are-free",
+    "3.4.1 parent-not-compared",
+    "3.4.5 registered-at-allocation",
+    "3.4.6 last-token-counted",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 

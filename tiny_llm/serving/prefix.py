@@ -41,12 +41,16 @@ class Prefixes:
         block_size: tokens of a block.
         hash_function: equal tokens must have equal hashes. Others may too: a collision costs a hit and is
             never taken for one.
+
+    Attributes:
+        known: prefixes by their hash.
+        chains: the prefixes of each sequence that was asked for.
     """
 
     block_size: int
     hash_function: Hash = chain_hash
-    _known: WeakValueDictionary[int, Prefix] = field(default_factory=WeakValueDictionary)  # by their hash
-    _chains: WeakKeyDictionary[Sequence, list[Prefix]] = field(default_factory=WeakKeyDictionary)
+    known: WeakValueDictionary[int, Prefix] = field(default_factory=WeakValueDictionary)
+    chains: WeakKeyDictionary[Sequence, list[Prefix]] = field(default_factory=WeakKeyDictionary)
 
     def child(self, parent: Prefix | None, token_ids: tuple[int, ...]) -> Prefix:
         """The prefix that is one block longer than `parent`: the one that is known, or a new one.
