@@ -16,6 +16,7 @@ FIGURES = sorted(path.stem for path in VIZ.glob("*.py") if path.stem != "still")
 FIRST = {  # an attribute of each
     "attention-mask": "queries",
     "kv-cache": "slots",
+    "prefix-cache": "blocks",
     "roofline": "batch",
     "sampler": "prompt",
     "scheduler-timeline": "prompts",
@@ -78,6 +79,7 @@ def test_every_control_is_reached_by_tab_and_shows_it(browser: Browser, tmp_path
         ('<attention-mask mask="diagonal">', "mask is one of right, off-by-one, peek, left, none"),
         ('<scheduler-timeline prompts="12 x">', "prompts must be integers from 1 to 4096, not 12 x"),
         ('<kv-cache slots="1" lengths="4 5">', "lengths are more than the 1 slot"),
+        ('<prefix-cache prompts="a//b">', "prompts must be texts of 1 to 24 characters with / between them"),
         ('<viz-roofline bandwidth="-1">', "bandwidth must be a number"),
         ('<viz-sampler temperature="9">', "temperature must be a number from 0 to 2, not 9"),
     ],
