@@ -6,9 +6,9 @@ pdm run bench-prefix --users 3 --turns 4
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benches.speed import machine
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from tiny_llm_ref import (
     BlockManager,
@@ -39,6 +39,7 @@ System = Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin 
 Question = Annotated[int, typer.Option(min=1, help="Tokens of a question.")]
 Answer = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
 Budget = Annotated[int, typer.Option(min=1, help="Tokens of a step.")]
+Side = Annotated[Literal["without", "with"] | None, typer.Option(help="Only this side, turn by turn.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side.")]
 
 
@@ -65,14 +66,19 @@ class Load:
 
 @dataclass
 class Run:
-    """One run of a load: what is compared, and the answers, by user and turn."""
+    """One run of a load: what is compared; times, lengths and answers by user and turn."""
 
     seconds: float = 0.0
-    ttft: list[float] = field(default_factory=list)
+    ttft: dict[tuple[int, int], float] = field(default_factory=dict)
     schedule: list[float] = field(default_factory=list)
-    num_prompt_tokens: int = 0
+    prompt_lengths: dict[tuple[int, int], int] = field(default_factory=dict)
     num_computed: int = 0
     answers: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(self.prompt_lengths.values())
 
 
 def main(
@@ -83,7 +89,8 @@ def main(
     question: Question = 16,
     answer: Answer = 16,
     budget: Budget = 128,
-    repeats: Repeats = 5,
+    repeats: Repeats = 3,
+    side: Side = None,
 ) -> None:
     """Serve conversations, and then as many prompts that share nothing, by both sides in turns.
 
@@ -94,31 +101,41 @@ def main(
     with usage_errors():
         from scripts.models import load_by_name
 
-        resolve_checkpoint(model)
-        load = Load(users, turns, system, question, answer)
-        loads = {
-            "Conversations": load,
-            "Nothing shared": Load(users, turns, system, question, answer, shared=False),
-        }
+        talks = Load(users, turns, system, question, answer)
         loaded, tokenizer = load_by_name(model)
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
-        notes = Console(stderr=True)
-        for name, each in loads.items():
-            runs: dict[str, list[Run]] = {side: [] for side in SIDES}
-            for repeat in track(range(repeats + 1), name, console=notes, disable=not notes.is_terminal):
-                order = list(SIDES) if repeat % 2 else list(SIDES)[::-1]
-                for side in order:
-                    run = serve(each, side, loaded, tokenizer, max(budget, users))
-                    if repeat:
-                        runs[side].append(run)
+        if side is not None:
+            runs = measure(talks, (side,), repeats, loaded, tokenizer, budget)
+            console.print(by_turn(runs))
+            return
+        for name, load in {"Conversations": talks, "Nothing shared": replace(talks, shared=False)}.items():
+            runs = measure(load, tuple(SIDES), repeats, loaded, tokenizer, budget)
+            first = runs["with"][0]
             console.print()
             console.print(
-                f"{name}: {users} users, {turns} turns, {runs['with'][0].num_prompt_tokens} prompt tokens"
+                f"{name}: {users} users, {turns} turns, {first.num_prompt_tokens} prompt tokens",
+                soft_wrap=True,
             )
             console.print(comparison(runs))
-            same = all(run.answers == runs["without"][0].answers for each in runs.values() for run in each)
+            if load.shared:
+                console.print(by_turn(runs))
+            same = all(run.answers == first.answers for side_runs in runs.values() for run in side_runs)
             console.print(f"answers are {'equal' if same else 'different'}")
+
+
+def measure(
+    load: Load, sides: tuple[str, ...], repeats: int, model: Qwen3Model, tokenizer: Tokenizer, budget: int
+) -> dict[str, list[Run]]:
+    """Runs of each side, in turns and in changing order; the first of each is left out as warm-up."""
+    runs: dict[str, list[Run]] = {side: [] for side in sides}
+    notes = Console(stderr=True)
+    for repeat in track(range(repeats + 1), "runs", console=notes, disable=not notes.is_terminal):
+        for side in sides if repeat % 2 else sides[::-1]:
+            run = serve(load, side, model, tokenizer, max(budget, load.num_users))
+            if repeat:
+                runs[side].append(run)
+    return runs
 
 
 def serve(load: Load, side: str, model: Qwen3Model, tokenizer: Tokenizer, budget: int) -> Run:
@@ -141,7 +158,7 @@ def serve(load: Load, side: str, model: Qwen3Model, tokenizer: Tokenizer, budget
 
         def ask(user: int, turn: int) -> None:
             prompt = talk.prompt(user, turn, run.answers)
-            run.num_prompt_tokens += len(prompt)
+            run.prompt_lengths[user, turn] = len(prompt)
             request = engine.add_request(prompt, SamplingParams(max_tokens=load.answer))
             asked[request], sent[request] = (user, turn), time.perf_counter()
 
@@ -152,7 +169,9 @@ def serve(load: Load, side: str, model: Qwen3Model, tokenizer: Tokenizer, budget
             step = engine.step()
             now = time.perf_counter()
             run.num_computed += sum(each.num_tokens for each in step.scheduled.entries if each.is_prefill)
-            run.ttft += [now - sent.pop(request) for request in step.sampled if request in sent]
+            for request in step.sampled:
+                if request in sent:
+                    run.ttft[asked[request]] = now - sent.pop(request)
             for result in step.finished:
                 user, turn = asked[result.prompt_idx]
                 run.answers[user, turn] = result.token_ids
@@ -186,8 +205,8 @@ class Talk:
 FIGURES: dict[str, Callable[[Run], float]] = {
     "prompt tokens computed": lambda run: run.num_computed,
     "share not computed, %": lambda run: 100 * (1 - run.num_computed / run.num_prompt_tokens),
-    "median TTFT, ms": lambda run: 1e3 * median(run.ttft),
-    "p99 TTFT, ms": lambda run: 1e3 * float(np.percentile(run.ttft, 99)),
+    "median TTFT, ms": lambda run: 1e3 * median(run.ttft.values()),
+    "p99 TTFT, ms": lambda run: 1e3 * float(np.percentile(list(run.ttft.values()), 99)),
     "whole run, ms": lambda run: 1e3 * run.seconds,
     "scheduling a step, µs": lambda run: 1e6 * median(run.schedule),
 }
@@ -203,6 +222,22 @@ def comparison(runs: dict[str, list[Run]]) -> Table:
         texts = [f"{median(each):.0f} ({min(each):.0f} to {max(each):.0f})" for each in sides]
         ratio = f"{median(sides[1]) / median(sides[0]):.2f}" if median(sides[0]) else ""
         table.add_row(name, *texts, ratio)
+    return table
+
+
+def by_turn(runs: dict[str, list[Run]]) -> Table:
+    """A row for each turn: tokens of a prompt, and the time to its first token."""
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for heading in ("turn", "prompt tokens", *(f"TTFT {side}, ms" for side in runs)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    some = next(iter(runs.values()))[0]
+    for turn in sorted({turn for _, turn in some.ttft}):
+        length = median(tokens for (_, each), tokens in some.prompt_lengths.items() if each == turn)
+        times = [
+            median(1e3 * ttft for run in side_runs for (_, each), ttft in run.ttft.items() if each == turn)
+            for side_runs in runs.values()
+        ]
+        table.add_row(str(turn + 1), f"{length:.0f}", *(f"{each:.0f}" for each in times))
     return table
 
 
