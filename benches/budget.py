@@ -3,20 +3,21 @@
 pdm run bench-budget --budget 32 --repeats 3
 """
 
+from dataclasses import replace
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benches.speed import machine
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
-from scripts.demo import make_recorder, read_prompts, serve, settings_of
+from benches.turns import demo_in_turns
+from scripts.checkpoints import SHIPPED_MODEL
 from scripts.engine_recorder import EngineRecorder
 from scripts.errors import usage_errors
+from scripts.run_options import RunOptions
 from scripts.run_report import AnyRecorder, request_rows, totals
 from tiny_llm_ref import CostModel, SimulatedRequest, Simulator, fit_cost_model
 
@@ -52,38 +53,15 @@ def main(
     Example: pdm run bench-budget --budget 32
     """
     with usage_errors():
-        sides = {
-            "phases": settings_of(model, "batch", budget, None, batch_size),
-            "budget": settings_of(model, "serving", None, budget, batch_size),
-        }
-        for settings in sides.values():
-            settings.update(max_tokens=max_tokens, temperature=0.0, seed=0)
-        runs = measure(sides, repeats)
+        phases = RunOptions(model=model, prefill_step=budget, batch_size=batch_size, max_tokens=max_tokens)
+        engine = replace(phases, engine="serving", budget=budget, blocks=0)
+        runs = demo_in_turns({"phases": phases, "budget": engine}, repeats)
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         console.print(comparison(runs))
         console.print()
         engine_runs = [run for run in runs["budget"] if isinstance(run, EngineRecorder)]
         print_prediction(console, engine_runs)
-
-
-def measure(sides: dict[str, dict[str, Any]], repeats: int) -> dict[str, list[AnyRecorder]]:
-    """The runs of each side, in turns, the first of each left out as warm-up."""
-    from scripts.models import load_by_name
-
-    name = sides["phases"]["model"]
-    prompts = read_prompts(None, resolve_checkpoint(name))
-    model, tokenizer = load_by_name(name)
-    runs: dict[str, list[AnyRecorder]] = {side: [] for side in sides}
-    notes = Console(stderr=True)
-    for repeat in track(range(repeats + 1), "runs", console=notes, disable=not notes.is_terminal):
-        for side, settings in sides.items():
-            recorder = make_recorder(settings, model, tokenizer, prompts)
-            with recorder.generator:
-                serve(recorder)
-            if repeat:
-                runs[side].append(recorder)
-    return runs
 
 
 def figures(recorder: AnyRecorder) -> Figures:

@@ -1,19 +1,17 @@
 """One long prompt that arrives while others decode: what each chunk size costs it, and them."""
 
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
 from statistics import median
 from typing import Any
 
 import mlx.core as mx
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from benches.load import EndlessTokenizer
 from benches.trade_off import Point, trade_off_chart
+from benches.turns import in_turns
 from scripts.recorder import Recorder
 from tiny_llm_ref import BatchGenerator, Qwen3Model
-from tiny_llm_ref.generate import Tokenizer
 
 CHUNK_SIZES = (8, 16, 32, 64, 128, 256, 512)
 SHORT_PROMPT = 8  # tokens
@@ -33,35 +31,16 @@ class Arrival:
     peak_bytes: int
 
 
-class Endless:
-    """A tokenizer for prompts that are token ids already, and whose answers never end."""
-
-    bos_token = None
-    eos_token_ids: set[int] = set()
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Not asked for: every prompt here is made of ids."""
-        raise ValueError("give token ids, not text")
-
-    def decode(self, token_ids: list[int]) -> str:
-        """Nobody reads it."""
-        return ""
-
-
 def sweep(
     model: Qwen3Model, prompt_ids: list[int], num_decodes: int, repeats: int
 ) -> dict[str, list[Arrival]]:
     """Runs by chunk size, "whole" the last; the sizes in turns, the first round left out as warm-up."""
     sizes = [size for size in CHUNK_SIZES if size < len(prompt_ids)] + [len(prompt_ids)]
     names = [*map(str, sizes[:-1]), "whole"]
-    runs: dict[str, list[Arrival]] = {name: [] for name in names}
-    notes = Console(stderr=True)
-    for repeat in track(range(repeats + 1), "rounds", console=notes, disable=not notes.is_terminal):
-        for name, size in zip(names, sizes, strict=True):
-            arrival = serve_arrival(model, prompt_ids, num_decodes, size)
-            if repeat:
-                runs[name].append(arrival)
-    return runs
+    size_of = dict(zip(names, sizes, strict=True))
+    return in_turns(
+        names, repeats, lambda name, _: serve_arrival(model, prompt_ids, num_decodes, size_of[name])
+    )
 
 
 def serve_arrival(model: Qwen3Model, prompt_ids: list[int], num_decodes: int, chunk_size: int) -> Arrival:
@@ -77,7 +56,7 @@ def serve_arrival(model: Qwen3Model, prompt_ids: list[int], num_decodes: int, ch
         raise ValueError(
             f"a prompt of {len(prompt_ids)} tokens leaves no room within {max_seq_len} positions"
         )
-    generator = BatchGenerator(model, Endless(), num_decodes, chunk_size, max_seq_len)
+    generator = BatchGenerator(model, EndlessTokenizer(), num_decodes, chunk_size, max_seq_len)
     recorder = Recorder(generator)
     with generator:
         decoding = [recorder.submit(prompt_ids[i : i + SHORT_PROMPT]) for i in range(num_decodes)]
@@ -96,12 +75,6 @@ def serve_arrival(model: Qwen3Model, prompt_ids: list[int], num_decodes: int, ch
     ttft = recorder.metrics.ttft(long.prompt_idx)
     assert ttft is not None
     return Arrival(ttft, max(map(max, gaps)), sum(map(len, gaps)), peak_bytes)
-
-
-def long_prompt(prompts: list[str], tokenizer: Tokenizer, num_tokens: int) -> list[int]:
-    """So many tokens of the demo's prompts, one after the other and again from the start."""
-    ids = [token for prompt in prompts for token in tokenizer.encode(prompt)]
-    return list(islice(cycle(ids), num_tokens))
 
 
 def as_json(runs: dict[str, list[Arrival]]) -> dict[str, list[dict[str, Any]]]:

@@ -6,20 +6,22 @@ With --sweep: a long prompt that arrives while others decode, by chunk size.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import track
 
 from benches import chunk_sweep
+from benches.load import take, token_stream
 from benches.speed import machine
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
-from scripts.demo import make_recorder, read_prompts, serve
+from benches.turns import demo_in_turns
+from scripts.checkpoints import SHIPPED_MODEL
 from scripts.errors import usage_errors
-from scripts.run_report import totals
+from scripts.run_options import RunOptions
+from scripts.run_report import AnyRecorder, totals
 
 FIGURES = {
     "longest_itl_s": "longest gap (s)",
@@ -59,15 +61,11 @@ def main(
             return
         if output is not None:
             raise ValueError("--output writes what --sweep measures: give both")
-        settings = {
-            "model": model,
-            "prefill_step": prefill_step,
-            "batch_size": batch_size,
-            "max_tokens": max_tokens,
-            "temperature": 0.0,
-            "seed": 0,
-        }
-        report(settings, measure(settings, repeats), repeats)
+        chunked = RunOptions(
+            model=model, prefill_step=prefill_step, batch_size=batch_size, max_tokens=max_tokens
+        )
+        runs = demo_in_turns({"chunked": chunked, "whole": replace(chunked, no_chunking=True)}, repeats)
+        report(chunked.settings(), runs, repeats)
 
 
 def run_sweep(model: str, prompt_tokens: int, num_decodes: int, repeats: int, output: Path | None) -> None:
@@ -75,9 +73,7 @@ def run_sweep(model: str, prompt_tokens: int, num_decodes: int, repeats: int, ou
     from scripts.models import load_by_name
 
     loaded, tokenizer = load_by_name(model)
-    prompt_ids = chunk_sweep.long_prompt(
-        read_prompts(None, resolve_checkpoint(model)), tokenizer, prompt_tokens
-    )
+    prompt_ids = list(take(token_stream(model, tokenizer), 0, prompt_tokens))
     runs = chunk_sweep.sweep(loaded, prompt_ids, num_decodes, repeats)
     console = Console(highlight=False)
     title = f"{model}: a prompt of {prompt_tokens} tokens while {num_decodes} decode, by chunk size"
@@ -97,33 +93,14 @@ def run_sweep(model: str, prompt_tokens: int, num_decodes: int, repeats: int, ou
         (output / "chunking.svg").write_text(chunk_sweep.sweep_chart(title, runs), encoding="utf-8")
 
 
-def measure(settings: dict[str, Any], repeats: int) -> dict[str, list[dict[str, Any]]]:
-    """Totals of each run by side, the first pair left out as warm-up."""
-    from scripts.models import load_by_name
-
-    checkpoint = resolve_checkpoint(settings["model"])
-    prompts = read_prompts(None, checkpoint)
-    model, tokenizer = load_by_name(settings["model"])
-    runs: dict[str, list[dict[str, Any]]] = {"chunked": [], "whole": []}
-    sides = {"chunked": settings, "whole": {**settings, "prefill_step": None}}
-    notes = Console(stderr=True)
-    for repeat in track(range(repeats + 1), "runs", console=notes, disable=not notes.is_terminal):
-        for side, side_settings in sides.items():
-            recorder = make_recorder(side_settings, model, tokenizer, prompts)
-            with recorder.generator:
-                serve(recorder)
-            if repeat:
-                runs[side].append(totals(recorder))
-    return runs
-
-
-def report(settings: dict[str, Any], runs: dict[str, list[dict[str, Any]]], repeats: int) -> None:
+def report(settings: dict[str, Any], runs: dict[str, list[AnyRecorder]], repeats: int) -> None:
     """Machine, versions, then a line a figure: medians, spread, ratio."""
     print(", ".join(map(str, machine().values())))
     given = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
     print(f"{given}; {repeats} runs of each side")
+    all_totals = {side: [totals(run) for run in side_runs] for side, side_runs in runs.items()}
     for key, name in FIGURES.items():
-        sides = {side: [run[key] for run in side_runs] for side, side_runs in runs.items()}
+        sides = {side: [run[key] for run in side_totals] for side, side_totals in all_totals.items()}
         texts = [f"{side} {median(v):.4g} ({min(v):.4g} to {max(v):.4g})" for side, v in sides.items()]
         ratio = median(sides["chunked"]) / median(sides["whole"])
         print(f"{name:18} {'  '.join(texts)}  ratio {ratio:.2f}")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from benches.load import EndlessTokenizer
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.packages import learners_package
@@ -20,17 +21,6 @@ Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pd
 Lengths = Annotated[list[int], typer.Option("--length", min=1, help="Tokens before; may be repeated.")]
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens generated at each length, the first not counted.")]
 Mine = Annotated[bool, typer.Option("--mine", help="Generate with tiny_llm, your own.")]
-
-
-class EndlessTokenizer:
-    """No id ends the text, and no text is made of it."""
-
-    eos_token_ids: frozenset[int] = frozenset()
-    bos_token = None
-
-    def decode(self, token_ids: list[int]) -> str:
-        """No text."""
-        return ""
 
 
 def main(

@@ -7,8 +7,8 @@ import mlx.core as mx
 import typer
 
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
-from scripts.demo import read_prompts
 from scripts.errors import usage_errors
+from scripts.runs import read_prompts
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]

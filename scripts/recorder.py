@@ -1,33 +1,12 @@
 """Drives a BatchGenerator and notes what each phase computed, for whom and when."""
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from tiny_llm_ref import (
-    BatchGenerator,
-    ChunkedPrefillMetrics,
-    GenerationResult,
-    Request,
-    SamplingParams,
-)
-
-Phase = Literal["prefill", "decode"]
+from scripts.run_log import Phase, PhaseEvent, RunLog
+from tiny_llm_ref import BatchGenerator, GenerationResult, Request, SamplingParams
 
 
-@dataclass(frozen=True)
-class PhaseEvent:
-    """One call of a phase: `num_tokens` computed for each request, by its index; seconds since the start."""
-
-    step: int
-    phase: Phase
-    start: float
-    end: float
-    num_tokens: dict[int, int]
-
-
-class Recorder:
+class Recorder(RunLog):
     """A run of a generator, step by step.
 
     Args:
@@ -35,31 +14,26 @@ class Recorder:
         clock: seconds, from any start.
     """
 
-    def __init__(self, generator: BatchGenerator, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, generator: BatchGenerator, clock: Callable[[], float] | None = None) -> None:
+        super().__init__(clock)
         self.generator = generator
         self.requests: list[Request] = []
-        self.events: list[PhaseEvent] = []
-        self.metrics = ChunkedPrefillMetrics()
-        self.finished_at: dict[int, float] = {}
-        self.num_steps = 0
-        self._clock = clock
-        self._start = clock()
-
-    @property
-    def seconds(self) -> float:
-        """Since the recorder was made."""
-        return self._clock() - self._start
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return self.generator.has_work
 
-    def submit(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> Request:
-        """Submit a prompt and note its arrival; errors as for the generator."""
+    def submit(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        arrival: float | None = None,
+    ) -> Request:
+        """Submit a prompt and note its arrival, now unless given; errors as for the generator."""
         request = self.generator.submit(prompt, params)
         self.requests.append(request)
-        self.metrics.record_arrival(request.prompt_idx, self.seconds)
+        self.record_arrival(request.prompt_idx, arrival)
         return request
 
     def step(self) -> list[GenerationResult]:
@@ -70,7 +44,7 @@ class Recorder:
         self.num_steps += 1
         results = self.generator.take_finished()
         for result in results:
-            self.finished_at[result.prompt_idx] = self.seconds
+            self.record_end(result.prompt_idx)
         return results
 
     def state_of(self, request: Request) -> str:
@@ -90,14 +64,15 @@ class Recorder:
         if not run():
             return
         end = self.seconds
-        num_tokens = {
-            request.prompt_idx: request.offset - before
+        starts = {
+            request.prompt_idx: before
             for request, before in zip(self.requests, computed_before, strict=True)
             if request.offset > before
         }
-        self.events.append(PhaseEvent(self.num_steps, phase, start, end, num_tokens))
-        if phase == "prefill":
-            self.metrics.record_chunk(sum(num_tokens.values()), end - start)
-        for request, before in zip(self.requests, sampled_before, strict=True):
-            if len(request.token_ids) > before:
-                self.metrics.record_token(request.prompt_idx, end)
+        num_tokens = {index: self.requests[index].offset - before for index, before in starts.items()}
+        sampled = tuple(
+            request.prompt_idx
+            for request, before in zip(self.requests, sampled_before, strict=True)
+            if len(request.token_ids) > before
+        )
+        self.record_event(PhaseEvent(self.num_steps, phase, start, end, num_tokens, starts, sampled))

@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from scripts.engine_recorder import EngineRecorder
-from scripts.recorder import PhaseEvent, Recorder
+from scripts.pool_report import blocks_text, pool_json, pool_totals
+from scripts.recorder import Recorder
+from scripts.run_log import PhaseEvent
 
 PHASE_MARKS = {"prefill": ("█", "cyan"), "decode": ("•", "green")}
 ASCII_MARKS = {"█": "#", "•": "."}
@@ -61,7 +63,7 @@ def states_of(recorder: AnyRecorder) -> list[str]:
 
 def live_picture(recorder: AnyRecorder, width: int) -> RenderableType:
     """One line a request: number, state, and the end of its text."""
-    styles = {"done": "dim", "deco": "green", "pref": "cyan"}
+    styles = {"done": "dim", "deco": "green", "pref": "cyan", "pree": "red"}
     table = Table.grid(padding=(0, 2))
     for request, state in zip(served(recorder), states_of(recorder), strict=True):
         table.add_row(
@@ -69,7 +71,8 @@ def live_picture(recorder: AnyRecorder, width: int) -> RenderableType:
             Text(f"{state:18}", style=styles.get(state[:4], "")),
             Text(last_part(request.text(), width - 30), no_wrap=True, overflow="ellipsis"),
         )
-    return table
+    line = blocks_text(recorder) if isinstance(recorder, EngineRecorder) else ""
+    return Group(table, Text(line, style="magenta")) if line else table
 
 
 def last_part(text: str, width: int) -> str:
@@ -137,23 +140,27 @@ def totals(recorder: AnyRecorder) -> dict[str, Any]:
         "seconds": seconds,
         "steps": recorder.num_steps,
         "prefill_chunks": recorder.metrics.num_chunks,
-        "prompt_tokens": recorder.metrics.num_prefill_tokens,
+        "prompt_tokens": sum(len(request.prompt_ids) for request in served(recorder)),
+        "prefill_tokens": recorder.metrics.num_prefill_tokens,
         "output_tokens": num_output,
         "output_tokens_per_s": num_output / seconds if seconds else None,
         "itl_p99_s": recorder.metrics.gap_percentile(99),
         "longest_itl_s": recorder.metrics.gap_percentile(100),
+        **(pool_totals(recorder) if isinstance(recorder, EngineRecorder) else {}),
     }
 
 
 def totals_text(recorder: AnyRecorder) -> str:
-    """The whole run in two lines."""
+    """The whole run in two lines, and one of an engine's blocks."""
     run = totals(recorder)
+    pool = blocks_text(recorder) if isinstance(recorder, EngineRecorder) else ""
     rate = run["output_tokens_per_s"]
     return (
-        f"{run['prompt_tokens']} prompt tokens in {run['prefill_chunks']} chunks, "
+        f"{run['prefill_tokens']} prompt tokens in {run['prefill_chunks']} chunks, "
         f"{run['output_tokens']} output tokens in {run['seconds']:.2f} s: "
         f"{'-' if rate is None else f'{rate:.1f}'} tokens/s\n"
         f"gap between tokens: p99 {in_ms(run['itl_p99_s'])}, longest {in_ms(run['longest_itl_s'])}"
+        + (f"\n{pool}; most in use {run['most_used_blocks']}" if pool else "")
     )
 
 
@@ -227,7 +234,10 @@ def as_json(recorder: AnyRecorder, settings: dict[str, Any]) -> dict[str, Any]:
                 "start_s": event.start,
                 "end_s": event.end,
                 "tokens": {str(request): tokens for request, tokens in event.num_tokens.items()},
+                "first": {str(request): start for request, start in event.starts.items()},
+                "sampled": list(event.sampled),
             }
             for event in recorder.events
         ],
+        **(pool_json(recorder) if isinstance(recorder, EngineRecorder) else {}),
     }

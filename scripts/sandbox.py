@@ -5,9 +5,12 @@ before the forks, and nothing one package does can reach another.
 """
 
 import contextlib
+import functools
 import gc
 import importlib
+import importlib.util
 import io
+import marshal
 import multiprocessing
 import os
 import signal
@@ -70,6 +73,8 @@ def run_all(runs: Iterable[Run], num_workers: int | None = None) -> Generator[Ou
     try:
         while True:
             for run in islice(waiting, (num_workers or os.cpu_count() or 1) - len(running)):
+                for source in python_sources(run).values():
+                    bytecode(source)  # before the fork, so that each source is compiled once
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=send_outcome, args=(run, sender))
                 process.start()
@@ -112,6 +117,7 @@ def run_one(run: Run) -> Outcome:
     signal.alarm(SECONDS_PER_RUN)
     with tempfile.TemporaryDirectory() as folder:
         write(run.sources, Path(folder) / "tiny_llm")
+        write_bytecode(run, Path(folder) / "tiny_llm")
         # Before the repository, which has a tiny_llm of its own.
         options = ["-o", f"pythonpath={folder} {ROOT}", *run.pytest_options]
         with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
@@ -124,6 +130,32 @@ def run_one(run: Run) -> Outcome:
     signal.alarm(0)
     outcome.seconds = time.perf_counter() - start
     return outcome
+
+
+def python_sources(run: Run) -> dict[Path, str]:
+    """The modules of its package."""
+    return {path: source for path, source in run.sources.items() if path.suffix == ".py"}
+
+
+@functools.lru_cache(maxsize=1024)
+def bytecode(source: str) -> bytes | None:
+    """What Python puts in `__pycache__` for a source, here unchecked (PEP 552); None for one with a fault."""
+    try:
+        code = compile(source, "tiny_llm", "exec")
+    except (SyntaxError, ValueError):
+        return None
+    is_by_hash, no_hash = (1).to_bytes(4, "little"), bytes(8)
+    return importlib.util.MAGIC_NUMBER + is_by_hash + no_hash + marshal.dumps(code)
+
+
+def write_bytecode(run: Run, package: Path) -> None:
+    """Put the modules of a package where its import finds them compiled."""
+    for path, source in python_sources(run).items():
+        compiled = bytecode(source)
+        if compiled is not None:
+            file = Path(importlib.util.cache_from_source(str(package / path)))
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(compiled)
 
 
 def give_up(signal_number: int, frame: FrameType | None) -> None:

@@ -7,43 +7,31 @@ The trace is what `pdm run demo --json` prints, with one entry more; all times a
     machine   processor, cores and the version of MLX
     totals    seconds, steps, prefill_chunks, prompt_tokens, output_tokens, longest_itl_s, ...
     requests  one each: request, prompt_tokens, output_tokens, ttft_s, longest_itl_s, finish_reason, text, ...
-    events    one a call of the model: step, phase ("prefill" or "decode"), start_s, end_s, and tokens, the
-              number of tokens computed for each request by its index; those of one step of the engine
-              all last as long as the step
+    events    one a call of the model: step, phase ("prefill" or "decode"), start_s, end_s; tokens, the
+              number of tokens computed for each request by its index, and first, the number of the first
+              of them; sampled, who got a token. Those of one step of the engine all last as long as the step
+
+Of an engine with blocks also:
+
+    pool_events  step, kind ("hit" or "preemption"), time_s, request, tokens: how many were found in blocks,
+                 or must be computed again
+    blocks       after each step: used, cached, free
 """
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
-import tiny_llm_ref
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
-from scripts.demo import (
-    BatchSize,
-    Budget,
-    Engine,
-    MaxTokens,
-    Mine,
-    Model,
-    NoChunking,
-    PrefillStep,
-    Prompts,
-    Seed,
-    Temperature,
-    make_recorder,
-    read_prompts,
-    request_params,
-    serve,
-    settings_of,
-)
 from scripts.errors import usage_errors
-from scripts.packages import learners_package, sentences_of
+from scripts.run_options import RunOptions, with_run_options
 from scripts.run_report import as_json, totals_text
+from scripts.runs import make_recorder, package_of, prompts_of, serve
 
 VIEWER = ROOT / "book" / "viz" / "timeline.html"
 RUN_GOES_HERE = '<script src="run-timeline.js"></script>'
@@ -52,21 +40,8 @@ Out = Annotated[Path, typer.Option(help="The JSON file that is written.")]
 Html = Annotated[Path | None, typer.Option(help="Write one page with the run in it instead, to be sent.")]
 
 
-def main(
-    model: Model = SHIPPED_MODEL,
-    engine: Engine = "batch",
-    prefill_step: PrefillStep = 64,
-    budget: Budget = 64,
-    batch_size: BatchSize = 4,
-    max_tokens: MaxTokens = 48,
-    prompts: Prompts = None,
-    no_chunking: NoChunking = False,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
-    mine: Mine = False,
-    out: Out = Path("trace.json"),
-    html: Html = None,
-) -> None:
+@with_run_options
+def main(make_options: Callable[[], RunOptions], out: Out = Path("trace.json"), html: Html = None) -> None:
     """Serve a batch of requests and record it: what each call of the model computed, for whom and when.
 
     The reference serves, tiny_llm_ref, unless you give --mine: then your own package does.
@@ -74,34 +49,26 @@ def main(
     Example: pdm run trace --mine --html run.html, then open run.html in a browser.
     """
     with usage_errors():
-        settings = settings_of(
-            model, engine, None if no_chunking else prefill_step, None if no_chunking else budget, batch_size
-        )
-        settings |= {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-        all_prompts = read_prompts(prompts, resolve_checkpoint(model))
-        request_params(settings, 0)  # out-of-range options are refused before anything is loaded
+        options = make_options()
+        prompts = prompts_of(options)  # what cannot be served is refused before anything is loaded
         target = html or out
         if target.is_dir() or not target.absolute().parent.is_dir():
             raise ValueError(f"cannot write {target}: give a file in a folder that exists")
-        if not mine:
-            write(record(settings, all_prompts, tiny_llm_ref), target, is_page=html is not None)
-            return
-        package = learners_package()
-        with sentences_of(package):
-            run = record(settings, all_prompts, package)
+        with package_of(options) as package:
+            run = record(options, prompts, package)
         write(run, target, is_page=html is not None)
 
 
-def record(settings: dict[str, Any], prompts: list[str], package: ModuleType) -> dict[str, Any]:
+def record(options: RunOptions, prompts: list[str], package: ModuleType) -> dict[str, Any]:
     """Load, serve, and return the trace."""
     from scripts.models import load_by_name  # seconds of imports, so not before the options are checked
 
-    model, tokenizer = load_by_name(settings["model"], package)
-    recorder = make_recorder(settings, model, tokenizer, prompts, package)
+    model, tokenizer = load_by_name(options.model, package)
+    recorder = make_recorder(options, model, tokenizer, prompts, package)
     with recorder.generator:
         serve(recorder)
         print(totals_text(recorder))
-        return {"package": package.__name__, **as_json(recorder, settings)}
+        return {"package": package.__name__, **as_json(recorder, options.settings())}
 
 
 def write(run: dict[str, Any], target: Path, is_page: bool) -> None:

@@ -111,8 +111,8 @@ def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) ->
         ),
         (
             "kernels/cpu/integer_matmul.cpp",
-            "bias_sums[row][column] += biases",
-            "bias_sums[row][column] -= biases",
+            "scales + x_sums[row] * biases;",
+            "scales - x_sums[row] * biases;",
             "integer_matmul",
             ["quantized_matmul fast_attention", FAST[1], "True True"],
         ),

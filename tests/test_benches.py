@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from benches.chart import bar_chart
-from benches.chunk_sweep import long_prompt, serve_arrival
+from benches.chunk_sweep import serve_arrival
+from benches.load import take
 from benches.trade_off import Point, ticks, trade_off_chart
-from fakes import FakeTokenizer
 from scripts.course import ROOT
 
 
@@ -147,9 +147,8 @@ def test_a_sweep_of_one_chunk_size_feels_the_chunks(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_long_prompt_goes_round_the_prompts() -> None:
-    tokenizer = FakeTokenizer()
-    first, second = tokenizer.encode("TINY"), tokenizer.encode("LLM")
-    assert long_prompt(["TINY", "LLM"], tokenizer, 9) == [*first, *second, *first[:2]]
+    assert take([11, 13, 17], 0, 7) == (11, 13, 17, 11, 13, 17, 11)
+    assert take([11, 13, 17], 8, 2) == (17, 11)
 
 
 def test_points_lie_as_their_costs() -> None:

@@ -265,6 +265,134 @@ def test_demo_by_the_engine_shows_states_and_a_timeline() -> None:
     assert "gap between tokens: p99" in result.stdout
 
 
+SMALL_POOL = (
+    "--blocks",
+    "11",
+    "--block-size",
+    "4",
+    "--overcommit",
+    "--batch-size",
+    "3",
+    "--max-tokens",
+    "24",
+)
+
+
+@pytest.fixture
+def two_prompts(tmp_path: Path) -> str:
+    """A file of two short prompts."""
+    file = tmp_path / "prompts.txt"
+    file.write_text("In the beginning God created the heaven\nAnd the LORD spake unto Moses\n", "utf-8")
+    return str(file)
+
+
+def test_demo_by_the_engine_gives_the_same_answers_from_a_small_pool(two_prompts: str) -> None:
+    options = ("--json", "--engine", "serving", "--rounds", "2", "--prompts", two_prompts)
+    small, dense = (
+        json.loads(run("scripts.demo", *options, *pool).stdout)
+        for pool in (SMALL_POOL, ("--blocks", "0", "--max-tokens", "24"))
+    )
+    answers = [[row["token_ids"] for row in each["requests"]] for each in (small, dense)]
+    assert answers[0] == answers[1]
+    assert answers[0][:2] == answers[0][2:], "greedy, so both rounds say the same"
+    kinds = [event["kind"] for event in small["pool_events"]]
+    assert kinds.count("preemption") == small["totals"]["preemptions"] > 0
+    found = sum(event["tokens"] for event in small["pool_events"] if event["kind"] == "hit")
+    assert found == small["totals"]["hit_tokens"] > 0
+    assert len(small["blocks"]) == small["totals"]["steps"]
+    assert all(sum(counts.values()) == 11 for counts in small["blocks"])
+    assert small["blocks"][-1]["used"] == 0
+    assert "blocks" not in dense
+    computed = sum(sum(e["tokens"].values()) for e in small["events"] if e["phase"] == "prefill")
+    assert computed == small["totals"]["prefill_tokens"]
+
+
+def test_every_event_of_the_engine_says_which_tokens_and_who_got_one(two_prompts: str) -> None:
+    options = ("--json", "--engine", "serving", "--rounds", "2", "--prompts", two_prompts, *SMALL_POOL)
+    report = json.loads(run("scripts.demo", *options).stdout)
+    num_computed, num_sampled = [0] * 4, [0] * 4
+    pool_events = {(each["step"], each["request"], each["kind"]): each for each in report["pool_events"]}
+    step = -1
+    for event in report["events"]:
+        if event["step"] != step:
+            step = event["step"]
+            for index in range(4):
+                if (step, index, "preemption") in pool_events:
+                    assert pool_events[step, index, "preemption"]["tokens"] == num_computed[index]
+                    num_computed[index] = 0
+                if (step, index, "hit") in pool_events:
+                    assert num_computed[index] == 0
+                    num_computed[index] = pool_events[step, index, "hit"]["tokens"]
+        for index, num_tokens in event["tokens"].items():
+            assert event["first"][index] == num_computed[int(index)]
+            num_computed[int(index)] += num_tokens
+        for index in event["sampled"]:
+            num_sampled[index] += 1
+    assert num_sampled == [row["output_tokens"] for row in report["requests"]]
+
+
+def test_demo_without_prefix_caching_computes_every_prompt(two_prompts: str) -> None:
+    options = ("--json", "--engine", "serving", "--rounds", "2", "--prompts", two_prompts)
+    report = json.loads(run("scripts.demo", *options, "--no-prefix-caching", "--max-tokens", "2").stdout)
+    assert report["totals"]["hit_tokens"] == 0
+    assert report["totals"]["prefill_tokens"] == report["totals"]["prompt_tokens"]
+
+
+def test_demo_by_the_engine_says_what_became_of_its_blocks(two_prompts: str) -> None:
+    options = ("--engine", "serving", "--rounds", "2", "--prompts", two_prompts, *SMALL_POOL)
+    result = run("scripts.demo", *options)
+    assert result.returncode == 0, result.stderr
+    line = (
+        r"of 4: 0 used, \d+ cached, \d+ free; \d+ of \d+ tokens found in them; \d preemptions?; most in use"
+    )
+    assert re.search(line, " ".join(result.stdout.split()))
+    assert re.search(r"request \d preempted", result.stdout)
+
+
+def test_demo_refuses_a_request_that_the_pool_cannot_hold() -> None:
+    result = run("scripts.demo", "--engine", "serving", "--blocks", "20")
+    assert result.returncode == 2
+    assert "raise the number of blocks" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_picture_of_the_engine_has_a_line_of_its_blocks(two_prompts: str) -> None:
+    from rich.console import Console
+
+    from scripts.models import load_by_name
+    from scripts.run_options import RunOptions
+    from scripts.run_report import live_picture
+    from scripts.runs import make_recorder, prompts_of
+
+    options = RunOptions(engine="serving", blocks=50, block_size=4, prompts=Path(two_prompts))
+    recorder = make_recorder(options, *load_by_name(options.model), prompts_of(options))
+    with recorder.generator:
+        recorder.step()
+        console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+        console.print(live_picture(recorder, 100))
+    num_tokens = sum(len(request.prompt_ids) for request in recorder.requests)
+    used = sum(-(-len(request.prompt_ids) // 4) for request in recorder.requests)
+    text = console.export_text()
+    assert f"blocks of 4: {used} used, 0 cached, {50 - used} free; 0 of {num_tokens} tokens found" in text
+
+
+def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path) -> None:
+    later = {
+        f"3.{day.day}.{task.number}"
+        for day in load_course().days
+        for task in day.tasks
+        if (day.week, day.day) > (3, 1)
+    }
+    sources = read_reference()
+    write_bytes(reset(sources, load_course(), later) if later else sources, tmp_path / "tiny_llm")
+    options = ("--engine", "serving", "--max-tokens", "1")
+    assert demo_of_package(tmp_path, *options, "--blocks", "0").returncode == 0
+    result = demo_of_package(tmp_path, *options)
+    if later:
+        assert result.returncode == 2
+        assert "--blocks 0 serves without blocks, as on day 3.1" in result.stderr
+
+
 def test_demo_by_the_engine_says_what_is_not_written_yet(tmp_path: Path) -> None:
     write_bytes(reset(read_reference(), load_course(), {"3.1.3"}), tmp_path / "tiny_llm")
     result = demo_of_package(tmp_path, "--engine", "serving")

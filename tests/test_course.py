@@ -46,13 +46,13 @@ ROWS = [
         "roofline",
     },
     {"sampler", "generate"},
-    {"request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
+    {"closable", "request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
     {"serving"},
 ]
 # Bottom to top within the engine; those of the first row see numbers alone: no model, no clock, no I/O.
 ROWS_OF_SERVING = [
     {"sequence", "scheduled", "policy", "blocks", "block_manager", "prefix", "prefix_cache", "scheduler"},
-    {"closed_forms", "cost_model", "simulator"},
+    {"closed_forms", "cost_model", "simulator", "metrics"},
     {"paged_kv_cache", "forward_batch", "runner", "model_runner", "engine_request", "engine"},
 ]
 MAY_BE_IMPORTED_BY_THE_SCHEDULER = {

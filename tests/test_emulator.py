@@ -20,11 +20,12 @@ from tiny_llm.kernels.gpu_operations import (
     QUANTIZED_MATVEC,
 )
 from tiny_llm.kernels.launch import BACKWARD, FORWARD, Language, Launch, Target
+from tiny_llm.kernels.paged_gpu import PAGED_ATTENTION, PAGED_DECODE
 from tiny_llm.native import BuildError
 
 ORDERS = [FORWARD, BACKWARD, 2, 3, 4]
 THREADS = 64
-KERNELS = [QUANTIZED_MATVEC, QUANTIZED_MATMUL, FLASH_ATTENTION, FLASH_DECODE]
+KERNELS = [QUANTIZED_MATVEC, QUANTIZED_MATMUL, FLASH_ATTENTION, FLASH_DECODE, PAGED_ATTENTION, PAGED_DECODE]
 CUDA_TYPES = {mx.float32: "float", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"}
 
 METAL = """
@@ -402,7 +403,8 @@ def test_nvcc_compiles_the_cuda_source(kernel: GpuKernel, tmp_path: Path) -> Non
     for number in range(max(map(len, kernel.templates.values()))):  # each value of each argument
         template = {name: values[number % len(values)] for name, values in kernel.templates.items()}
         T = CUDA_TYPES[template["T"]]
-        types = {"weights": "unsigned", "mask": "float"}
+        integers = ("block_tables", "sequences", "num_keys", "tiles")
+        types = {"weights": "unsigned", "mask": "float", **dict.fromkeys(integers, "int")}
         parameters = [
             *(f"const {types.get(name, T)}* {name}" for name in kernel.inputs),
             *(["const int* integers"] if kernel.integers else []),

@@ -43,6 +43,7 @@ from .serving.closed_forms import num_prefill_steps_of_two
 from .serving.cost_model import CostModel, fit_cost_model
 from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
+from .serving.metrics import RequestTimes, ServingMetrics, Target, percentile
 from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.policy import Fcfs
@@ -81,6 +82,7 @@ __all__ = [
     "Qwen3TransformerBlock",
     "RMSNorm",
     "Request",
+    "RequestTimes",
     "RoPE",
     "SamplingParams",
     "ScheduledTokens",
@@ -88,9 +90,11 @@ __all__ = [
     "SchedulerConfig",
     "SchedulerOutput",
     "Sequence",
+    "ServingMetrics",
     "SimpleMultiHeadAttention",
     "SimulatedRequest",
     "Simulator",
+    "Target",
     "TinyKvCache",
     "TinyKvFullCache",
     "bandwidth_limit",
@@ -109,6 +113,7 @@ __all__ = [
     "num_prefill_steps",
     "num_prefill_steps_of_two",
     "paged_attention_simple",
+    "percentile",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul_simple",

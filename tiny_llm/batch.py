@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 
+from .closable import Closable
 from .generate import Tokenizer
 from .kv_cache import BatchingKvCache
 from .qwen3 import Qwen3Model
@@ -11,7 +11,7 @@ from .request import GenerationResult, Request
 from .sampler import SamplingParams
 
 
-class BatchGenerator:
+class BatchGenerator(Closable):
     """Serves requests with one model: each step prefills a chunk of one and decodes a token of many.
 
     Args:
@@ -48,7 +48,6 @@ class BatchGenerator:
         self.prefilling: Request | None = None
         self.slots: list[Request | None] = [None] * batch_size
         self.cache = [BatchingKvCache(batch_size, max_seq_len) for _ in range(model.num_hidden_layers)]
-        self.is_closed = False
         self._num_submitted = 0
         self._finished: list[GenerationResult] = []
 
@@ -120,18 +119,6 @@ class BatchGenerator:
         self.waiting.clear()
         self.prefilling = None
         self.slots = [None] * len(self.slots)
-
-    def __enter__(self) -> "BatchGenerator":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise ValueError("this generator is closed: make a new one")
 
 
 def batch_generate(

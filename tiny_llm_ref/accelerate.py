@@ -13,12 +13,14 @@ from .attention import Attention, scaled_dot_product_attention_grouped
 from .config import ModelConfig
 from .fused_parts import FusedAttention, FusedMLP, FusedRMSNorm, FusedRoPE
 from .kernels.fast_attention import fast_attention
+from .kernels.fast_paged_attention import fast_paged_attention
 from .kernels.integer_matmul import integer_matmul
 from .kernels.quantized_matmul import quantized_matmul
 from .layer_norm import RMSNorm
 from .loader import Parts
 from .mlp import Qwen3MLP
 from .native import BuildError, is_on, notice
+from .paged_attention import PagedAttention, paged_attention
 from .positional_encoding import RoPE
 from .quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
 from .qwen3 import Qwen3MultiHeadAttention
@@ -54,6 +56,30 @@ def best_attention() -> Attention:
         return fast_attention(query, key, value, 0.1, "causal"), expected
 
     return fast_attention if _works("fast_attention", compare) else scaled_dot_product_attention_grouped
+
+
+@cache
+def best_paged_attention() -> PagedAttention:
+    """`fast_paged_attention`, or that in array operations where it does not work."""
+
+    def compare() -> tuple[mx.array, mx.array]:
+        keys, values = _sample(4, 16, 2, 64), _sample(4, 16, 2, 64) + 1
+        query, tables = _sample(12, 6, 64), mx.array([[3, 1], [2, 0]])
+        places = tables, mx.array([0, 11, 12]), mx.array([23, 5])
+        contexts = [(keys[tables[i]], values[tables[i]]) for i in (0, 1)]
+        outputs = [
+            mx.fast.scaled_dot_product_attention(
+                rows.swapaxes(0, 1)[None],
+                *(x.reshape(1, -1, 2, 64)[:, :S].swapaxes(1, 2) for x in pair),
+                scale=0.125,
+                mask="causal",
+            )
+            for rows, S, pair in zip((query[:11], query[11:]), (23, 5), contexts, strict=True)
+        ]
+        expected = mx.concatenate([output[0].swapaxes(0, 1) for output in outputs])
+        return fast_paged_attention(query, keys, values, *places), expected
+
+    return fast_paged_attention if _works("fast_paged_attention", compare) else paged_attention
 
 
 @cache

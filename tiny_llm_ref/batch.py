@@ -1,12 +1,11 @@
 """Continuous batching: requests join and leave at any step, prefilled in chunks and decoded together."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+from collections.abc import Sequence
 
 import mlx.core as mx
 
+from .closable import Closable
 from .generate import Tokenizer, to_logprobs
 from .kv_cache import BatchingKvCache
 from .qwen3 import Qwen3Model
@@ -14,7 +13,7 @@ from .request import GenerationResult, Request
 from .sampler import SamplingParams, token_id
 
 
-class BatchGenerator:
+class BatchGenerator(Closable):
     """Serves requests with one model: each step prefills a chunk of one and decodes a token of many.
 
     Args:
@@ -51,7 +50,6 @@ class BatchGenerator:
         self.prefilling: Request | None = None
         self.slots: list[Request | None] = [None] * batch_size
         self.cache = [BatchingKvCache(batch_size, max_seq_len) for _ in range(model.num_hidden_layers)]
-        self.is_closed = False
         self._num_submitted = 0
         self._finished: list[GenerationResult] = []
 
@@ -162,14 +160,6 @@ class BatchGenerator:
         self.prefilling = None
         self.slots = [None] * len(self.slots)
 
-    def __enter__(self) -> "BatchGenerator":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _active(self) -> list[tuple[int, Request]]:
         """Slot and request of each row of the batch."""
         occupied = ((slot, self.slots[slot]) for slot in self.cache[0].active_slots)
@@ -183,19 +173,6 @@ class BatchGenerator:
     def _finish(self, request: Request) -> None:
         request.release()
         self._finished.append(request.result())
-
-    @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        self._check_open()
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise ValueError("this generator is closed: make a new one")
 
 
 def batch_generate(

@@ -1,11 +1,17 @@
 """Attention over keys and values that lie in blocks, for a ragged batch of queries."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from .attention import scaled_dot_product_attention_grouped
+
+Ints = npt.NDArray[np.int32]
+PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
+"""`paged_attention_simple`, or a faster one."""
 
 
 def paged_attention_simple(
@@ -27,15 +33,19 @@ def paged_attention_simple(
         keys, values: [num_blocks, block_size, H, D]
         block_tables: [N, longest]; entry j of row i is the block of tokens j x block_size on of sequence i;
             what lies behind its context is not looked at.
-        query_starts: [N + 1]; the queries of sequence i are those from entry i to entry i + 1.
+        query_starts: [N + 1]; the queries of sequence i are those from entry i to before entry i + 1.
         context_lengths: [N]
         scale: factor of the scores, 1 / sqrt(D) unless given.
 
     Returns:
         [T, H_q, D]
 
+    Raises:
+        ValueError: the shapes do not fit each other.
+
     Source: PagedAttention, arXiv:2309.06180.
     """
+    check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
     _, block_size, H, D = keys.shape
     starts, lengths = np.array(query_starts).tolist(), np.array(context_lengths).tolist()
     outputs = []
@@ -46,3 +56,102 @@ def paged_attention_simple(
         attended = scaled_dot_product_attention_grouped(rows, key, value, scale, "causal")
         outputs.append(attended[0].swapaxes(0, 1))
     return mx.concatenate(outputs)
+
+
+def paged_attention(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    block_tables: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+    scale: float | None = None,
+) -> mx.array:
+    """`paged_attention_simple` with one call for all sequences of as many queries, such as all that decode.
+
+    Arguments, result and errors are those of `paged_attention_simple`.
+    """
+    check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
+    tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
+    num_queries = np.diff(starts)
+    rows, outputs = [], []
+    for L in np.unique(num_queries):
+        alike = np.flatnonzero(num_queries == L)
+        own_rows = starts[alike, None] + np.arange(L)  # [sequences of L queries, L]
+        own_query = query[mx.array(own_rows)]
+        attended = attend_alike(own_query, keys, values, tables[alike], lengths[alike], scale)
+        rows.append(own_rows.reshape(-1))
+        outputs.append(attended.reshape(-1, *query.shape[1:]))
+    return mx.concatenate(outputs)[mx.array(np.argsort(np.concatenate(rows)))]
+
+
+def attend_alike(
+    query: mx.array, keys: mx.array, values: mx.array, tables: Ints, lengths: Ints, scale: float | None
+) -> mx.array:
+    """Attention of n sequences with L queries each, on copies of their blocks as long as the longest.
+
+    Args:
+        query: [n, L, H_q, D]
+        keys, values: as for `paged_attention_simple`.
+        tables, lengths: [n, longest] and [n], the sequences' block tables and context lengths.
+        scale: as for `paged_attention_simple`.
+
+    Returns:
+        [n, L, H_q, D]
+    """
+    L, S = query.shape[1], int(lengths.max())
+    slots = mx.array(padded_slots(tables, lengths, keys.shape[1]))
+    key, value = (x.reshape(-1, *x.shape[2:])[slots].swapaxes(1, 2) for x in (keys, values))
+    num_visible = lengths[:, None] - L + 1 + np.arange(L)  # [n, L]
+    is_visible = mx.array(np.arange(S) < num_visible[:, :, None])[:, None]  # [n, 1, L, S]
+    mask = mx.where(is_visible, 0.0, -mx.inf).astype(query.dtype)
+    return scaled_dot_product_attention_grouped(query.swapaxes(1, 2), key, value, scale, mask).swapaxes(1, 2)
+
+
+def padded_slots(tables: Ints, lengths: Ints, block_size: int) -> Ints:
+    """The slot of each token of some contexts, [n, longest]; behind the end of one, that of its first token.
+
+    A masked weight is 0, and 0 times NaN is NaN: what is masked must be a number, so it is one of the
+    sequence's own.
+
+    Args:
+        tables, lengths: [n, longest] and [n], as for `attend_alike`.
+    """
+    positions = np.broadcast_to(np.arange(lengths.max()), (len(lengths), lengths.max()))
+    positions = np.where(positions < lengths[:, None], positions, 0)
+    blocks = np.take_along_axis(tables, positions // block_size, axis=1)
+    slots: Ints = blocks * block_size + positions % block_size
+    return slots
+
+
+def check_paged_shapes(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    block_tables: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+) -> None:
+    """ValueError for shapes that do not fit each other; what the tables hold is not looked at."""
+    if query.ndim != 3 or keys.ndim != 4 or values.shape != keys.shape or query.shape[2] != keys.shape[3]:
+        raise ValueError(
+            "query must be [T, H_q, D], keys and values both [num_blocks, block_size, H, D], "
+            f"got {query.shape}, {keys.shape} and {values.shape}"
+        )
+    H_q, H = query.shape[1], keys.shape[2]
+    if H_q % H != 0:
+        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
+    N = context_lengths.size
+    if (
+        query.shape[0] < N
+        or N == 0
+        or block_tables.shape[:1] != (N,)
+        or block_tables.ndim != 2
+        or query_starts.shape != (N + 1,)
+        or context_lengths.ndim != 1
+    ):
+        raise ValueError(
+            "N sequences with a query each at least have block_tables [N, longest], query_starts [N + 1] and "
+            f"context_lengths [N]; got {query.shape[0]} queries, {block_tables.shape}, {query_starts.shape} "
+            f"and {context_lengths.shape}"
+        )

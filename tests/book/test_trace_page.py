@@ -31,6 +31,18 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def paged_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the engine whose pool is too small for all, and that sees each prompt twice."""
+    folder = tmp_path_factory.mktemp("paged")
+    prompts = folder / "prompts.txt"
+    prompts.write_text("In the beginning God created the heaven\nAnd the LORD spake unto Moses\n", "utf-8")
+    pool = ("--blocks", "11", "--block-size", "4", "--overcommit", "--rounds", "2", "--batch-size", "3")
+    options = ("--engine", "serving", *pool, "--prompts", str(prompts), "--max-tokens", "24")
+    run_command("--out", str(folder / "run.json"), *options)
+    return folder / "run.json"
+
+
 def run_command(*options: str) -> None:
     subprocess.run(
         [sys.executable, "-m", "scripts.trace", *options], cwd=ROOT, check=True, capture_output=True
@@ -137,6 +149,38 @@ def test_a_trace_is_chosen_and_shown(browser: Browser, trace: Path, width: int, 
     assert serious_faults(page) == []
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_hits_and_preemptions_of_an_engine_are_shown(
+    browser: Browser, paged_trace: Path, width: int, scheme: str
+) -> None:
+    run = json.loads(paged_trace.read_text(encoding="utf-8"))
+    kinds = [event["kind"] for event in run["pool_events"]]
+    assert {"hit", "preemption"} <= set(kinds)
+    page, complaints = open_page(browser, VIZ / "timeline.html", width, scheme)
+    page.set_input_files("#run-file", paged_trace)
+    page.locator("run-timeline svg .prefill").first.wait_for()
+    check_numbers(page, run)
+    drawing = page.locator("run-timeline .viz-scroll svg").first
+    for kind in ("hit", "preemption"):
+        assert drawing.locator(f".{kind}").count() == kinds.count(kind)
+    found = run["totals"]["hit_tokens"]
+    summary = page.locator(".viz-summary").inner_text()
+    assert f"{found} tokens found in blocks, {kinds.count('preemption')} preemption" in summary
+    assert f"at most {max(counts['used'] for counts in run['blocks'])} blocks in use" in summary
+    for event in run["pool_events"]:
+        time = 1000 * event["time_s"] + 1e-6
+        page.evaluate("time => document.querySelector('run-timeline').lookAt(time)", time)
+        counts = run["blocks"][event["step"]]
+        said = page.locator(".viz-look").inner_text()
+        assert f"Blocks: {counts['used']} used, {counts['cached']} cached, {counts['free']} free." in said
+        what = f"finds {event['tokens']} tokens of" if event["kind"] == "hit" else "preempts"
+        assert f"{what} request {event['request']}" in said.lower()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert complaints == []
+    assert serious_faults(page) == []
+
+
 def test_a_trace_is_dropped_on_the_page(browser: Browser, trace: Path) -> None:
     page, complaints = open_page(browser, VIZ / "timeline.html")
     dropped = page.evaluate_handle(
@@ -182,6 +226,24 @@ def test_a_page_with_the_run_inside(browser: Browser, tmp_path: Path) -> None:
         (
             'EVENT {"step": 0, "phase": "decode", "start_s": 1, "end_s": 1, "tokens": {"7": 1}}',
             "event 0 has no tokens of its requests",
+        ),
+        (
+            'EVENT {"step": 0, "phase": "decode", "start_s": 1, "end_s": 1, "tokens": {"0": 1}}',
+            "event 0 does not say which tokens",
+        ),
+        (
+            'EVENT {"step": 0, "phase": "decode", "start_s": 1, "end_s": 1, "tokens": {"0": 1}, '
+            '"first": {"0": 3}, "sampled": [1]}',
+            "event 0 does not say who got a token",
+        ),
+        (
+            '{"requests": [{"prompt_tokens": 3, "output_tokens": 0}], "events": [], "pool_events": '
+            '[{"step": 0, "time_s": 0, "kind": "hit", "request": 1, "tokens": 4}]}',
+            "its pool_events are no hits and preemptions",
+        ),
+        (
+            '{"requests": [{"prompt_tokens": 3, "output_tokens": 0}], "events": [], "blocks": [{"used": 1}]}',
+            "its blocks are not used, cached and free",
         ),
     ],
 )

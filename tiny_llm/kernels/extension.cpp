@@ -36,7 +36,17 @@ static void rest_a_moment() {
 #endif
 }
 
-// Threads that take tasks one by one from a counter, so that one that is held up takes fewer. After its
+// Pieces of 0 ... count.
+struct Job {
+  long count, piece;
+  Task task;
+  void* context;
+
+  long num_pieces() const { return (count + piece - 1) / piece; }
+  void run(long i) const { task(context, i * piece, std::min((i + 1) * piece, count)); }
+};
+
+// Threads that take pieces one by one from a counter, so that one that is held up takes fewer. After its
 // work a thread spins for a moment, since a model's next kernel is microseconds away, and then sleeps.
 class Workers {
  public:
@@ -44,49 +54,45 @@ class Workers {
     for (int i = 1; i < num_threads; i++) std::thread([this] { work(); }).detach();
   }
 
-  void run(long num_tasks, Task task, void* context) {
+  void run(const Job& job) {
     std::lock_guard one_at_a_time(run_mutex_);
-    task_ = task;
-    context_ = context;
-    num_tasks_ = num_tasks;
+    job_ = job;
     next_ = 0;
     is_open_ = true;
-    job_++;
+    num_jobs_++;
     if (num_sleeping_ > 0) {
       std::lock_guard lock(wake_mutex_);
       wake_.notify_all();
     }
-    take_tasks();
+    take_pieces();
     is_open_ = false;  // a thread that comes too late must find the door closed
     while (num_inside_ > 0) rest_a_moment();
   }
 
  private:
-  void take_tasks() {
-    for (long i; (i = next_++) < num_tasks_;) task_(context_, i);
+  void take_pieces() {
+    for (long i; (i = next_++) < job_.num_pieces();) job_.run(i);
   }
 
   void work() {
     for (long last_job = 0;;) {
-      for (int spins = 0; spins < NUM_SPINS && job_ == last_job; spins++) rest_a_moment();
-      if (job_ == last_job) {
+      for (int spins = 0; spins < NUM_SPINS && num_jobs_ == last_job; spins++) rest_a_moment();
+      if (num_jobs_ == last_job) {
         std::unique_lock lock(wake_mutex_);
         num_sleeping_++;
-        wake_.wait(lock, [&] { return job_ != last_job; });
+        wake_.wait(lock, [&] { return num_jobs_ != last_job; });
         num_sleeping_--;
       }
-      last_job = job_;
+      last_job = num_jobs_;
       num_inside_++;
-      if (is_open_) take_tasks();
+      if (is_open_) take_pieces();
       num_inside_--;
     }
   }
 
   static constexpr int NUM_SPINS = 200;
-  Task task_ = nullptr;
-  void* context_ = nullptr;
-  long num_tasks_ = 0;
-  std::atomic<long> next_{0}, job_{0};
+  Job job_{};
+  std::atomic<long> next_{0}, num_jobs_{0};
   std::atomic<bool> is_open_{false};
   std::atomic<int> num_inside_{0}, num_sleeping_{0};
   std::mutex run_mutex_, wake_mutex_;
@@ -96,9 +102,12 @@ class Workers {
 static int num_threads = 1;
 static Workers* workers = nullptr;
 
-static void run_tasks(long num_tasks, Task task, void* context) {
-  if (num_tasks == 1 || num_threads == 1) {
-    for (long i = 0; i < num_tasks; i++) task(context, i);
+// As many pieces for each thread, where that needs more than one.
+static void run_tasks(long count, long grain, Task task, void* context) {
+  const long num_pieces = (count + grain - 1) / grain, rounds = (num_pieces + num_threads - 1) / num_threads;
+  if (num_pieces <= 1 || num_threads == 1) {
+    const Job job{count, grain, task, context};
+    for (long i = 0; i < num_pieces; i++) job.run(i);
     return;
   }
   static std::mutex creation;
@@ -106,7 +115,8 @@ static void run_tasks(long num_tasks, Task task, void* context) {
     std::lock_guard lock(creation);
     if (workers == nullptr) workers = new Workers(num_threads);
   }
-  workers->run(num_tasks, task, context);
+  const long even = rounds * num_threads;
+  workers->run({count, (count + even - 1) / even, task, context});
 }
 
 constexpr size_t MAX_DIMENSIONS = 8;

@@ -44,25 +44,16 @@ struct Array {
 // A kernel is a C function of inputs, outputs and the numbers that Python passes along, as in the example.
 #define KERNEL extern "C" void
 
-// Calls `task(context, i)` for i = 0 ... num_tasks - 1 on all threads. The extension puts its address here.
-using Task = void (*)(void* context, long i);
+// Cuts 0 ... count into even pieces of `grain` or less and calls `task(context, first, last)` for each, on all
+// threads. The extension puts its address here.
+using Task = void (*)(void* context, long first, long last);
 extern "C" {
-__attribute__((used)) inline void (*tiny_llm_run_tasks)(long num_tasks, Task task, void* context) = nullptr;
+__attribute__((used)) inline void (*tiny_llm_run_tasks)(long count, long grain, Task, void* context) = nullptr;
 }
 
-// Cuts 0 ... count into pieces of `grain` and calls `body(first, last)` for each, on all threads.
+// The same for any `body(first, last)`.
 template <typename Body>
 void parallel_for(long count, long grain, Body body) {
-  struct Context {
-    Body& body;
-    long count, grain;
-  } context{body, count, grain};
-  tiny_llm_run_tasks(
-      (count + grain - 1) / grain,
-      [](void* untyped, long i) {
-        auto& c = *static_cast<Context*>(untyped);
-        long first = i * c.grain, last = first + c.grain;
-        c.body(first, last < c.count ? last : c.count);
-      },
-      &context);
+  Task task = [](void* context, long first, long last) { (*static_cast<Body*>(context))(first, last); };
+  tiny_llm_run_tasks(count, grain, task, &body);
 }

@@ -21,9 +21,7 @@ constexpr int LANES = 4;
 
 typedef float Floats __attribute__((vector_size(LANES * 4)));
 typedef int32_t Ints __attribute__((vector_size(LANES * 4)));
-typedef int16_t Shorts __attribute__((vector_size(LANES * 4)));
 typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-typedef uint8_t BytePairs __attribute__((vector_size(LANES * 2)));
 
 inline Floats load(const float* source) {
   Floats result;
@@ -59,16 +57,38 @@ inline Ints load_bytes(const uint8_t* source) {
 #endif
 }
 
-// The next 2 * LANES bytes, each as a 16-bit integer: two neighbours in each of the integers.
-inline Ints load_byte_pairs(const uint8_t* source) {
+// 0, 1, 2 and so on.
+inline Ints count_lanes() {
+  Ints result;
+  for (int lane = 0; lane < LANES; lane++) result[lane] = lane;
+  return result;
+}
+
+// The first `count` words, up to LANES of them; 0 in the other lanes, whose memory is not read.
+inline Ints load_first(const uint32_t* source, long count) {
 #if defined(__AVX512BW__)
-  return (Ints)_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)source));
+  return (Ints)_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1 << count) - 1), source);
 #elif defined(__AVX2__)
-  return (Ints)_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)source));
+  return (Ints)_mm256_maskload_epi32((const int*)source, (__m256i)(count_lanes() < static_cast<int32_t>(count)));
 #else
-  BytePairs bytes;
-  memcpy(&bytes, source, sizeof(bytes));
-  return (Ints)__builtin_convertvector(bytes, Shorts);
+  Ints result = {};
+  for (long lane = 0; lane < count; lane++) result[lane] = static_cast<int32_t>(source[lane]);
+  return result;
+#endif
+}
+
+// source[places[lane]] in each lane, 0 where the place is not one of the first `count`.
+inline Floats spread(const float* source, Ints places, long count) {
+#if defined(__AVX512BW__)
+  const __mmask16 mask = static_cast<__mmask16>((1 << count) - 1);
+  return (Floats)_mm512_permutexvar_ps((__m512i)places, _mm512_maskz_loadu_ps(mask, source));
+#elif defined(__AVX2__)
+  const Ints is_there = count_lanes() < static_cast<int32_t>(count);
+  return (Floats)_mm256_permutevar8x32_ps(_mm256_maskload_ps(source, (__m256i)is_there), (__m256i)places);
+#else
+  Floats result = {};
+  for (int lane = 0; lane < LANES; lane++) result[lane] = places[lane] < count ? source[places[lane]] : 0;
+  return result;
 #endif
 }
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from types import TracebackType
 
+from ..closable import Closable
 from ..generate import Tokenizer
 from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
@@ -28,7 +28,7 @@ class EngineStep:
     finished: tuple[GenerationResult, ...]
 
 
-class Engine:
+class Engine(Closable):
     """Serves requests with one model; each step computes what fits in one token budget.
 
     Args:
@@ -66,7 +66,6 @@ class Engine:
             else ModelRunner(model, blocks)
         )
         self.requests: dict[int, EngineRequest] = {}
-        self.is_closed = False
         self._clock = clock
         self._num_added = 0
 
@@ -126,11 +125,3 @@ class Engine:
         for sequence_id in list(self.scheduler.sequences):
             self.scheduler.remove(sequence_id)
         self.requests.clear()
-
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,6 +1,7 @@
 """One step as one pass of the model: the tokens of all sequences, one behind the other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -8,13 +9,10 @@ import numpy as np
 
 from ..attention import Attention, Mask
 from ..kv_cache import TinyKvCache
-from ..paged_attention import paged_attention_simple
+from ..paged_attention import PagedAttention, paged_attention_simple
 from .block_manager import BlockTable
-from .paged_kv_cache import PagedKvPool, slot_mapping
-from .scheduled import SchedulerOutput
-
-PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
-"""`paged_attention_simple`, or a faster one."""
+from .paged_kv_cache import Ints, PagedKvPool, slot_mapping
+from .scheduled import ScheduledTokens, SchedulerOutput
 
 
 @dataclass(frozen=True)
@@ -51,31 +49,70 @@ class ForwardBatch:
             pool: where keys and values are stored.
         """
         entries = output.entries
-        token_ids = np.array([id for entry in entries for id in entry.token_ids], dtype=np.int32)
-        lengths = np.array([entry.num_tokens for entry in entries], dtype=np.int32)
-        query_starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        starts = np.array([entry.start for entry in entries], dtype=np.int32)
-        positions = np.repeat(starts - query_starts[:-1], lengths) + np.arange(len(token_ids))
         entry_tables = [tables[entry.sequence.id] for entry in entries]
-        block_tables = np.zeros((len(entries), max(len(t.block_ids) for t in entry_tables)), dtype=np.int32)
-        for row, table in zip(block_tables, entry_tables, strict=True):
-            row[: len(table.block_ids)] = table.block_ids
-        rows = np.repeat(np.arange(len(entries)), lengths)
-        slots = (
-            block_tables[rows, positions // pool.block_size] * pool.block_size + positions % pool.block_size
-        )
+        token_ids, positions, query_starts = flatten(entries)
+        block_tables = pad_block_tables(entry_tables)
         num_stored = np.array([table.num_stored_tokens for table in entry_tables])
-        slots = np.where(positions < num_stored[rows], pool.sink, slots)
-        is_final = np.array([entry.is_final for entry in entries])
+        slots = batch_slots(positions, query_starts, block_tables, num_stored, pool)
         return cls(
             mx.array(token_ids[:, None]),
             positions.tolist(),
-            mx.array(slots.astype(np.int32)),
+            mx.array(slots),
             mx.array(query_starts),
-            mx.array(starts + lengths),
+            mx.array(np.array([entry.end for entry in entries], dtype=np.int32)),
             mx.array(block_tables),
-            mx.array((query_starts[1:] - 1)[is_final]),
+            mx.array(final_rows(entries, query_starts)),
         )
+
+
+def flatten(entries: Items[ScheduledTokens]) -> tuple[Ints, Ints, Ints]:
+    """The tokens of all entries one behind the other, in the order of the entries.
+
+    Returns:
+        token_ids: [T]
+        positions: [T], of each in its own sequence, counted from 0.
+        query_starts: [N + 1], those of entry i are from query_starts[i] to before query_starts[i + 1].
+    """
+    token_ids = np.array([id for entry in entries for id in entry.token_ids], dtype=np.int32)
+    lengths = [entry.num_tokens for entry in entries]
+    query_starts = np.cumsum([0, *lengths], dtype=np.int32)
+    starts = np.array([entry.start for entry in entries], dtype=np.int32)
+    positions = np.arange(len(token_ids), dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)
+    return token_ids, positions, query_starts
+
+
+def pad_block_tables(tables: Items[BlockTable]) -> Ints:
+    """The block ids of each table in a row of its own, [N, longest], filled up with 0."""
+    padded = np.zeros((len(tables), max(len(table.block_ids) for table in tables)), dtype=np.int32)
+    for row, table in zip(padded, tables, strict=True):
+        row[: len(table.block_ids)] = table.block_ids
+    return padded
+
+
+def batch_slots(
+    positions: Ints, query_starts: Ints, block_tables: Ints, num_stored: Ints, pool: PagedKvPool
+) -> Ints:
+    """The slot that each token's key and value go to, [T].
+
+    Those of the first `num_stored` tokens of a sequence are in place, in blocks that others read too: they
+    are computed once more only where nothing else is left to compute, and go to the sink.
+
+    Args:
+        positions, query_starts, block_tables: of the batch.
+        num_stored: [N], tokens that were stored when the sequence was admitted.
+        pool: the pool; says the size of a block, and where the sink is.
+    """
+    rows = np.repeat(np.arange(len(block_tables)), np.diff(query_starts))  # [T], whose each token is
+    blocks = block_tables[rows, positions // pool.block_size]
+    slots = blocks * pool.block_size + positions % pool.block_size
+    return np.where(positions < num_stored[rows], pool.sink, slots).astype(np.int32)
+
+
+def final_rows(entries: Items[ScheduledTokens], query_starts: Ints) -> Ints:
+    """Where in the batch the last token of each final entry is: [number of final entries]."""
+    is_final = np.array([entry.is_final for entry in entries])
+    rows: Ints = (query_starts[1:] - 1)[is_final]
+    return rows
 
 
 class RaggedKvCache(TinyKvCache):

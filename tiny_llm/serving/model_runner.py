@@ -2,12 +2,13 @@
 
 import mlx.core as mx
 
+from ..accelerate import best_paged_attention
 from ..generate import to_logprobs
-from ..paged_attention import paged_attention_simple
+from ..paged_attention import PagedAttention
 from ..qwen3 import Qwen3Model
 from ..sampler import token_id
 from .block_manager import BlockManager
-from .forward_batch import ForwardBatch, PagedAttention, RaggedKvCache
+from .forward_batch import ForwardBatch, RaggedKvCache
 from .paged_kv_cache import PagedKvPool
 from .runner import Samplers
 from .scheduled import SchedulerOutput
@@ -21,15 +22,15 @@ class ModelRunner:
     Args:
         model: called by its two halves, with T rows of one token.
         blocks: which sequence has which blocks; the scheduler's own.
-        attention: attends to blocks.
+        attention: attends to blocks; the fastest that works here unless given.
     """
 
     def __init__(
-        self, model: Qwen3Model, blocks: BlockManager, attention: PagedAttention = paged_attention_simple
+        self, model: Qwen3Model, blocks: BlockManager, attention: PagedAttention | None = None
     ) -> None:
         self.model = model
         self.blocks = blocks
-        self.attention = attention
+        self.attention = best_paged_attention() if attention is None else attention
         self.pool = PagedKvPool(model.num_hidden_layers, blocks.num_blocks, blocks.block_size)
         blocks.forget_contents()
 

@@ -21,6 +21,7 @@ import mlx.core as mx
 from ..native import BuildError, architecture_flags, compile_library
 
 FOLDER = Path(__file__).parent
+INCLUDED = re.compile(r'^#include "(\w+\.cpp)"', re.M)
 HOLE = re.compile(r'NOT_WRITTEN_YET\(\s*"([^"]*)"\s*\)')
 
 
@@ -92,7 +93,8 @@ def function_address(file: Path, function: str) -> int:
 @cache
 def load_kernels(file: Path) -> ctypes.CDLL:
     """The functions of one C++ file, ready to run."""
-    if hole := HOLE.search(file.read_text(encoding="utf-8")):
+    included = "".join(path.read_text(encoding="utf-8") for path in included_sources(file))
+    if hole := HOLE.search(file.read_text(encoding="utf-8") + included):
         raise NotImplementedError(hole[1])
     extension = load_extension()
     options = [
@@ -102,7 +104,7 @@ def load_kernels(file: Path) -> ctypes.CDLL:
         "-fno-finite-math-only",
         *architecture_flags(),
     ]
-    path = compile_library(file.stem, [file], options, key=headers(), headers=FOLDER)
+    path = compile_library(file.stem, [file], options, key=headers() + included, headers=FOLDER)
     library = ctypes.CDLL(str(path))
     ctypes.c_void_p.in_dll(library, "tiny_llm_run_tasks").value = extension.run_tasks_address()
     return library
@@ -152,6 +154,12 @@ def compile_extension() -> Path:
 def headers() -> str:
     """The text of the headers: what includes them depends on it."""
     return "".join(path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.h")))
+
+
+def included_sources(file: Path) -> list[Path]:
+    """The C++ sources beside a file that it takes in: their functions are its own as well."""
+    names = INCLUDED.findall(file.read_text(encoding="utf-8"))
+    return [file.parent / name for name in names]
 
 
 def package_folder(name: str) -> Path:

@@ -1,12 +1,11 @@
 """The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
+from ..closable import Closable
 from ..generate import Tokenizer, encode_prompt
 from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
@@ -30,7 +29,7 @@ class EngineStep:
     finished: tuple[GenerationResult, ...]
 
 
-class Engine:
+class Engine(Closable):
     """Serves requests with one model; each step computes what fits in one token budget.
 
     Args:
@@ -68,7 +67,6 @@ class Engine:
             else ModelRunner(model, blocks)
         )
         self.requests: dict[int, EngineRequest] = {}
-        self.is_closed = False
         self._clock = clock
         self._num_added = 0
 
@@ -178,28 +176,7 @@ class Engine:
             self.scheduler.remove(sequence_id)
         self.requests.clear()
 
-    def __enter__(self) -> "Engine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _forget(self, request_id: int) -> None:
         self.runner.release(request_id)
         self.scheduler.remove(request_id)
         del self.requests[request_id]
-
-    @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        self._check_open()
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise ValueError("this engine is closed: make a new one")

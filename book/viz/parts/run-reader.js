@@ -6,6 +6,10 @@ var TinyRunReader = (function () {
   const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
   const isCount = (value) => Number.isInteger(value) && value >= 0;
 
+  const isListOf = (list, test) => Array.isArray(list) && list.every(test);
+  const isPoolEvent = (event, run) => event && ["hit", "preemption"].includes(event.kind) && isCount(event.step)
+    && isNumber(event.time_s) && event.request in run.requests && isCount(event.tokens);
+
   function parse(text) {
     try {
       return JSON.parse(text);
@@ -14,27 +18,26 @@ var TinyRunReader = (function () {
     }
   }
 
-  // {calls, arrivals, felt, end, numSteps} in milliseconds; the calls as in TinyTwins.timeline.play.
+  // {calls, arrivals, felt, end, numSteps, poolEvents, blocks} in milliseconds; the calls as in TinyTwins.timeline.play,
+  // their rows with the number of the first token; a chunk goes beyond the prompt after a preemption.
   function schedule(run) {
     check(run);
     const requests = run.requests;
-    const numTokens = requests.map(() => 0);
-    const numComputed = requests.map(() => 0);
-    const calls = run.events.map((event) => {
-      const rows = Object.entries(event.tokens).map(([index, tokens]) => {
-        const id = Number(index);
-        numComputed[id] += tokens;
-        const isSampled = numComputed[id] >= requests[id].prompt_tokens && numTokens[id] < requests[id].output_tokens;
-        if (isSampled) numTokens[id] += 1;
-        return { id, tokens, sampled: isSampled ? 1 : 0 };
-      });
-      return { step: event.step, phase: event.phase, start: 1000 * event.start_s, end: 1000 * event.end_s, rows };
-    });
+    const calls = run.events.map((event) => ({
+      step: event.step, phase: event.phase, start: 1000 * event.start_s, end: 1000 * event.end_s,
+      rows: Object.entries(event.tokens).map(([id, tokens]) => ({
+        id: Number(id), tokens, first: event.first[id], sampled: event.sampled.includes(Number(id)) ? 1 : 0,
+        isBeyondPrompt: event.first[id] + tokens > requests[id].prompt_tokens,
+      })),
+    }));
     const felt = TinyTwins.timeline.measure(calls, requests.map(() => 0), (call) => call.end);
     const arrivals = requests.map((request, id) => (felt[id].ttft === null ? 0 : Math.max(0, felt[id].ttft - 1000 * request.ttft_s)));
     felt.forEach((one, id) => { if (one.ttft !== null) one.ttft -= arrivals[id]; });
     const end = calls.length > 0 ? calls[calls.length - 1].end : 0;
-    return { calls, arrivals, felt, end, numSteps: calls.length > 0 ? calls[calls.length - 1].step + 1 : 0 };
+    const poolEvents = (run.pool_events || []).map((event) => ({
+      kind: event.kind, step: event.step, time: 1000 * event.time_s, id: event.request, tokens: event.tokens,
+    }));
+    return { calls, arrivals, felt, end, numSteps: calls.length > 0 ? calls[calls.length - 1].step + 1 : 0, poolEvents, blocks: run.blocks || [] };
   }
 
   function check(run) {
@@ -54,7 +57,12 @@ var TinyRunReader = (function () {
       if (!isNumber(event.start_s) || !isNumber(event.end_s) || event.end_s < event.start_s) fail(`event ${i} has no start_s and end_s`);
       const rows = Object.entries(event.tokens || {});
       if (rows.length === 0 || rows.some(([id, tokens]) => !(id in run.requests) || !isCount(tokens))) fail(`event ${i} has no tokens of its requests`);
+      if (rows.some(([id]) => !isCount((event.first || {})[id]))) fail(`event ${i} does not say which tokens`);
+      if (!isListOf(event.sampled, (id) => id in event.tokens)) fail(`event ${i} does not say who got a token`);
     });
+    if (!isListOf(run.pool_events || [], (event) => isPoolEvent(event, run))) fail("its pool_events are no hits and preemptions");
+    const areBlocks = (counts) => counts && ["used", "cached", "free"].every((name) => isCount(counts[name]));
+    if (!isListOf(run.blocks || [], areBlocks)) fail("its blocks are not used, cached and free");
   }
 
   return { parse, schedule };

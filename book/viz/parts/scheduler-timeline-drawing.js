@@ -1,6 +1,6 @@
 // Draws one schedule: a row for each request, chunks as blocks, decoded tokens as dots, the longest gap as a bracket.
-// A schedule is {title, calls: [{step, phase, start, end, rows: [{id, tokens}]}], arrivals, felt, end, loads?, budget?}
-// with all times in one unit.
+// A schedule is {title, calls: [{step, phase, start, end, rows: [{id, tokens, first?}]}], arrivals, felt, end, loads?, budget?,
+// poolEvents?: [{kind, step, time, id, tokens}], blocks?: [{used, cached, free}] by step}, with all times in one unit.
 var TinyTimeline = (function () {
   "use strict";
 
@@ -54,6 +54,7 @@ var TinyTimeline = (function () {
       TinyViz.add(group, waiting(schedule, id, arrival, scale, middle(id)));
     });
     for (const call of schedule.calls) for (const row of call.rows) group.append(mark(call, row, scale, middle(row.id), height, radius));
+    for (const event of schedule.poolEvents || []) group.append(poolMark(event, scale, middle(event.id), height));
     if (longest) group.append(bracket(longest, scale, middle(longest.id) + height * 0.34));
     if (schedule.loads) group.append(loads(schedule, scale, middle(schedule.arrivals.length - 0.5) + 8));
     return group;
@@ -73,9 +74,19 @@ var TinyTimeline = (function () {
       const thickness = height * 0.56;
       const gap = size > 3 ? 1 : 0;
       return svg("rect", { class: "prefill", x: start, y: y - thickness / 2, width: Math.max(1, size - gap), height: thickness },
-        svg("title", {}, `request ${row.id}, step ${call.step}: ${row.tokens} prompt tokens`));
+        svg("title", {}, `request ${row.id}, step ${call.step}: ${row.tokens} ${row.isBeyondPrompt ? "tokens" : "prompt tokens"}`));
     }
     return svg("circle", { class: "decode", cx: end - radius, cy: y, r: radius });
+  }
+
+  // A prefix that was found in blocks: a wedge before the first chunk. A preemption: a cross.
+  function poolMark({ kind, step, time, id, tokens }, scale, y, height) {
+    const [x, size] = [scale(time), height * 0.28];
+    const path = kind === "hit"
+      ? `M${x} ${y - size}V${y + size}L${x - size * 1.3} ${y}Z`
+      : `M${x - size} ${y - size}L${x + size} ${y + size}M${x - size} ${y + size}L${x + size} ${y - size}`;
+    const words = kind === "hit" ? `${tokens} tokens found in blocks` : `preempted, ${tokens} tokens to compute again`;
+    return svg("path", { class: kind, d: path }, svg("title", {}, `request ${id}, step ${step}: ${words}`));
   }
 
   // The request that waits longest between two of its tokens; the first of several.
@@ -121,7 +132,7 @@ var TinyTimeline = (function () {
   }
 
   // What the marks mean.
-  function legend(isBudget = false) {
+  function legend(isBudget = false, hasPool = false) {
     const sample = (text, marks) => TinyViz.html("span", {}, svg("svg", { class: "viz-svg", width: 22, height: 12, "aria-hidden": "true" }, marks), text);
     const entries = [
       sample("a chunk of a prompt", svg("rect", { class: "prefill", x: 0, y: 0, width: 21, height: 12 })),
@@ -131,6 +142,10 @@ var TinyTimeline = (function () {
       sample("waits", svg("line", { class: "wait", x1: 0, x2: 22, y1: 6, y2: 6 })),
     ];
     if (!isBudget) entries.push(sample("longest gap between two tokens", svg("path", { class: "gap", d: "M1 4V9H21V4" })));
+    if (hasPool) {
+      entries.push(sample("tokens found in blocks", svg("path", { class: "hit", d: "M14 1V11L7 6Z" })),
+        sample("preempted", svg("path", { class: "preemption", d: "M7 2L15 10M7 10L15 2" })));
+    }
     return TinyViz.html("div", { class: "viz-legend" }, entries);
   }
 
@@ -144,14 +159,20 @@ var TinyTimeline = (function () {
   function whatRuns(schedule, time) {
     const running = schedule.calls.filter((call) => call.start <= time && time < call.end);
     if (running.length === 0) return time >= schedule.end ? "all is done." : "nothing runs.";
+    const { step } = running[0];
     const words = running.map((call) => {
       const ids = call.rows.map((row) => row.id);
       if (call.phase === "decode") return `decodes a token of ${ids.length === 1 ? "request" : "requests"} ${ids.join(", ")}`;
       const [row] = call.rows;
-      const before = computedBefore(schedule, call, row.id);
-      return `computes prompt tokens ${number(before)} to ${number(before + row.tokens - 1)} of request ${row.id}`;
+      const before = row.first ?? computedBefore(schedule, call, row.id);
+      return `computes ${row.isBeyondPrompt ? "tokens" : "prompt tokens"} ${number(before)} to ${number(before + row.tokens - 1)} of request ${row.id}`;
     });
-    return `step ${running[0].step} ${words.join(" and ")}.`;
+    const events = (schedule.poolEvents || []).filter((event) => event.step === step);
+    words.unshift(...events.map(({ kind, id, tokens }) => (kind === "hit"
+      ? `finds ${number(tokens)} tokens of request ${id} in blocks` : `preempts request ${id}`)));
+    const counts = (schedule.blocks || [])[step];
+    const pool = counts ? ` Blocks: ${number(counts.used)} used, ${number(counts.cached)} cached, ${number(counts.free)} free.` : "";
+    return `step ${step} ${words.join(" and ")}.${pool}`;
   }
 
   function computedBefore(schedule, until, id) {

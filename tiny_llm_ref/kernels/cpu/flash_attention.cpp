@@ -18,6 +18,8 @@ struct Head {
   long L, S, D, group_size;
   float scale;
   bool is_causal;
+  const int32_t* block_table = nullptr;  // where keys and values lie in blocks: which block, in their order
+  long block_size = 0;                   // then, keys of a block
 };
 
 /// Queries under way: scores of the key block at hand, and the softmax so far.
@@ -25,7 +27,7 @@ struct Rows {
   Rows(const Head& head, long first_position, long num_positions)
       : first_position(first_position), num_positions(num_positions), count(head.group_size * num_positions),
         queries(count * head.D), scores(count * KEY_BLOCK), outputs(count * head.D), maxima(count, -INFINITY),
-        sums(count) {
+        sums(count), keys(KEY_BLOCK), values(KEY_BLOCK) {
     for (long row = 0; row < count; row++) {
       const float* source = head.query + group_member(row) * head.query_head_stride + position(row) * head.query_stride;
       for (long d = 0; d < head.D; d++) queries[row * head.D + d] = head.scale * source[d];
@@ -37,18 +39,19 @@ struct Rows {
 
   long first_position, num_positions, count;
   std::vector<float> queries, scores, outputs, maxima, sums;
+  std::vector<const float*> keys, values;  // of the key block at hand, where each of them lies
 };
 
-/// c += a b for ROWS rows and VECTORS vectors of columns, held in registers.
+/// c += a b for ROWS rows and VECTORS vectors of columns from `column` on, held in registers.
 template <int ROWS, int VECTORS>
-static void multiply_tile(const float* a, long a_stride, const float* b, long b_stride, float* c, long c_stride,
+static void multiply_tile(const float* a, long a_stride, const float* const* b, long column, float* c, long c_stride,
                           long inner) {
   Floats sums[ROWS][VECTORS];
   for (int row = 0; row < ROWS; row++)
     for (int v = 0; v < VECTORS; v++) sums[row][v] = load(c + row * c_stride + v * LANES);
   for (long i = 0; i < inner; i++) {
     Floats columns[VECTORS];
-    for (int v = 0; v < VECTORS; v++) columns[v] = load(b + i * b_stride + v * LANES);
+    for (int v = 0; v < VECTORS; v++) columns[v] = load(b[i] + column + v * LANES);
     for (int row = 0; row < ROWS; row++)
       for (int v = 0; v < VECTORS; v++) sums[row][v] += a[row * a_stride + i] * columns[v];
   }
@@ -56,36 +59,48 @@ static void multiply_tile(const float* a, long a_stride, const float* b, long b_
     for (int v = 0; v < VECTORS; v++) store(c + row * c_stride + v * LANES, sums[row][v]);
 }
 
-/// c += a b, [rows, inner] x [inner, columns]; columns is a multiple of LANES.
-static void multiply_add(const float* a, long a_stride, const float* b, long b_stride, float* c, long c_stride,
-                         long rows, long inner, long columns) {
+/// c += a b, [rows, inner] x [inner, columns], row i of b at b[i]; columns is a multiple of LANES.
+static void multiply_add(const float* a, long a_stride, const float* const* b, float* c, long c_stride, long rows,
+                         long inner, long columns) {
   for (long column = 0; column < columns;) {
     const bool is_wide = column + 4 * LANES <= columns;
     for (long row = 0; row < rows;) {
       const bool is_tall = row + 4 <= rows;
       auto tile = is_tall ? (is_wide ? multiply_tile<4, 4> : multiply_tile<4, 1>)
                           : (is_wide ? multiply_tile<1, 4> : multiply_tile<1, 1>);
-      tile(a + row * a_stride, a_stride, b + column, b_stride, c + row * c_stride + column, c_stride, inner);
+      tile(a + row * a_stride, a_stride, b, column, c + row * c_stride + column, c_stride, inner);
       row += is_tall ? 4 : 1;
     }
     column += is_wide ? 4 * LANES : LANES;
   }
 }
 
+/// Find the keys and values from `first_key` on, where they lie.
+static void find_block(const Head& head, Rows& rows, long first_key, long num_keys) {
+  for (long j = 0; j < num_keys; j++) {
+    long place = first_key + j;
+    if (head.block_table) place = head.block_table[place / head.block_size] * head.block_size + place % head.block_size;
+    rows.keys[j] = head.key + place * head.key_stride;
+    rows.values[j] = head.value + place * head.value_stride;
+  }
+}
+
 /// Scores of many queries: the keys are turned so that they lie along the lanes.
-static void score_many(const Head& head, Rows& rows, long first_key, long num_keys, std::vector<float>& turned) {
+static void score_many(const Head& head, Rows& rows, long num_keys, std::vector<float>& turned) {
   turned.assign(head.D * KEY_BLOCK, 0.0f);
+  std::vector<const float*> dimensions(head.D);
+  for (long d = 0; d < head.D; d++) dimensions[d] = &turned[d * KEY_BLOCK];
   for (long j = 0; j < num_keys; j++)
-    for (long d = 0; d < head.D; d++) turned[d * KEY_BLOCK + j] = head.key[(first_key + j) * head.key_stride + d];
+    for (long d = 0; d < head.D; d++) turned[d * KEY_BLOCK + j] = rows.keys[j][d];
   std::fill(rows.scores.begin(), rows.scores.end(), 0.0f);
-  multiply_add(rows.queries.data(), head.D, turned.data(), KEY_BLOCK, rows.scores.data(), KEY_BLOCK, rows.count,
-               head.D, KEY_BLOCK);
+  multiply_add(rows.queries.data(), head.D, dimensions.data(), rows.scores.data(), KEY_BLOCK, rows.count, head.D,
+               KEY_BLOCK);
 }
 
 /// Scores of a few queries: each is a product along the dimensions, where they lie.
-static void score_few(const Head& head, Rows& rows, long first_key, long num_keys) {
+static void score_few(const Head& head, Rows& rows, long num_keys) {
   for (long j = 0; j < num_keys; j++) {
-    const float* key = head.key + (first_key + j) * head.key_stride;
+    const float* key = rows.keys[j];
     for (long row = 0; row < rows.count; row++) {
       const float* query = &rows.queries[row * head.D];
       Floats products = {};
@@ -137,15 +152,16 @@ static void attend(const Head& head, Rows& rows, long first_key, long last_key) 
   std::vector<float> turned;
   for (long block = first_key; block < last_key; block += KEY_BLOCK) {
     const long num_keys = std::min(KEY_BLOCK, last_key - block);
+    find_block(head, rows, block, num_keys);
     if (rows.count > MAX_DECODE_ROWS) {
-      score_many(head, rows, block, num_keys, turned);
+      score_many(head, rows, num_keys, turned);
     } else {
-      score_few(head, rows, block, num_keys);
+      score_few(head, rows, num_keys);
     }
     mask_scores(head, rows, block, num_keys);
     update_softmax(head, rows);
-    multiply_add(rows.scores.data(), KEY_BLOCK, head.value + block * head.value_stride, head.value_stride,
-                 rows.outputs.data(), head.D, rows.count, num_keys, head.D);
+    multiply_add(rows.scores.data(), KEY_BLOCK, rows.values.data(), rows.outputs.data(), head.D, rows.count, num_keys,
+                 head.D);
   }
 }
 

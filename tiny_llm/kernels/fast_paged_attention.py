@@ -1,0 +1,58 @@
+"""Attention to keys and values in blocks by kernels: which one, by device, type and head dimension."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from ..paged_attention import check_paged_shapes, paged_attention
+from .cpu_kernel import CpuKernel
+from .gpu_operations import HEAD_DIMS
+from .paged_gpu import paged_attention_gpu
+
+PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
+HEAD_DIM_UNIT = 16
+
+
+def fast_paged_attention(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    block_tables: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+    scale: float | None = None,
+) -> mx.array:
+    """`paged_attention_simple` by the fastest means there is for this device, type and head dimension.
+
+    `paged_attention_gpu` if the default device is a GPU, D is one of HEAD_DIMS and all arrays have one type;
+    `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are float32, since others
+    would have to be copied. All else is left to `paged_attention`.
+
+    Arguments, result and errors are those of `paged_attention_simple`.
+    """
+    check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
+    D = query.shape[-1]
+    scale = D**-0.5 if scale is None else scale
+    arrays = (query, keys, values, block_tables, query_starts, context_lengths)
+    if mx.default_device() == mx.gpu:
+        if D in HEAD_DIMS and query.dtype == keys.dtype == values.dtype:
+            return paged_attention_gpu(*arrays, scale)
+    elif D % HEAD_DIM_UNIT == 0 and keys.dtype == values.dtype == mx.float32:
+        return paged_attention_cpu(*arrays, scale)
+    return paged_attention(*arrays, scale)
+
+
+def paged_attention_cpu(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    block_tables: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+    scale: float,
+) -> mx.array:
+    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are float32."""
+    inputs = [query.astype(mx.float32), keys, values]
+    inputs += [x.astype(mx.int32) for x in (block_tables, query_starts, context_lengths)]
+    (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale])
+    return output.astype(query.dtype)

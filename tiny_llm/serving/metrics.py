@@ -1,0 +1,155 @@
+"""What the users of a run felt, in numbers. It has no clock: times in seconds come from the caller."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+
+@dataclass
+class RequestTimes:
+    """When things happened to one request, in seconds from one start for all requests of a run.
+
+    Attributes:
+        arrival: when its user sent it.
+        scheduled: when the first step began that computed something of it; None before.
+        tokens: when each token of its answer was there.
+        is_done: whether the answer has ended.
+    """
+
+    arrival: float
+    scheduled: float | None = None
+    tokens: list[float] = field(default_factory=list)
+    is_done: bool = False
+
+    def record_scheduled(self, now: float) -> None:
+        """A step begins that computes something of it; only the first one counts."""
+        if self.scheduled is None:
+            self.scheduled = now
+
+    @property
+    def queue_time(self) -> float | None:
+        """From its arrival to its first step; None before."""
+        return None if self.scheduled is None else self.scheduled - self.arrival
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to first token, from its arrival, waiting included; None before."""
+        return self.tokens[0] - self.arrival if self.tokens else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Between neighbouring tokens (ITL)."""
+        return [later - earlier for earlier, later in pairwise(self.tokens)]
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token: the mean of its gaps; None with fewer than two tokens."""
+        if len(self.tokens) < 2:
+            return None
+        return (self.tokens[-1] - self.tokens[0]) / (len(self.tokens) - 1)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request has to meet to be a good one: its time to first token, and each of its gaps.
+
+    Raises:
+        ValueError: a bound is not positive.
+    """
+
+    ttft: float
+    itl: float
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "itl"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+    def is_met_by(self, request: RequestTimes) -> bool:
+        """Whether its answer has ended, began in time, and never paused for too long."""
+        if not request.is_done or request.ttft is None:
+            return False
+        return request.ttft <= self.ttft and all(gap <= self.itl for gap in request.gaps)
+
+
+@dataclass(frozen=True)
+class ServingMetrics:
+    """A run in numbers; seconds, and None for what no request had.
+
+    Attributes:
+        num_requests, num_done: requests, and those whose answers ended.
+        seconds: from the first arrival to the last token.
+        output_tokens_per_s: tokens of all answers, by `seconds`.
+        goodput: requests that met the target, by `seconds`.
+        good_share: of all requests.
+        ttft_p50, ttft_p99, queue_p50, queue_p99, itl_p50, itl_p99, longest_itl, tpot_p50: percentiles over
+            requests; those of the ITL over all gaps of all requests.
+    """
+
+    num_requests: int
+    num_done: int
+    seconds: float
+    output_tokens_per_s: float | None
+    goodput: float | None
+    good_share: float
+    ttft_p50: float | None
+    ttft_p99: float | None
+    queue_p50: float | None
+    queue_p99: float | None
+    itl_p50: float | None
+    itl_p99: float | None
+    longest_itl: float | None
+    tpot_p50: float | None
+
+    @classmethod
+    def of(cls, requests: Sequence[RequestTimes], target: Target) -> "ServingMetrics":
+        """The numbers of a run.
+
+        Args:
+            requests: all of them, at least one.
+            target: what a good request meets.
+
+        Raises:
+            ValueError: there is no request.
+        """
+        if not requests:
+            raise ValueError("a run needs a request at least, got none")
+        ends = [request.tokens[-1] for request in requests if request.tokens]
+        seconds = max(ends) - min(request.arrival for request in requests) if ends else 0.0
+        num_tokens = sum(len(request.tokens) for request in requests)
+        num_good = sum(target.is_met_by(request) for request in requests)
+        ttft, queue_time, tpot = (
+            [value for request in requests if (value := getattr(request, name)) is not None]
+            for name in ("ttft", "queue_time", "tpot")
+        )
+        gaps = [gap for request in requests for gap in request.gaps]
+        return cls(
+            num_requests=len(requests),
+            num_done=sum(request.is_done for request in requests),
+            seconds=seconds,
+            output_tokens_per_s=num_tokens / seconds if seconds else None,
+            goodput=num_good / seconds if seconds else None,
+            good_share=num_good / len(requests),
+            ttft_p50=percentile(ttft, 50),
+            ttft_p99=percentile(ttft, 99),
+            queue_p50=percentile(queue_time, 50),
+            queue_p99=percentile(queue_time, 99),
+            itl_p50=percentile(gaps, 50),
+            itl_p99=percentile(gaps, 99),
+            longest_itl=percentile(gaps, 100),
+            tpot_p50=percentile(tpot, 50),
+        )
+
+
+def percentile(values: Iterable[float], percent: float) -> float | None:
+    """The value that so many percent do not exceed, interpolated; None without values.
+
+    Raises:
+        ValueError: percent is not between 0 and 100, with or without values.
+    """
+    if not 0 <= percent <= 100:
+        raise ValueError(f"percent must be between 0 and 100, got {percent}")
+    found = list(values)
+    return float(np.percentile(found, percent)) if found else None
