@@ -817,7 +817,9 @@ def jobs(draw: st.DrawFn) -> list[Job]:
 
 
 @pytest.mark.parametrize("hash_name", HASHES)
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=400, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
+)
 @given(data=st.data())
 def test_task_6_never_a_wrong_share(hash_name: str, data: st.DataObject) -> None:
     block_size = data.draw(st.integers(1, 4))
@@ -833,7 +835,9 @@ def test_task_6_never_a_wrong_share(hash_name: str, data: st.DataObject) -> None
     serve(Scheduler(config, blocks), blocks, data.draw(jobs()))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=400, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
+)
 @given(data=st.data())
 def test_task_6_caches_and_evicts_what_plain_tuples_say(data: st.DataObject) -> None:
     block_size, num_blocks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
@@ -871,7 +875,7 @@ class CollidingPool(Pool):
 
 
 @pytest.mark.parametrize("hash_name", ["chain", "constant", "one bit"])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_task_6_each_request_gets_what_it_gets_alone(hash_name: str, data: st.DataObject) -> None:
     pools = st.builds(
