@@ -83,13 +83,13 @@ class Run:
 
 def main(
     model: Model = SHIPPED_MODEL,
-    users: Users = 3,
-    turns: Turns = 3,
-    system: System = 128,
-    question: Question = 16,
-    answer: Answer = 16,
+    users: Users = 4,
+    turns: Turns = 4,
+    system: System = 512,
+    question: Question = 32,
+    answer: Answer = 32,
     budget: Budget = 128,
-    repeats: Repeats = 3,
+    repeats: Repeats = 5,
     side: Side = None,
 ) -> None:
     """Serve conversations, and then as many prompts that share nothing, by both sides in turns.
