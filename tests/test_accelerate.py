@@ -124,6 +124,13 @@ def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) ->
             [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
         ),
         (
+            "kernels/cpu/swiglu_halves.cpp",
+            "*up = gate + size;",
+            "*up = gate;",
+            "swiglu",
+            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
+        ),
+        (
             "kernels/cpu/split_heads.cpp",
             "if (part == 2) continue;",
             "",
@@ -131,7 +138,7 @@ def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) ->
             [FAST[0], "FusedRMSNorm FusedRoPE FusedMLP Qwen3MultiHeadAttention", "True True"],
         ),
     ],
-    ids=["quantized_matmul", "integer_matmul", "swiglu", "split_heads"],
+    ids=["quantized_matmul", "integer_matmul", "swiglu", "swiglu_halves", "split_heads"],
 )
 def test_a_wrong_kernel_is_left_out_with_one_line(
     file: str, find: str, replace: str, name: str, expected: list[str], checkpoint: Path, tmp_path: Path

@@ -71,6 +71,24 @@ def test_a_run_is_compared_and_predicted() -> None:
     assert predicted == measured
 
 
+def test_memory_in_slots_and_in_blocks() -> None:
+    sizes = ("--block-size", "1", "--block-size", "64", "--requests", "40", "--slots", "3")
+    result = run(*sizes, bench="blocks")
+    assert result.returncode == 0, result.stderr
+    held, served = ([line.split() for line in part.splitlines()] for part in result.stdout.split("\n\n")[1:])
+    names = ["reserved", "doubles", "batch", "1", "64"]
+    assert [row[-4] for row in held[2:]] == names
+    in_use = {row[-4]: int(row[-2].rstrip("%")) for row in held[2:]}
+    assert in_use["reserved"] < in_use["batch"] < in_use["doubles"] < in_use["64"] < in_use["1"]
+    assert in_use["1"] >= 99
+    slots, small, large = served[3:]
+    assert slots[3:6] == ["3.0", "to", "3"]
+    for row in (slots, small, large):
+        assert 98 <= sum(int(share.rstrip("%")) for share in row[-5:-1]) <= 102
+    assert int(slots[-1]) > int(large[-1]) >= int(small[-1])
+    assert small[-4] == "0%"
+
+
 def test_conversations_with_prefix_caching_and_without() -> None:
     load = ("--users", "2", "--turns", "2", "--system", "33", "--question", "5", "--answer", "3")
     result = run(*load, "--repeats", "1", bench="prefix")

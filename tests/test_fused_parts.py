@@ -10,9 +10,10 @@ from checkpoints import VARIANTS, build, save
 from cpu_kernels import poison
 from passes import PASSES
 from tiny_llm.basics import as_projection
+from tiny_llm.flash_attention import flash_attention
 from tiny_llm.fused_parts import FusedAttention, FusedMLP, FusedRMSNorm, FusedRoPE, cut_like, joined
-from tiny_llm.kernels.fast_attention import fast_attention
-from tiny_llm.kernels.fused_operations import rms_norm, rotate, split_heads
+from tiny_llm.kernels.fast_attention import can_merge, fast_attention, flash_attention_merged
+from tiny_llm.kernels.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.loader import Parts
 from tiny_llm.packed_loader import load_packed_model
@@ -43,9 +44,11 @@ def test_what_packed_models_are_made_of(checkpoints: dict[str, Path]) -> None:
     """One product a layer where the projections are packed alike, biases included; none for plain ones."""
     for name in MODELS:
         layers = load_packed_model(checkpoints[name], mx.float32, parts=PARTS).layers
-        is_fused = [layer.attention._fused_product is not None for layer in layers]
-        is_packed = name not in ("qwen3", "llama-traditional")
-        check_equal(is_fused, [is_packed] * len(layers), f"layers of {name} with one product")
+        is_packed = [name not in ("qwen3", "llama-traditional")] * len(layers)
+        has_one = [layer.attention._fused_product is not None for layer in layers]
+        check_equal(has_one, is_packed, f"layers of {name} with one product for queries, keys and values")
+        has_one = [layer.mlp._fused_gate_up is not None for layer in layers]
+        check_equal(has_one, is_packed, f"layers of {name} with one product for gate and up")
 
 
 @pytest.mark.parametrize("has_norms", [False, True])
@@ -74,6 +77,26 @@ def test_split_heads_keeps_the_type() -> None:
     tables = (rope.fused_cos, rope.fused_sin)
     heads = split_heads(normal(1, 2, 64, seed=1, dtype=mx.bfloat16), 2, 1, tables, None, [0])
     check_equal([each.dtype for each in heads], [mx.bfloat16] * 3, "types of query, key and value")
+
+
+def test_attention_with_its_heads_side_by_side() -> None:
+    query, key, value = normal(3, 6, 5, 32, seed=1), normal(3, 2, 9, 32, seed=2), normal(3, 2, 9, 32, seed=3)
+    poison(3, 5, 192)
+    for mask in (None, "causal", normal(3, 1, 5, 9, seed=4)):
+        expected = fast_attention(query, key, value, 0.3, mask).swapaxes(1, 2).reshape(3, 5, 192)
+        merged = flash_attention_merged(query, key, value, 0.3, mask)
+        check_close(merged, expected, "heads side by side", tolerance=0)
+    which = [can_merge(fast_attention, 32), can_merge(fast_attention, 24), can_merge(flash_attention, 32)]
+    check_equal(which, [True, False, False], "which attention can be merged")
+
+
+@pytest.mark.parametrize("size", [3, 64, 101])
+def test_swiglu_of_the_halves_of_a_product(size: int) -> None:
+    product = 5 * normal(3, 7, 2 * size, seed=4)
+    poison(3, 7, size)
+    expected = swiglu(product[..., :size], product[..., size:])
+    check_close(swiglu_halves(product), expected, "silu(first half) x second half", tolerance=1e-6)
+    check_equal(swiglu_halves(product.astype(mx.float16)).dtype, mx.float16, "type")
 
 
 def projection(outputs: int, bias: bool = False, bits: int = 4, seed: int = 1) -> QuantizedProjection:

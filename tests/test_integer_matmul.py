@@ -4,13 +4,15 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from check import check_close, check_value_error, normal
-from cpu_kernels import compiled_for, on_every_target, poison, spread, threads
+from check import check_close, check_equal, check_value_error, normal
+from cpu_kernels import compiled_for, on_every_target, poison, spread, threads, use_device
 from oracles import exact
 from quantized import expanded_by, random_words
 from tiny_llm import QuantizedWeights
 from tiny_llm.kernels import integer_matmul as module
-from tiny_llm.kernels.integer_matmul import integer_matmul
+from tiny_llm.kernels.integer_matmul import IntegerProjection, integer_matmul
+from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.quantize import QuantizedProjection
 
 TOLERANCE = 1e-4  # of the largest: x has 16 bits
 
@@ -145,6 +147,32 @@ def test_leading_axes_and_types(leading: tuple[int, ...], dtype: mx.Dtype) -> No
     x, weights = normal(*leading, 128, seed=3, dtype=dtype), make_weights(40, 128)
     expected = exact(x) @ expanded_by(weights).T
     check_close(integer_matmul(x, weights), expected, f"x [{leading}, 128] of {dtype}", TOLERANCE)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("x_type", [mx.float32, mx.bfloat16], ids=str)
+@pytest.mark.parametrize("scales_type", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_a_projection_made_ready(scales_type: mx.Dtype, x_type: mx.Dtype, has_bias: bool) -> None:
+    plain = make_weights(40, 128)
+    scales, biases = plain.scales.astype(scales_type), plain.biases.astype(scales_type)
+    bias = normal(40, seed=5, dtype=scales_type) if has_bias else None
+    projection = QuantizedProjection(QuantizedWeights(plain.weight, scales, biases), bias, integer_matmul)
+    x = normal(2, 3, 128, seed=3, dtype=x_type)
+    actual, expected = IntegerProjection(projection)(x), projection(x)
+    check_equal(actual.dtype, expected.dtype, "type")
+    check_close(actual, expected, "product", tolerance=0)
+    with check_value_error("128", "(2, 64)"):
+        IntegerProjection(projection)(normal(2, 64, seed=3))
+
+
+def test_which_projections_can_be_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = QuantizedWeights(*mx.quantize(normal(8, 64, seed=4), group_size=64, bits=5), 64, 5)
+    weights = make_weights(8, 64)
+    assert IntegerProjection.fits(QuantizedProjection(weights, None, integer_matmul))
+    assert not IntegerProjection.fits(QuantizedProjection(odd, None, integer_matmul))
+    assert not IntegerProjection.fits(QuantizedProjection(weights, None, quantized_matmul))
+    use_device(mx.gpu, monkeypatch)
+    assert not IntegerProjection.fits(QuantizedProjection(weights, None, integer_matmul))
 
 
 def test_other_widths_and_what_does_not_fit() -> None:

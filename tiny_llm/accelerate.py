@@ -99,10 +99,17 @@ def best_parts() -> Parts:
         return FusedRoPE(64, 10)(heads, 5), expected.swapaxes(1, 2)
 
     def compare_mlp() -> tuple[mx.array, mx.array]:
-        w_gate, w_up, w_down = _sample(96, 64), _sample(97, 64)[1:], _sample(64, 96)
-        gate = x @ w_gate.T
-        expected = (gate * mx.sigmoid(gate) * (x @ w_up.T)) @ w_down.T
-        return FusedMLP(64, 96, w_gate, w_up, w_down)(x), expected
+        def expected(w_gate: mx.array, w_up: mx.array, w_down: mx.array) -> mx.array:
+            gate = x @ w_gate.T
+            return (gate * mx.sigmoid(gate) * (x @ w_up.T)) @ w_down.T
+
+        plain = [_sample(128, 64), _sample(129, 64)[1:], _sample(64, 128)]
+        packed = [mx.quantize(weight) for weight in plain]
+        projections = [QuantizedProjection(QuantizedWeights(*each, 64, 4)) for each in packed]
+        ours = [FusedMLP(64, 128, *plain)(x), FusedMLP(64, 128, *projections)(x)]
+        return mx.stack(ours), mx.stack(
+            [expected(*plain), expected(*(mx.dequantize(*each) for each in packed))]
+        )
 
     def compare_attention() -> tuple[mx.array, mx.array]:
         config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), _sample(2, 3, 64)

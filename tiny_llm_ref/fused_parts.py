@@ -10,7 +10,9 @@ import mlx.core as mx
 from .attention import Attention, Mask, scaled_dot_product_attention_grouped
 from .basics import Projection, as_projection
 from .config import ModelConfig
-from .kernels.fused_operations import rms_norm, rotate, split_heads, swiglu
+from .kernels.fast_attention import can_merge, flash_attention_merged
+from .kernels.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
+from .kernels.integer_matmul import IntegerProjection
 from .kv_cache import TinyKvCache
 from .layer_norm import RMSNorm
 from .mlp import Qwen3MLP
@@ -67,7 +69,7 @@ class FusedRoPE(RoPE):
 
 
 class FusedMLP(Qwen3MLP):
-    """SwiGLU with its gate in one pass over memory."""
+    """SwiGLU in one pass over memory, after one product for gate and up where they are packed alike."""
 
     def __init__(
         self,
@@ -77,11 +79,17 @@ class FusedMLP(Qwen3MLP):
         w_up: mx.array | Projection,
         w_down: mx.array | Projection,
     ) -> None:
+        whole = joined([w_gate, w_up])
+        if whole is not None:
+            w_gate, w_up = cut_like(whole, [w_gate, w_up])
         super().__init__(dim, hidden_dim, w_gate, w_up, w_down)
-        self._fused_gate, self._fused_up, self._fused_down = map(as_projection, (w_gate, w_up, w_down))
+        self._fused_gate_up = None if whole is None else prepared(whole)
+        self._fused_gate, self._fused_up, self._fused_down = map(prepared, (w_gate, w_up, w_down))
 
     def __call__(self, x: mx.array) -> mx.array:
         """[B, L, E] -> [B, L, E]"""
+        if self._fused_gate_up is not None:
+            return self._fused_down(swiglu_halves(self._fused_gate_up(x)))
         return self._fused_down(swiglu(self._fused_gate(x), self._fused_up(x)))
 
 
@@ -104,13 +112,19 @@ class FusedAttention(Qwen3MultiHeadAttention):
         k_norm: RMSNorm | None = None,
         attention: Attention = scaled_dot_product_attention_grouped,
     ) -> None:
-        self._fused_product = joined([wq, wk, wv])
-        if self._fused_product is not None:
-            wq, wk, wv = cut_like(self._fused_product, [wq, wk, wv])
+        self._fused_rope = rope if isinstance(rope, FusedRoPE) and are_fused(q_norm, k_norm) else None
+        whole = None if self._fused_rope is None else joined([wq, wk, wv])
+        if whole is not None:
+            wq, wk, wv = cut_like(whole, [wq, wk, wv])
         super().__init__(config, wq, wk, wv, wo, rope, q_norm, k_norm, attention)
-        self._fused_out, self._fused_attend = as_projection(wo), attention
-        self._fused_rope, self._fused_norms = rope, (q_norm, k_norm)
-        self._fused_sizes = (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+        self._fused_product = None if whole is None else prepared(whole)
+        self._fused_out, self._fused_attend = prepared(wo), attention
+        self._fused_sizes = (config.num_attention_heads, config.num_key_value_heads)
+        self._fused_head_dim = config.head_dim
+        self._fused_merges = can_merge(attention, config.head_dim)
+        self._fused_norms = None
+        if isinstance(q_norm, FusedRMSNorm) and isinstance(k_norm, FusedRMSNorm):
+            self._fused_norms = (q_norm.fused_weight, k_norm.fused_weight, q_norm.fused_eps)
 
     def __call__(
         self,
@@ -125,30 +139,42 @@ class FusedAttention(Qwen3MultiHeadAttention):
         if heads is None:
             return super().__call__(x, offset, cache, mask)
         query, key, value = heads
-        if cache is None:
-            output = self._fused_attend(query, key, value, mask=mask)
-        else:
-            output = cache.attend(query, key, value, self._fused_attend, mask)
+        if cache is not None:
+            key, value, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask=mask)
+        if self._fused_merges:
+            scale = self._fused_head_dim**-0.5
+            return self._fused_out(flash_attention_merged(query, key, value, scale, mask))
+        output = self._fused_attend(query, key, value, mask=mask)
         return self._fused_out(output.swapaxes(1, 2).reshape(B, L, -1))
 
     def _fused_heads(self, x: mx.array, offset: int | list[int]) -> list[mx.array] | None:
         """Query [B, H_q, L, D], key and value [B, H, L, D]; None where these parts cannot be fused."""
         B, L, _ = x.shape
-        H_q, H, D = self._fused_sizes
-        rope, (q_norm, k_norm) = self._fused_rope, self._fused_norms
-        if self._fused_product is None or not isinstance(rope, FusedRoPE):
+        rope = self._fused_rope
+        if self._fused_product is None or rope is None:
             return None
         first = rope.first_positions(offset, B, L)
-        if not rope.fused_covers(first, L, D):
-            return None
+        if not rope.fused_covers(first, L, self._fused_head_dim):
+            return None  # it knows the right error
         tables = (rope.fused_cos, rope.fused_sin)
-        if q_norm is None and k_norm is None:
-            norms = None
-        elif isinstance(q_norm, FusedRMSNorm) and isinstance(k_norm, FusedRMSNorm):
-            norms = (q_norm.fused_weight, k_norm.fused_weight, q_norm.fused_eps)
-        else:
-            return None
-        return split_heads(self._fused_product(x), H_q, H, tables, norms, first, rope.fused_neighbours)
+        product = self._fused_product(x)
+        return split_heads(
+            product, *self._fused_sizes, tables, self._fused_norms, first, rope.fused_neighbours
+        )
+
+
+def are_fused(q_norm: RMSNorm | None, k_norm: RMSNorm | None) -> bool:
+    """Whether queries and keys have fused norms, or both none."""
+    if q_norm is None or k_norm is None:
+        return q_norm is k_norm
+    return isinstance(q_norm, FusedRMSNorm) and isinstance(k_norm, FusedRMSNorm)
+
+
+def prepared(projection: mx.array | Projection) -> Projection:
+    """The projection as it is called fastest."""
+    if isinstance(projection, QuantizedProjection) and IntegerProjection.fits(projection):
+        return IntegerProjection(projection)
+    return as_projection(projection)
 
 
 def joined(projections: Sequence[mx.array | Projection]) -> QuantizedProjection | None:

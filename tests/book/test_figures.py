@@ -15,6 +15,7 @@ from scripts.book.figures import element_of
 FIGURES = sorted(path.stem for path in VIZ.glob("*.py") if path.stem != "still")
 FIRST = {  # an attribute of each
     "attention-mask": "queries",
+    "block-pool": "blocks",
     "kv-cache": "slots",
     "prefix-cache": "blocks",
     "roofline": "batch",
@@ -78,6 +79,8 @@ def test_every_control_is_reached_by_tab_and_shows_it(browser: Browser, tmp_path
         ('<attention-mask heads="6" kv-heads="4">', "4 does not divide 6"),
         ('<attention-mask mask="diagonal">', "mask is one of right, off-by-one, peek, left, none"),
         ('<scheduler-timeline prompts="12 x">', "prompts must be integers from 1 to 4096, not 12 x"),
+        ('<block-pool prompts="1 2 3 4 5 6 7">', "prompts are more than 6"),
+        ('<block-pool block-size="9">', "block-size must be an integer from 1 to 8, not 9"),
         ('<kv-cache slots="1" lengths="4 5">', "lengths are more than the 1 slot"),
         ('<prefix-cache prompts="a//b">', "prompts must be texts of 1 to 24 characters with / between them"),
         ('<viz-roofline bandwidth="-1">', "bandwidth must be a number"),

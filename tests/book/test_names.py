@@ -45,9 +45,9 @@ def test_what_does_not_exist_is_refused(tmp_path: Path, code: str, sentence: str
 
 
 def test_names_of_other_programs_are_listed_by_the_page(tmp_path: Path) -> None:
-    text = "`PagedAttention` and `--enable-chunked-prefill` of vLLM"
+    text = "`RadixAttention` and `--enable-chunked-prefill` of vLLM"
     assert len(faults_of(tmp_path, text)) == 2
-    assert faults_of(tmp_path, f"{text}\n\n<!-- foreign: PagedAttention --enable-chunked-prefill -->") == []
+    assert faults_of(tmp_path, f"{text}\n\n<!-- foreign: RadixAttention --enable-chunked-prefill -->") == []
 
 
 def test_what_a_fence_of_the_page_binds_is_known(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..attention import Mask
+from ..attention import Attention, Mask
 from .cpu_kernel import CpuKernel
 
 READ_BY_STRIDES = (0, 1, 2, 3)
 SOURCE = Path(__file__).parent / "cpu" / "flash_attention.cpp"
 FLASH_ATTENTION = CpuKernel(SOURCE, strided=READ_BY_STRIDES)
+HEAD_DIM_UNIT = 16
 
 
 def fast_attention(
@@ -42,13 +43,34 @@ def flash_attention_cpu(
 ) -> mx.array:
     """`fast_attention` by the CPU kernel, in float32; D is a multiple of 16 and all shapes are right."""
     B, H_q, L, D = query.shape
+    return _flash_attention(query, key, value, scale, mask, (B, L, H_q, D)).swapaxes(1, 2)
+
+
+def flash_attention_merged(
+    query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask = None
+) -> mx.array:
+    """`flash_attention_cpu` with its heads side by side, as a projection takes them: [B, L, H_q x D]."""
+    B, H_q, L, D = query.shape
+    return _flash_attention(query, key, value, scale, mask, (B, L, H_q * D))
+
+
+def can_merge(attention: Attention, head_dim: int) -> bool:
+    """Whether `flash_attention_merged` does what this attention does, on the CPU."""
+    return attention is fast_attention and head_dim % HEAD_DIM_UNIT == 0
+
+
+def _flash_attention(
+    query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask, shape: tuple[int, ...]
+) -> mx.array:
+    """The kernel's output [B, L, H_q, D] in the shape it is given."""
+    B, H_q, L, _ = query.shape
     S = key.shape[2]
     inputs = [array.astype(mx.float32) for array in (query, key, value)]
     if isinstance(mask, mx.array):
         inputs.append(mx.broadcast_to(mask.astype(mx.float32), (B, H_q, L, S)))
     numbers = [scale, isinstance(mask, str), isinstance(mask, mx.array)]
-    (output,) = FLASH_ATTENTION(inputs, [(B, L, H_q, D)], [mx.float32], numbers)
-    return output.swapaxes(1, 2).astype(query.dtype)
+    (output,) = FLASH_ATTENTION(inputs, [shape], [mx.float32], numbers)
+    return output.astype(query.dtype)
 
 
 def check_shapes(query: mx.array, key: mx.array, value: mx.array, mask: Mask) -> None:

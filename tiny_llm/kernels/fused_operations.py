@@ -16,6 +16,7 @@ RMS_NORM = CpuKernel(SOURCES / "rms_norm.cpp")
 ROPE = CpuKernel(SOURCES / "rope.cpp")
 SPLIT_HEADS = CpuKernel(SOURCES / "split_heads.cpp")
 SWIGLU = CpuKernel(SOURCES / "swiglu.cpp")
+SWIGLU_HALVES = CpuKernel(SOURCES / "swiglu_halves.cpp")
 
 
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
@@ -87,3 +88,12 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
         return silu(gate) * up
     inputs = [gate.astype(mx.float32), up.astype(mx.float32)]
     return SWIGLU(inputs, [gate.shape], [mx.float32])[0].astype(gate.dtype)
+
+
+def swiglu_halves(product: mx.array) -> mx.array:
+    """`swiglu` of the first and the second half of one product, [..., 2 x I] -> [..., I]."""
+    if mx.default_device() == mx.gpu:
+        gate, up = mx.split(product, 2, axis=-1)
+        return swiglu(gate, up)
+    shape = (*product.shape[:-1], product.shape[-1] // 2)
+    return SWIGLU_HALVES([product.astype(mx.float32)], [shape], [mx.float32])[0].astype(product.dtype)

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from ..quantize import QuantizedWeights
+from ..quantize import QuantizedProjection, QuantizedWeights
 from .cpu_kernel import CpuKernel
 from .quantized_matmul import SOURCES, multiply, quantized_matmul
 
@@ -33,3 +33,41 @@ def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         return quantized_matmul(x, weights)
     product = multiply(INTEGER, x.astype(mx.float32), weights)
     return product.astype(mx.result_type(x, weights.scales))
+
+
+class IntegerProjection:
+    """A projection by `integer_matmul`, made ready once: its calls, of which a token takes many, are short.
+
+    Args:
+        projection: one that `fits`.
+    """
+
+    def __init__(self, projection: QuantizedProjection) -> None:
+        weights = projection.weights
+        self._bias = projection.bias
+        self._dtype = weights.scales.dtype
+        self._num_outputs, self._num_inputs = weights.shape
+        self._arrays = (
+            weights.weight,
+            weights.scales.astype(mx.float32),
+            weights.biases.astype(mx.float32),
+        )
+        self._numbers = (weights.bits, weights.group_size)
+        mx.eval(self._arrays)
+
+    @staticmethod
+    def fits(projection: QuantizedProjection) -> bool:
+        """Whether the kernel is what multiplies there."""
+        is_on_cpu = mx.default_device() != mx.gpu
+        return is_on_cpu and projection.matmul is integer_matmul and projection.weights.bits in INTEGER_BITS
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """[..., in] -> [..., out], in the type that x and the scales have together."""
+        *leading, num_inputs = x.shape
+        if num_inputs != self._num_inputs:
+            raise ValueError(f"this projection needs x of [..., {self._num_inputs}], got {x.shape}")
+        inputs, shape = (x.astype(mx.float32), *self._arrays), (*leading, self._num_outputs)
+        (product,) = INTEGER(inputs, [shape], [mx.float32], self._numbers)
+        if x.dtype != mx.float32 or self._dtype != mx.float32:
+            product = product.astype(mx.result_type(x, self._dtype))
+        return product if self._bias is None else product + self._bias

@@ -16,10 +16,11 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
     """The slot of each of the tokens from `start` on: [num_tokens].
 
     A pool has block_size slots for each block, block after block.
+
+    Raises:
+        ValueError: the start or the number is negative, or the blocks have no slot for the last of them.
     """
-    positions = np.arange(start, start + num_tokens, dtype=np.int32)
-    blocks = np.array(block_ids, dtype=np.int32)
-    return blocks[positions // block_size] * block_size + positions % block_size
+    raise NotImplementedError("week 3 day 2 task 1: slot_mapping is not written yet")
 
 
 class PagedKvPool:
@@ -31,9 +32,17 @@ class PagedKvPool:
     Args:
         num_layers: of the model.
         num_blocks, block_size: as for the block manager.
+
+    Raises:
+        ValueError: one of them is below 1.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
+        if min(num_layers, num_blocks, block_size) < 1:
+            raise ValueError(
+                "a pool has a layer and a block of a token at least, got "
+                f"{num_layers} layers of {num_blocks} blocks of {block_size} tokens"
+            )
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -51,30 +60,31 @@ class PagedKvPool:
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def write(self, layer: int, key: mx.array, value: mx.array, slots: mx.array) -> None:
-        """Store the keys and values of tokens.
+        """Store the keys and values of tokens, in place: nothing is copied but them.
+
+        The first call for a layer makes its arrays, of zeros, for heads and types such as these.
 
         Args:
             layer: counted from 0.
             key, value: [T, H, D]
-            slots: [T], all different but for the sink.
+            slots: [T], all different but for the sink. That they are slots of the pool is not checked: it
+                would mean to wait for them.
+
+        Raises:
+            ValueError: there is no such layer, or shapes or types do not fit each other or what is held;
+                nothing is stored.
         """
-        for arrays, new in ((self._keys, key), (self._values, value)):
-            held = arrays[layer]
-            if held is None:
-                held = mx.zeros((self.sink + self.block_size, *new.shape[1:]), new.dtype)
-            held[slots] = new
-            arrays[layer] = held
+        raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.write is not written yet")
 
     def blocks(self, layer: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a layer by block, [num_blocks + 1, block_size, H, D] each.
 
         Do not keep them: while somebody does, the next write copies the whole pool.
+
+        Raises:
+            ValueError: there is no such layer, or nothing was ever written to it.
         """
-        keys, values = self._keys[layer], self._values[layer]
-        if keys is None or values is None:
-            raise ValueError(f"layer {layer} of the pool was never written to")
-        shape = (self.num_blocks + 1, self.block_size, *keys.shape[1:])
-        return keys.reshape(shape), values.reshape(shape)
+        raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.blocks is not written yet")
 
     def fetch(self, layer: int, slots: mx.array) -> tuple[mx.array, mx.array]:
         """A copy of what is in some slots of a layer.
@@ -84,11 +94,11 @@ class PagedKvPool:
 
         Returns:
             keys, values: [..., H, D]
+
+        Raises:
+            ValueError: as for `blocks`.
         """
-        keys, values = self._keys[layer], self._values[layer]
-        if keys is None or values is None:
-            raise ValueError(f"layer {layer} of the pool was never written to")
-        return keys[slots], values[slots]
+        raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.fetch is not written yet")
 
     def release(self) -> None:
         """Give the memory back; the pool is as new."""
@@ -99,40 +109,28 @@ class PagedKvPool:
 class PagedKvCache(TinyKvCache):
     """One layer of one sequence whose blocks are given; to the model it is a cache as any other.
 
+    It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
+
     Args:
         pool: where its tokens are.
         layer: which layer of the pool.
-        block_ids: its blocks; the list may grow while the cache is in use.
-        offset: how many tokens are stored already.
+        block_ids: its blocks, first to last; there may be none yet.
+        offset: how many of its tokens are stored already.
     """
 
     def __init__(self, pool: PagedKvPool, layer: int, block_ids: Items[int], offset: int = 0) -> None:
-        self.pool = pool
-        self.layer = layer
-        self.block_ids = block_ids
-        self.offset = offset
+        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.__init__ is not written yet")
 
     def update_and_fetch(
         self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
     ) -> tuple[mx.array, mx.array, int, Mask]:
-        B, _, L, _ = key.shape
-        if B != 1 or value.shape[:3] != key.shape[:3]:
-            raise ValueError(f"key and value must both be [1, H, L, D], got {key.shape} and {value.shape}")
-        end = self.offset + L
-        room = len(self.block_ids) * self.pool.block_size
-        if end > room:
-            raise ValueError(
-                f"{end} tokens do not fit in {room} slots: allocate blocks before the model runs"
-            )
-        slots = mx.array(slot_mapping(self.block_ids, self.pool.block_size, 0, end))
-        self.pool.write(self.layer, key[0].swapaxes(0, 1), value[0].swapaxes(0, 1), slots[self.offset :])
-        self.offset = end
-        keys, values = self.pool.fetch(self.layer, slots)
-        return keys.swapaxes(0, 1)[None], values.swapaxes(0, 1)[None], end, mask
+        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.update_and_fetch is not written yet")
 
     @property
     def state(self) -> list[mx.array]:
-        return self.pool.state
+        """The arrays of the whole pool."""
+        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.state is not written yet")
 
     def release(self) -> None:
-        self.offset = 0
+        """Forget the tokens; the blocks go back by the block manager, and the pool stays as it is."""
+        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.release is not written yet")
