@@ -49,7 +49,7 @@ def plain(prefix: "Prefix | None") -> Tree:
 
 @case("serving.prefix.Prefixes.child")
 def children(tiny: ModuleType) -> Tree:
-    """60 blocks, 1 bit of hash."""
+    """60 of a 1-bit hash."""
     prefixes = module(tiny, "serving.prefix").Prefixes(2, lambda parent, ids: (parent + sum(ids)) % 2)
     made = [prefixes.child(None, (1, 2))]
     for number in range(60):
@@ -67,7 +67,7 @@ def chains(tiny: ModuleType) -> Tree:
 
 @case(f"{MANAGER}.find_shared_blocks")
 def found(tiny: ModuleType) -> Tree:
-    """40 prompts that begin alike."""
+    """40 that begin alike."""
     blocks = manager(tiny)
     lives(blocks, tiny)
     return [list(blocks.find_shared_blocks(tiny.Sequence(100 + n, prompt(n)))) for n in range(40)]
@@ -81,7 +81,7 @@ def found(tiny: ModuleType) -> Tree:
 @case(f"{MANAGER}.allocate")
 @case(f"{MANAGER}.free")
 def kept(tiny: ModuleType) -> Tree:
-    """40 lives, room for all."""
+    """40 lives, room."""
     blocks = manager(tiny)
     seen = lives(blocks, tiny)
     return [seen, blocks.num_cached_blocks, blocks.num_available_blocks, list(blocks.cached_blocks)]
