@@ -77,7 +77,7 @@ def check_counts(blocks: BlockManager) -> None:
     __tracebackhide__ = True
     held = [block for table in blocks.tables.values() for block in table.block_ids]
     counts = [held.count(block) for block in range(blocks.num_blocks)]
-    check_equal(blocks.ref_counts, counts, "ref_counts, against the tables")
+    check_equal(blocks.ref_counts, counts, "ref_counts of each block, against the tables that it is in")
     check_equal(blocks.num_available_blocks, counts.count(0), "num_available_blocks, against the tables")
     promised = sum(table.num_promised for table in blocks.tables.values())
     check_equal(blocks.num_promised, promised, "num_promised, against the tables")

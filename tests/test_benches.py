@@ -198,3 +198,13 @@ def test_a_chart_within_a_page_takes_the_page_s_colours() -> None:
     points = [Point("8", 10, 900)]
     assert "<style>" in trade_off_chart("a", "x", "y", points)
     assert "<style>" not in trade_off_chart("a", "x", "y", points, standalone=False)
+
+
+def test_a_mixed_step_is_timed_against_two() -> None:
+    result = run("--repeats", "1", "--decodes", "2", "--context", "9", bench="mixed")
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines() if "ratio" in line] == [
+        *["chunk"] * 3,
+        "whole",
+    ]
+    assert "dense caches" in result.stdout

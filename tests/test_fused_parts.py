@@ -15,6 +15,7 @@ from tiny_llm.fused_parts import FusedAttention, FusedMLP, FusedRMSNorm, FusedRo
 from tiny_llm.kernels.fast_attention import can_merge, fast_attention, flash_attention_merged
 from tiny_llm.kernels.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.kv_cache import TinyKvFullCache
 from tiny_llm.loader import Parts
 from tiny_llm.packed_loader import load_packed_model
 from tiny_llm.quantize import QuantizedProjection, QuantizedWeights, quantize_weights
@@ -38,6 +39,30 @@ def test_a_model_of_fused_attention_gives_the_same_logits(
     plain = load_packed_model(checkpoints[name], mx.float32)
     fused = load_packed_model(checkpoints[name], mx.float32, fast_attention, quantized_matmul, PARTS)
     check_close(PASSES[kind](fused), PASSES[kind](plain), f"logits {kind} of {name}", tolerance=1e-4)
+
+
+class AttendsByItself(TinyKvFullCache):
+    """A cache that hands out no keys: what a cache in blocks is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def attend(self, query, key, value, attention, mask=None):
+        self.shapes.append(query.shape)
+        return fast_attention(query, key, value, mask=mask)
+
+    def update_and_fetch(self, key, value, mask_length=None, mask=None):
+        raise AssertionError("asked for all keys and values")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_cache_may_attend_by_itself(name: str, checkpoints: dict[str, Path]) -> None:
+    fused = load_packed_model(checkpoints[name], mx.float32, fast_attention, quantized_matmul, PARTS)
+    caches = [AttendsByItself() for _ in fused.layers]
+    tokens = mx.array([[5, 3, 7, 2, 11]])
+    check_close(fused(tokens, 0, caches), fused(tokens), f"logits of {name}", tolerance=1e-5)
+    check_equal([len(cache.shapes) for cache in caches], [1] * len(caches), "calls of attend, by layer")
 
 
 def test_what_packed_models_are_made_of(checkpoints: dict[str, Path]) -> None:

@@ -308,7 +308,6 @@ def test_task_2_a_block_is_free_when_the_last_who_holds_it_leaves() -> None:
     for sequence in sequences:
         seen.append((blocks.ref_counts[shared], blocks.num_free_blocks))
         blocks.free(sequence)
-        check_counts(blocks)
     mistakes = {
         "a block that others hold put back": [(3, 3), (2, 5), (1, 7)],
         "a count of 1 taken for free": [(3, 3), (2, 4), (1, 6)],
@@ -883,21 +882,21 @@ def big_pool() -> PagedKvPool:
 
 
 def test_task_4_a_write_copies_the_tokens_and_not_the_pool() -> None:
-    pool = big_pool()
     key, value = normal(5, *BIG[3:], seed=1), normal(5, *BIG[3:], seed=2)
     slots = mx.array([7, 4000, 19, 2, 1023])
     mx.eval(key, value, slots)
 
     def write() -> None:
+        pool = PagedKvPool(*BIG[:3])
         for _ in range(3):
             pool.write(0, key, value, slots)
             mx.eval(pool.state)
 
     peak = peak_bytes(write)
-    if peak >= BYTES / 4:
+    if peak >= 2.25 * BYTES:
         pytest.fail(
-            f"three writes of 5 tokens to a pool of {2 * BYTES:,} bytes took {peak:,} bytes more: "
-            "write in place, and keep no other reference to the arrays"
+            f"three writes of 5 tokens to a pool of {2 * BYTES:,} bytes needed {peak:,} bytes: "
+            "write in place, and keep nothing else that was made of the arrays"
         )
 
 
@@ -962,6 +961,8 @@ def test_task_5_a_cache_that_starts_behind_stored_tokens() -> None:
 def test_task_5_the_list_of_blocks_grows_while_the_cache_is_in_use() -> None:
     pool, table = PagedKvPool(1, 7, 3), list[int]()
     caches = [PagedKvCache(pool, 0, table), PagedKvCache(pool, 0, list[int]())]
+    mistakes = {"a list of its own: `or` takes an empty list for nothing, and a copy does not grow": False}
+    check_equal(caches[0].block_ids is table, True, "block_ids is the very list that was given", mistakes)
     pair = keys_and_values(7, 1)
     with check_value_error("0 blocks", what="a token with no block in the table"):
         caches[0].update_and_fetch(*(x[:, :, :2] for x in pair))

@@ -139,13 +139,21 @@ class FusedAttention(Qwen3MultiHeadAttention):
         if heads is None:
             return super().__call__(x, offset, cache, mask)
         query, key, value = heads
-        if cache is not None:
-            key, value, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask=mask)
-        if self._fused_merges:
-            scale = self._fused_head_dim**-0.5
-            return self._fused_out(flash_attention_merged(query, key, value, scale, mask))
-        output = self._fused_attend(query, key, value, mask=mask)
-        return self._fused_out(output.swapaxes(1, 2).reshape(B, L, -1))
+        attend = self._fused_attend_merged if self._fused_merges else self._fused_attend
+        if cache is None:
+            output = attend(query, key, value, mask=mask)
+        else:
+            output = cache.attend(query, key, value, attend, mask)
+        if output.ndim == 4:  # [B, H_q, L, D], as a cache that attends by itself gives it
+            output = output.swapaxes(1, 2).reshape(B, L, -1)
+        return self._fused_out(output)
+
+    def _fused_attend_merged(
+        self, query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
+    ) -> mx.array:
+        """Attention whose heads lie side by side, [B, L, H_q x D]."""
+        scale = self._fused_head_dim**-0.5 if scale is None else scale
+        return flash_attention_merged(query, key, value, scale, mask)
 
     def _fused_heads(self, x: mx.array, offset: int | list[int]) -> list[mx.array] | None:
         """Query [B, H_q, L, D], key and value [B, H, L, D]; None where these parts cannot be fused."""

@@ -1,0 +1,119 @@
+"""A chunk and decodes in one forward, against two; and the demo on dense caches and on blocks.
+
+pdm run bench-mixed --decodes 8 --context 100 --repeats 15
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Annotated
+
+import mlx.core as mx
+import typer
+
+from benches.speed import machine
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.errors import usage_errors
+from scripts.runs import read_prompts
+from tiny_llm_ref import (
+    BlockManager,
+    Engine,
+    ModelRunner,
+    Qwen3Model,
+    SamplingParams,
+    ScheduledTokens,
+    SchedulerConfig,
+    SchedulerOutput,
+    Sequence,
+)
+from tiny_llm_ref.generate import Tokenizer
+
+CHUNKS = (16, 64, 256)
+BLOCK_SIZE = 16
+MAX_SEQ_LEN = 1024
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+Decodes = Annotated[int, typer.Option(min=1, help="Sequences that decode beside the chunk.")]
+Context = Annotated[int, typer.Option(min=1, help="Tokens of each, and before the chunk in its prompt.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side, after one that is not counted.")]
+
+
+def main(
+    model: Model = SHIPPED_MODEL, decodes: Decodes = 8, context: Context = 100, repeats: Repeats = 15
+) -> None:
+    """Time both sides in turns and print medians, least and most.
+
+    Example: pdm run bench-mixed --model smollm2
+    """
+    from scripts.models import load_by_name
+
+    with usage_errors():
+        prompts = read_prompts(None, resolve_checkpoint(model))
+        loaded, tokenizer = load_by_name(model)
+    typer.echo(", ".join(map(str, machine().values())))
+    typer.echo(f"\n{decodes} decodes and a chunk, behind contexts of {context} tokens:")
+    for chunk in CHUNKS:
+        report(f"chunk of {chunk}", alternate(steps(loaded, chunk, decodes, context), repeats))
+    typer.echo("\nthe demo's prompts, 64 tokens a step, 8 sequences:")
+    report("whole run", alternate(engines(loaded, tokenizer, prompts), max(1, repeats // 5)))
+
+
+def alternate(sides: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each side, run in turns; the first round warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(repeats + 1):
+        for name, run in sides.items():
+            start = time.perf_counter()
+            run()
+            if repeat:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def report(what: str, seconds: Mapping[str, list[float]]) -> None:
+    """A line for both sides, with the ratio of the medians."""
+    texts = [
+        f"{name} {median(all) * 1e3:.1f} ms ({min(all) * 1e3:.1f} to {max(all) * 1e3:.1f})"
+        for name, all in seconds.items()
+    ]
+    first, second = (median(all) for all in seconds.values())
+    typer.echo(f"  {what:<14}{', '.join(texts)}, ratio {second / first:.2f}")
+
+
+def steps(model: Qwen3Model, chunk: int, decodes: int, context: int) -> dict[str, Callable[[], None]]:
+    """The same step by two passes and by one. It is computed again and again; what it stores is the same."""
+    ends = [context] * decodes + [context + chunk]
+    blocks = BlockManager(sum(-(-end // BLOCK_SIZE) for end in ends), BLOCK_SIZE)
+    sequences = [Sequence(id, [3 + (7 * id + i) % 50 for i in range(end)]) for id, end in enumerate(ends)]
+    for sequence in sequences:
+        blocks.allocate(sequence, sequence.num_tokens)
+    runner = ModelRunner(model, blocks)
+    samplers = {sequence.id: SamplingParams().make_sampler() for sequence in sequences}
+    whole = SchedulerOutput(tuple(ScheduledTokens(each, 0, each.num_tokens, False) for each in sequences))
+    runner.run(whole, samplers)
+    entries = [ScheduledTokens(each, context - 1, 1, True) for each in sequences[:-1]]
+    of_chunk = ScheduledTokens(sequences[-1], context, chunk, True)
+
+    def apart() -> None:
+        runner.run(SchedulerOutput((of_chunk,)), samplers)
+        runner.run(SchedulerOutput(tuple(entries)), samplers)
+
+    def together() -> None:
+        runner.run(SchedulerOutput((*entries, of_chunk)), samplers)
+
+    return {"apart": apart, "together": together}
+
+
+def engines(model: Qwen3Model, tokenizer: Tokenizer, prompts: list[str]) -> dict[str, Callable[[], None]]:
+    """The demo's prompts by the engine with caches of week 2, and with blocks and one forward."""
+
+    def serve(num_blocks: int | None) -> None:
+        blocks = None if num_blocks is None else BlockManager(num_blocks, BLOCK_SIZE)
+        with Engine(model, tokenizer, SchedulerConfig(64, 8), MAX_SEQ_LEN, blocks) as engine:
+            engine.generate(prompts, SamplingParams(max_tokens=48))
+        mx.clear_cache()
+
+    return {"dense caches": lambda: serve(None), "blocks": lambda: serve(8 * MAX_SEQ_LEN // BLOCK_SIZE)}
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,95 @@
+"""Serving under a load that does not wait: the engine against week 2, against whole prompts and mlx-lm.
+
+pdm run bench serving --requests 64 --repeats 5 --output charts
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.errors import usage_errors
+
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+Requests = Annotated[int, typer.Option(min=4, help="Requests of a run.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Measured runs of each side and load.")]
+Budget = Annotated[int, typer.Option(min=1, help="Most tokens of a step, or of a chunk.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Most requests that run together.")]
+Rate = Annotated[
+    float | None, typer.Option(help="Arrivals a second; unless given, a share of what the engine can do.")
+]
+LoadShare = Annotated[float, typer.Option("--load", help="That share.")]
+TtftTarget = Annotated[float | None, typer.Option(help="Of a good request, in ms; from measured costs.")]
+ItlTarget = Annotated[float | None, typer.Option(help="Of each gap, in ms; from measured costs.")]
+Limit = Annotated[float, typer.Option(min=1, help="Seconds after which a run is cut off.")]
+Sides = Annotated[list[str] | None, typer.Option("--side", help="Only this one; may be repeated.")]
+Seed = Annotated[int, typer.Option(help="Of the first measured load; the others count on from it.")]
+Output = Annotated[Path | None, typer.Option(help="Folder for serving.json and serving.svg.")]
+
+
+def main(
+    model: Model = SHIPPED_MODEL,
+    requests: Requests = 48,
+    repeats: Repeats = 3,
+    budget: Budget = 64,
+    batch_size: BatchSize = 8,
+    rate: Rate = None,
+    load: LoadShare = 0.6,
+    ttft_target: TtftTarget = None,
+    itl_target: ItlTarget = None,
+    limit: Limit = 20.0,
+    side: Sides = None,
+    seed: Seed = 0,
+    output: Output = None,
+) -> None:
+    """Serve Poisson arrivals of long and short prompts by each side, in turns; then find the capacity.
+
+    Arrivals do not wait for answers. All sides get the same requests at the same moments; mlx-lm also with
+    its own kernels, which is a comparison of kernels. Capacity is found on the simulator, with the costs of
+    the steps that were measured, and confirmed by runs.
+
+    Example: pdm run bench serving --side "one budget" --side "whole prompts"
+    """
+    with usage_errors():
+        from benches.serving_runs import Settings, measure_all
+
+        settings = Settings(
+            model=model,
+            num_requests=requests,
+            repeats=repeats,
+            budget=budget,
+            batch_size=batch_size,
+            rate=rate,
+            load=load,
+            ttft_target=ttft_target,
+            itl_target=itl_target,
+            limit=limit,
+            sides=tuple(side or ()),
+            seed=seed,
+        )
+        result = measure_all(settings, resolve_checkpoint(model))
+    from benches.serving_report import chart, print_report
+
+    print_report(result, Console(highlight=False))
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        write(output / "serving.json", json.dumps(as_json(result)) + "\n")
+        write(output / "serving.svg", chart(result))
+
+
+def write(path: Path, text: str) -> None:
+    """A file of the output."""
+    path.write_text(text, encoding="utf-8")
+
+
+def as_json(result: Any) -> dict[str, Any]:
+    """Everything that was measured, the times of every request included."""
+    content: dict[str, Any] = result.as_json()
+    return content
+
+
+if __name__ == "__main__":
+    typer.run(main)

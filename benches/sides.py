@@ -1,0 +1,147 @@
+"""Those who serve the same requests in the serving benchmark."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from benches.load import EndlessTokenizer, Load
+from benches.mlx_lm_side import MlxLmRecorder, SharedKernels, own_model
+from scripts.engine_recorder import EngineRecorder
+from scripts.recorder import Recorder
+from scripts.run_log import RunLog
+from tiny_llm_ref import (
+    BatchGenerator,
+    Engine,
+    PrefixCachingBlockManager,
+    Qwen3Model,
+    RequestTimes,
+    SamplingParams,
+    SchedulerConfig,
+)
+
+ONE_BUDGET, WHOLE = "one budget", "whole prompts"
+BLOCK_SIZE = 16
+
+
+class Serves(Protocol):
+    """A recorder of somebody who serves."""
+
+    @property
+    def times(self) -> dict[int, RequestTimes]:
+        """Of each request that was submitted."""
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+
+    def submit(self, prompt: Sequence[int], params: SamplingParams, arrival: float) -> object:
+        """Add a prompt that arrived at this time."""
+
+    def step(self) -> object:
+        """Compute something."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a side may do in a step, the same for all.
+
+    Args:
+        budget: most tokens of a step, or of a chunk.
+        batch_size: most requests that run together.
+        longest: most tokens of a prompt of the load.
+        max_seq_len: most tokens of a request.
+    """
+
+    budget: int
+    batch_size: int
+    longest: int
+    max_seq_len: int
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of a pool that holds the longest request for each place."""
+        return self.batch_size * -(-self.max_seq_len // BLOCK_SIZE)
+
+    @property
+    def whole_budget(self) -> int:
+        """A budget that holds the longest prompt whole, beside a token for each other."""
+        return self.longest + self.batch_size
+
+
+def make_engine(model: Qwen3Model, limits: Limits, budget: int) -> EngineRecorder:
+    """The engine of week 3 on its blocks."""
+    blocks = PrefixCachingBlockManager(limits.num_blocks, BLOCK_SIZE)
+    config = SchedulerConfig(budget, limits.batch_size)
+    return EngineRecorder(Engine(model, EndlessTokenizer(), config, limits.max_seq_len, blocks))
+
+
+def make_phases(model: Qwen3Model, limits: Limits) -> Recorder:
+    """The three phases of week 2."""
+    generator = BatchGenerator(
+        model, EndlessTokenizer(), limits.batch_size, limits.budget, limits.max_seq_len
+    )
+    return Recorder(generator)
+
+
+def make_sides(
+    model: Qwen3Model, checkpoint: Path, limits: Limits, names: Sequence[str]
+) -> dict[str, Callable[[], Any]]:
+    """What makes a fresh recorder of each side, by its name."""
+    shared = SharedKernels(model)
+    own = own_model(checkpoint) if "mlx-lm" in names else None
+    makers: dict[str, Callable[[], Any]] = {
+        ONE_BUDGET: lambda: make_engine(model, limits, limits.budget),
+        WHOLE: lambda: make_engine(model, limits, limits.whole_budget),
+        "three phases": lambda: make_phases(model, limits),
+        "mlx-lm, these kernels": lambda: MlxLmRecorder(shared, limits.batch_size, limits.budget),
+        "mlx-lm": lambda: MlxLmRecorder(own, limits.batch_size, limits.budget),
+    }
+    return {name: makers[name] for name in names}
+
+
+SIDES = (ONE_BUDGET, WHOLE, "three phases", "mlx-lm, these kernels", "mlx-lm")
+
+
+@dataclass(frozen=True)
+class ServedLoad:
+    """A run: its log, and the times of all requests, those that were never submitted included."""
+
+    log: RunLog
+    times: list[RequestTimes]
+
+
+def serve_load(make: Callable[[], Any], load: Load, limit: float) -> ServedLoad:
+    """Submit each request when it arrives and step until all are done, or for `limit` seconds.
+
+    A request that arrives during a step joins after it, and its times count from its arrival.
+    """
+    recorder = make()
+    pending = deque(sorted(load, key=lambda request: request.arrival))
+    with closing(recorder.generator):
+        serve_open_loop(recorder, pending, limit)
+    mx.clear_cache()
+    never = [RequestTimes(request.arrival) for request in pending]
+    return ServedLoad(recorder, [*recorder.times.values(), *never])
+
+
+def serve_open_loop(recorder: Serves, pending: deque[Any], limit: float) -> None:
+    """Take requests out of `pending` as time goes by."""
+    while (pending or recorder.has_work) and recorder.seconds < limit:
+        while pending and pending[0].arrival <= recorder.seconds:
+            request = pending.popleft()
+            params = SamplingParams(max_tokens=request.num_output_tokens)
+            recorder.submit(list(request.prompt_ids), params, request.arrival)
+        if recorder.has_work:
+            recorder.step()
+        else:
+            time.sleep(max(0.0, pending[0].arrival - recorder.seconds))
