@@ -120,6 +120,10 @@ CHOSEN = (
     "3.4.1 parent-not-compared",
     "3.4.5 registered-at-allocation",
     "3.4.6 last-token-counted",
+    "3.5.1 first-gives-way",
+    "3.5.2 no-aging",
+    "3.5.4 token-counted-twice",
+    "3.5.6 whole-step-dropped",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 
