@@ -463,7 +463,7 @@ def check_blocks(blocks: BlockManager) -> None:
     assert [held.count(block) for block in range(blocks.num_blocks)] == blocks.ref_counts
     assert blocks.num_available_blocks == blocks.ref_counts.count(0)
     assert blocks.num_promised == sum(table.num_promised for table in blocks.tables.values())
-    assert 0 <= blocks.num_promised <= blocks.num_free_blocks
+    assert 0 <= blocks.num_promised <= blocks.num_available_blocks
     num_cached_blocks = blocks.num_available_blocks - blocks.num_free_blocks
     assert blocks.num_free_blocks + blocks.num_used_blocks + num_cached_blocks == blocks.num_blocks
     assert num_cached_blocks >= 0
