@@ -42,7 +42,7 @@ def flattened(tiny: ModuleType) -> Tree:
 @case("serving.forward_batch.pad_block_tables")
 @case("serving.forward_batch.batch_slots")
 def slots(tiny: ModuleType) -> Tree:
-    """64 sequences, 1,244 tokens."""
+    """64 sequences."""
     forward_batch = module(tiny, "serving.forward_batch")
     tables = [
         module(tiny, "serving.block_manager").BlockTable(list(range(8 * id, 8 * id + 8 + id % 3)))
@@ -113,7 +113,7 @@ def runner_of(tiny: ModuleType) -> "ModelRunner":
 @case("serving.forward_batch.RaggedKvCache.attend")
 @case("serving.model_runner.ModelRunner.run")
 def run_mixed_steps(tiny: ModuleType) -> Tree:
-    """3 prompts in chunks of 16."""
+    """3 prompts, 8 steps."""
     runner, sampled = runner_of(tiny), []
     sequences = [tiny.Sequence(id, token_ids(length, id)) for id, length in enumerate((50, 7, 30))]
     samplers = {each.id: tiny.make_sampler(0) for each in sequences}

@@ -117,6 +117,19 @@ CHOSEN = (
     "3.2.3 only-the-prompt",
     "3.2.4 arrays-made-anew",
     "3.2.5 only-the-new-tokens",
+    "3.3.1 positions-through-all-entries",
+    "3.3.1 slots-of-the-first-table",
+    "3.3.2 queries-of-the-first",
+    "3.3.3 padding-with-slot-zero",
+    "3.3.4 stored-afterwards",
+    "3.3.5 key-stride-of-one-head",
+    "3.4.1 parent-not-compared",
+    "3.4.5 registered-at-allocation",
+    "3.4.6 last-token-counted",
+    "3.5.1 first-gives-way",
+    "3.5.2 no-aging",
+    "3.5.4 token-counted-twice",
+    "3.5.6 whole-step-dropped",
 )
 """Wrong solutions whose messages are kept, by their ids in the bank."""
 

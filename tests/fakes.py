@@ -8,6 +8,7 @@ both layers. A chunk fed twice, a token out of order or a row of another request
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -77,6 +78,7 @@ class FakeModel:
     """
 
     num_hidden_layers = 2
+    config = SimpleNamespace(vocab_size=VOCAB_SIZE)
 
     def __init__(
         self,

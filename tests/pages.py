@@ -52,13 +52,11 @@ class SpyBlocks(BlockManager):
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks, block_size)
         self.asked: list[tuple[int, bool, bool]] = []
-        self.most_used = 0
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         is_admission = sequence.id not in self.tables
         is_met = super().allocate(sequence, num_tokens)
         self.asked.append((sequence.id, is_admission, is_met))
-        self.most_used = max(self.most_used, self.num_used_blocks)
         check_counts(self)
         return is_met
 
@@ -79,6 +77,8 @@ def check_counts(blocks: BlockManager) -> None:
     counts = [held.count(block) for block in range(blocks.num_blocks)]
     check_equal(blocks.ref_counts, counts, "ref_counts of each block, against the tables that it is in")
     check_equal(blocks.num_available_blocks, counts.count(0), "num_available_blocks, against the tables")
+    num_used = blocks.num_blocks - counts.count(0)
+    check_equal(blocks.num_used_blocks, num_used, "num_used_blocks, against the tables")
     promised = sum(table.num_promised for table in blocks.tables.values())
     check_equal(blocks.num_promised, promised, "num_promised, against the tables")
     if not 0 <= promised <= blocks.num_available_blocks:

@@ -5,30 +5,38 @@ chunks and slots, within whatever budget, it gets the token ids it gets alone.
 """
 
 import functools
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 
 import mlx.core as mx
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 
+from budget import rows_of
 from checkpoints import Variant, build
 from tiny_llm import (
     BatchGenerator,
     BlockManager,
-    CostModel,
     DenseRunner,
     Engine,
     EngineStep,
+    Fcfs,
     GenerationResult,
+    LatencyTarget,
     ModelConfig,
     PrefixCachingBlockManager,
+    Priority,
     Qwen3Model,
     SamplingParams,
     SchedulerConfig,
+    SchedulerOutput,
     SimulatedRequest,
     Simulator,
 )
 from tiny_llm.loader import Tensors, build_model
+from tiny_llm.sampler import Sampler
+from tiny_llm.serving.policy import Policy
 
 VOCAB_SIZE = 29
 MAX_SEQ_LEN = 40
@@ -65,6 +73,7 @@ class Arrival:
     after_step: int
     prompt: tuple[int, ...]
     params: SamplingParams
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,25 +135,56 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class EngineSchedule:
-    """What the law is tried on for the engine; `aborts` are steps and which of those unfinished then goes.
+class Taste:
+    """Whose turn it is and how large a step may be: no patience is Fcfs, no target is the whole budget."""
 
-    Without a pool the engine has dense caches.
+    patience: int | None = None
+    target_ms: float | None = None
+
+    def make(self) -> Policy:
+        """A policy for whom nobody waits."""
+        order: Policy = Fcfs() if self.patience is None else Priority(self.patience)
+        return order if self.target_ms is None else LatencyTarget(order, self.target_ms)
+
+    def num_overtaking(self, priority: int) -> int:
+        """Most later arrivals that may be let in before a request of that priority."""
+        return (self.patience or 0) * priority
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Which of those unfinished goes, before a step or while it is computed."""
+
+    step: int
+    which: int
+    is_mid_step: bool
+
+
+@dataclass(frozen=True)
+class EngineSchedule:
+    """What the law is tried on for the engine; without a pool it has dense caches.
+
+    Step k takes the k-th of `seconds`, and so on in turns.
     """
 
     config: SchedulerConfig
     arrivals: tuple[Arrival, ...]
-    aborts: tuple[tuple[int, int], ...]
+    aborts: tuple[Abort, ...]
     pool: Pool | None = None
+    taste: Taste = Taste()
+    seconds: tuple[float, ...] = (1.0,)
 
     def make_blocks(self) -> BlockManager | None:
         """Blocks that nobody holds, or None for dense caches."""
         return None if self.pool is None else self.pool.make()
 
 
+TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_from([0.5, 3.0, 20.0]))
+
+
 @st.composite
 def engine_schedules(draw: st.DrawFn, pools: st.SearchStrategy[Pool | None]) -> EngineSchedule:
-    """Any limits, the requests of a schedule of week 2, and up to two aborts.
+    """Any limits and policy, the requests of a schedule of week 2, and up to two aborts.
 
     Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
     """
@@ -155,12 +195,18 @@ def engine_schedules(draw: st.DrawFn, pools: st.SearchStrategy[Pool | None]) -> 
         draw(st.none() | st.integers(1, MAX_SEQ_LEN)),
         draw(st.none() | st.integers(1, 3)),
     )
-    aborts = draw(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 5)), max_size=2))
-    pool = draw(pools)
+    abort = st.builds(Abort, st.integers(0, 15), st.integers(0, 5), st.booleans())
+    aborts = draw(st.lists(abort, max_size=2))
+    pool, taste = draw(pools), draw(TASTES)
     arrivals = draw(schedules()).arrivals
     if pool is not None and pool.is_shared:
         arrivals = draw(alike(arrivals))
-    return EngineSchedule(config, arrivals, tuple(aborts), pool)
+    if taste.patience is not None:
+        arrivals = tuple(replace(each, priority=draw(st.integers(0, 3))) for each in arrivals)
+    milliseconds = draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
+    return EngineSchedule(
+        config, arrivals, tuple(aborts), pool, taste, tuple(each / 1e3 for each in milliseconds)
+    )
 
 
 POOLS: dict[str, st.SearchStrategy[Pool | None]] = {
@@ -217,6 +263,7 @@ def run_together(schedule: Schedule) -> list[GenerationResult]:
     return sorted(results, key=lambda result: result.prompt_idx)
 
 
+@functools.lru_cache(maxsize=64)
 def run_alone(arrival: Arrival) -> tuple[tuple[int, ...], str]:
     """The ids one request gets from the model without cache, batch or chunks, and why it ends."""
     model, sampler = random_qwen3(), arrival.params.make_sampler()
@@ -246,35 +293,156 @@ def check_law(schedule: Schedule) -> None:
 
 
 def check_engine_law(schedule: EngineSchedule) -> None:
-    """Fail unless each request gets what it gets alone, within the limits, and all is released at the end."""
+    """Fail unless every law of the engine holds.
+
+    Each request gets what it gets alone, none waits past its bound, no step passes its limits, the blocks
+    add up, the simulator's schedule is the engine's, and all is released at the end.
+    """
     pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
-    in_order, aborted = list(pending), set()
-    results: list[GenerationResult] = []
-    blocks = schedule.make_blocks()
-    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN, blocks) as engine:
+    in_order = list(pending)
+    both = EngineAndSimulator(schedule)
+    waits = Waits(schedule)
+    with both.engine as engine:
         for step in range(2000):
             while pending and pending[0].after_step <= step:
-                arrival = pending.pop(0)
-                engine.add_request(arrival.prompt, arrival.params)
-            for _, which in (abort for abort in schedule.aborts if abort[0] == step and engine.requests):
-                aborted.add(unfinished := sorted(engine.requests)[which % len(engine.requests)])
-                engine.abort(unfinished)
-            done = engine.step()
+                waits.note_arrival(both.add(pending.pop(0)), step, engine)
+            done = both.step([abort for abort in schedule.aborts if abort.step == step])
+            waits.check(done, step, engine)
             check_limits(schedule.config, engine, done)
-            if blocks is not None:
-                check_blocks(blocks)
-            results += done.finished
+            if both.blocks is not None:
+                check_blocks(both.blocks)
             if not pending and not engine.has_unfinished_requests:
                 break
         check_all_is_free(engine)
-        if blocks is not None:
-            assert blocks.num_used_blocks == 0
-    assert sorted([result.prompt_idx for result in results] + [*aborted]) == list(range(len(in_order)))
-    for result in results:
-        alone = run_alone(in_order[result.prompt_idx])
-        assert (result.token_ids, result.finish_reason) == alone, f"request {result.prompt_idx} differs"
-    if not schedule.aborts:
-        check_simulator_agrees(schedule, {result.prompt_idx: result for result in results})
+        if both.blocks is not None:
+            assert both.blocks.num_used_blocks == 0
+            assert not both.blocks.tables
+    assert not both.simulator.scheduler.has_work
+    assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
+    for number, result in both.results.items():
+        assert (result.token_ids, result.finish_reason) == run_alone(in_order[number]), (
+            f"request {number} differs"
+        )
+
+
+class EngineAndSimulator:
+    """Both, given the same requests and aborts; fails where a step of one is not that of the other.
+
+    The simulator is told how many tokens each request samples, and no more.
+    """
+
+    def __init__(self, schedule: EngineSchedule) -> None:
+        self.blocks = schedule.make_blocks()
+        self.engine = Engine(
+            random_qwen3(),
+            IdTokenizer(),
+            schedule.config,
+            MAX_SEQ_LEN,
+            self.blocks,
+            schedule.taste.make(),
+            clock=lambda: self._now,
+        )
+        self.simulator = Simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
+        self.results: dict[int, GenerationResult] = {}
+        self.aborted: set[int] = set()
+        self._seconds = schedule.seconds
+        self._now = 0.0
+        self._num_steps = 0
+        self._aborts_in_step: list[Abort] = []
+        self._run, self.engine.runner.run = self.engine.runner.run, self._run_and_abort
+
+    def seconds(self, output: SchedulerOutput) -> float:
+        """What the step under way takes, whatever is in it."""
+        return self._seconds[self._num_steps % len(self._seconds)]
+
+    def add(self, arrival: Arrival) -> int:
+        """Let a request wait in both; returns its number."""
+        room = MAX_SEQ_LEN - len(arrival.prompt)
+        token_ids, reason = run_alone(arrival)
+        num_sampled = len(token_ids) + (reason == "stop" or room == 0)
+        self.simulator.add(
+            SimulatedRequest(
+                arrival.prompt,
+                num_sampled,
+                priority=arrival.priority,
+                max_tokens=min(arrival.params.max_tokens, room),
+                output_ids=token_ids,
+            )
+        )
+        return self.engine.add_request(arrival.prompt, arrival.params, arrival.priority)
+
+    def step(self, aborts: Items[Abort]) -> EngineStep:
+        """The aborts of a step, and the step, in both."""
+        for abort in aborts:
+            if not abort.is_mid_step:
+                self._abort(abort)
+        for number in self.aborted & self.simulator.scheduler.sequences.keys():
+            self.simulator.scheduler.remove(number)
+        self._aborts_in_step = [abort for abort in aborts if abort.is_mid_step]
+        done = self.engine.step()
+        simulated = self.simulator.step()
+        for number in self.aborted & self.simulator.scheduler.sequences.keys():
+            self.simulator.scheduler.remove(number)
+        assert rows_of(done.scheduled) == rows_of(simulated.output), "the simulator schedules something else"
+        self._num_steps += 1
+        self.results |= {result.prompt_idx: result for result in done.finished}
+        return done
+
+    def _abort(self, abort: Abort) -> None:
+        there = sorted(self.engine.requests.keys() - self.aborted)
+        if there:
+            number = there[abort.which % len(there)]
+            assert self.engine.abort(number)
+            self.aborted.add(number)
+
+    def _run_and_abort(self, output: SchedulerOutput, samplers: Mapping[int, Sampler]) -> dict[int, int]:
+        sampled = self._run(output, samplers)
+        self._now += self.seconds(output)
+        for abort in self._aborts_in_step:
+            self._abort(abort)
+        return sampled
+
+
+class Waits:
+    """How long each request waits until it is let in, in steps and in requests that overtook it."""
+
+    def __init__(self, schedule: EngineSchedule) -> None:
+        self._taste = schedule.taste
+        self._deadlines: dict[int, int] = {}
+        self._num_may_overtake: dict[int, int] = {}
+        self._overtaken_by: dict[int, set[int]] = {}
+
+    def note_arrival(self, number: int, step: int, engine: Engine) -> None:
+        """A request waits from this step on."""
+        rank, sequences = engine.scheduler.policy.rank, engine.scheduler.sequences
+        num_ahead = sum(rank(each) < rank(sequences[number]) for each in sequences.values())
+        num_may_overtake = self._taste.num_overtaking(sequences[number].priority)
+        self._num_may_overtake[number] = num_may_overtake
+        self._overtaken_by[number] = set()
+        self._deadlines[number] = step + wait_bound(num_ahead, num_may_overtake)
+
+    def check(self, done: EngineStep, step: int, engine: Engine) -> None:
+        """Fail if somebody waits too long, or was overtaken too often."""
+        computed = {entry.sequence.id for entry in done.scheduled.entries}
+        for number in computed | (self._deadlines.keys() - engine.requests.keys()):
+            self._deadlines.pop(number, None)
+        for number, deadline in self._deadlines.items():
+            assert step < deadline, f"request {number} waits past its bound"
+            overtaken_by = self._overtaken_by[number]
+            overtaken_by |= {other for other in computed if other > number}
+            assert len(overtaken_by) <= self._num_may_overtake[number], (
+                f"request {number} is overtaken too often"
+            )
+
+
+def wait_bound(num_ahead: int, num_may_overtake: int) -> int:
+    """Most steps that a request waits, by how many rank before it when it comes, and may do so later.
+
+    Whoever runs has a token in every step and ends within MAX_SEQ_LEN of them, or goes back behind who
+    ranks before it. So who ranks first of all is let in after so many steps, and done after as many again;
+    unless one comes that ranks before it.
+    """
+    return 2 * MAX_SEQ_LEN * (num_ahead + 2 * num_may_overtake + 1)
 
 
 def check_limits(config: SchedulerConfig, engine: Engine, step: EngineStep) -> None:
@@ -296,6 +464,9 @@ def check_blocks(blocks: BlockManager) -> None:
     assert blocks.num_available_blocks == blocks.ref_counts.count(0)
     assert blocks.num_promised == sum(table.num_promised for table in blocks.tables.values())
     assert 0 <= blocks.num_promised <= blocks.num_available_blocks
+    num_cached_blocks = blocks.num_available_blocks - blocks.num_free_blocks
+    assert blocks.num_free_blocks + blocks.num_used_blocks + num_cached_blocks == blocks.num_blocks
+    assert num_cached_blocks >= 0
 
 
 def check_all_is_free(engine: Engine) -> None:
@@ -305,31 +476,3 @@ def check_all_is_free(engine: Engine) -> None:
         assert engine.runner.prompt_caches == {}
     assert engine.scheduler.running == []
     assert len(engine.scheduler.policy) == 0
-
-
-def check_simulator_agrees(schedule: EngineSchedule, results: dict[int, GenerationResult]) -> None:
-    """The simulator, told how many tokens each request samples, schedules what the engine did."""
-    simulator = Simulator(schedule.config, CostModel(1.0, 0.0), schedule.make_blocks())
-    blocks = schedule.make_blocks()
-    with Engine(random_qwen3(), IdTokenizer(), schedule.config, MAX_SEQ_LEN, blocks) as engine:
-        pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
-        for step in range(2000):
-            while pending and pending[0].after_step <= step:
-                arrival = pending.pop(0)
-                result = results[engine.add_request(arrival.prompt, arrival.params)]
-                room = MAX_SEQ_LEN - len(arrival.prompt)
-                is_cut = result.finish_reason == "stop" or room == 0
-                num_outputs = len(result.token_ids) + is_cut
-                most = min(arrival.params.max_tokens, room)
-                simulator.add(
-                    SimulatedRequest(
-                        arrival.prompt, num_outputs, max_tokens=most, output_ids=result.token_ids
-                    )
-                )
-            computed, simulated = engine.step().scheduled.entries, simulator.step().output.entries
-            assert [(each.sequence.id, *each[1:]) for each in computed] == [
-                (each.sequence.id, *each[1:]) for each in simulated
-            ]
-            if not pending and not engine.has_unfinished_requests:
-                break
-    assert not simulator.scheduler.has_work

@@ -89,6 +89,18 @@ def test_memory_in_slots_and_in_blocks() -> None:
     assert small[-4] == "0%"
 
 
+def test_conversations_with_prefix_caching_and_without() -> None:
+    load = ("--users", "2", "--turns", "2", "--system", "33", "--question", "5", "--answer", "3")
+    result = run(*load, "--repeats", "1", bench="prefix")
+    assert result.returncode == 0, result.stderr
+    talk, unshared = result.stdout.split("Nothing shared")
+    sides = [re.findall(r"prompt tokens computed +(\d+) .*? +(\d+) ", each)[0] for each in (talk, unshared)]
+    in_all = [int(re.findall(r", (\d+) prompt tokens", each)[0]) for each in (talk, unshared)]
+    assert in_all[0] == in_all[1] == int(sides[0][0]) == int(sides[1][0]) == int(sides[1][1])
+    assert int(sides[0][1]) <= in_all[0] - 2 * 32
+    assert result.stdout.count("answers are equal") == 2
+
+
 def test_the_parts_of_the_model_add_up() -> None:
     result = run("--context", "9", "--repeats", "1", bench="parts")
     assert result.returncode == 0, result.stderr

@@ -51,8 +51,18 @@ ROWS = [
 ]
 # Bottom to top within the engine; those of the first row see numbers alone: no model, no clock, no I/O.
 ROWS_OF_SERVING = [
-    {"sequence", "scheduled", "policy", "blocks", "block_manager", "prefix", "prefix_cache", "scheduler"},
-    {"closed_forms", "cost_model", "simulator", "metrics"},
+    {
+        "sequence",
+        "scheduled",
+        "policy",
+        "priority",
+        "blocks",
+        "block_manager",
+        "prefix",
+        "prefix_cache",
+        "scheduler",
+    },
+    {"closed_forms", "cost_model", "latency_target", "simulator", "metrics"},
     {"paged_kv_cache", "forward_batch", "runner", "model_runner", "engine_request", "engine"},
 ]
 MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
@@ -60,6 +70,8 @@ MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
     "collections",
     "collections.abc",
     "dataclasses",
+    "functools",
+    "heapq",
     "typing",
     "weakref",
 }

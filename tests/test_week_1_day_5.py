@@ -571,6 +571,7 @@ def test_task_3_the_whole_model_equals_mlx_lm(name: str) -> None:
     model = assemble(ModelConfig(**known), dict(tree_flatten(oracle.parameters())))
     tokens = mx.random.randint(0, 160, (2, 11), key=mx.random.key(78))
     check_close(model(tokens), oracle(tokens), f"logits of a random {name}", 1e-4)
+    check_equal(model.config, ModelConfig(**known), "config of the model")
 
 
 # --- task 4 ------------------------------------------------------------------------------------------------

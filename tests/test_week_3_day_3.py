@@ -385,6 +385,19 @@ def test_task_4_keys_and_values_are_stored_before_anybody_looks() -> None:
             pool.blocks(layer)
 
 
+def test_task_4_a_layer_of_the_batch_holds_what_the_pool_holds() -> None:
+    pool = PagedKvPool(1, 9, 4)
+    tables = {0: BlockTable([8])}
+    batch = ForwardBatch.of(SchedulerOutput(entries_of((sequence_of(0, 3), 3))), tables, pool)
+    cache = RaggedKvCache(pool, 0, batch)
+    check_equal(cache.state, [], "state before anything is stored")
+    query, key = normal(3, 2, 1, 16, seed=1), normal(3, 1, 1, 16, seed=2)
+    cache.attend(query, key, key, paged_attention_simple)
+    check_equal([x.shape for x in cache.state], [(40, 1, 16)] * 2, "shapes of the state")
+    cache.release()
+    check_equal((cache.state, pool.state), ([], []), "state once it is released, and the pool's")
+
+
 def test_task_4_one_call_for_a_chunk_a_decode_and_a_whole_prompt() -> None:
     model = FakeModel()
     runner = ModelRunner(model, BlockManager(30, 4))

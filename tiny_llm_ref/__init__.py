@@ -43,11 +43,13 @@ from .serving.closed_forms import num_prefill_steps_of_two
 from .serving.cost_model import CostModel, fit_cost_model
 from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
+from .serving.latency_target import LatencyTarget
 from .serving.metrics import RequestTimes, ServingMetrics, Target, percentile
 from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.policy import Fcfs
 from .serving.prefix_cache import PrefixCachingBlockManager
+from .serving.priority import Priority
 from .serving.runner import DenseRunner
 from .serving.scheduled import ScheduledTokens, SchedulerOutput
 from .serving.scheduler import Scheduler, SchedulerConfig
@@ -68,11 +70,13 @@ __all__ = [
     "Fcfs",
     "ForwardBatch",
     "GenerationResult",
+    "LatencyTarget",
     "ModelConfig",
     "ModelRunner",
     "PagedKvCache",
     "PagedKvPool",
     "PrefixCachingBlockManager",
+    "Priority",
     "PriorityScheduler",
     "QuantizedEmbedding",
     "QuantizedWeights",

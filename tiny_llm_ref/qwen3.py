@@ -126,7 +126,12 @@ class Qwen3Model:
         layers: the blocks, first to last.
         norm: over E, before the head.
         head: projection from E to V; None ties it to the embedding.
+
+    Attributes:
+        config: as it was given.
     """
+
+    config: ModelConfig
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..closable import Closable
@@ -40,6 +41,12 @@ class Engine(Closable):
         policy: as for `Scheduler`.
         clock: seconds, from any start.
 
+    Attributes:
+        requests: those that are not finished, by id.
+        is_stepping: whether a step is under way.
+        aborted_in_step: the ids of those that are to leave when the step under way has ended.
+
+    While a step is under way, in a callback or another thread, requests may be added and aborted.
     An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
     raises ValueError from then on.
     """
@@ -65,9 +72,12 @@ class Engine(Closable):
             if blocks is None
             else ModelRunner(model, blocks)
         )
+        self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self._clock = clock
         self._num_added = 0
+        self.is_stepping = False
+        self.aborted_in_step: set[int] = set()
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -85,18 +95,37 @@ class Engine(Closable):
             priority: 0 for the most urgent; what it means is the policy's to say.
 
         Raises:
-            ValueError: the prompt is empty, longer than max_seq_len or could never run, or the engine is
-                closed; the other requests are not affected.
+            ValueError: the prompt is empty, longer than max_seq_len, could never run, or is refused by
+                `check_request` as is the priority, or the engine is closed; the other requests are not
+                affected.
         """
         raise NotImplementedError("week 3 day 1 task 5: Engine.add_request is not written yet")
 
     def step(self) -> EngineStep:
-        """Compute one step; nothing is computed, and no model called, where nobody is there."""
+        """Compute one step; nothing is computed, and no model called, where nobody is there.
+
+        Raises:
+            ValueError: a step is under way, or the engine is closed.
+        """
         raise NotImplementedError("week 3 day 1 task 5: Engine.step is not written yet")
 
     def abort(self, request_id: int) -> bool:
-        """Drop a request and release what it holds; False if it is not there, or not any more."""
+        """Drop a request and release what it holds; False if it is not there, or not any more.
+
+        While a step is under way, in a callback or another thread, `abort_in_step` does it.
+        """
         raise NotImplementedError("week 3 day 1 task 5: Engine.abort is not written yet")
+
+    def abort_in_step(self, request_id: int) -> None:
+        """Note that a request leaves when the step under way has ended; until then it keeps what it holds."""
+        raise NotImplementedError("week 3 day 5 task 6: Engine.abort_in_step is not written yet")
+
+    def without_aborted(self, step: EngineStep) -> EngineStep:
+        """The same step without what it sampled for those aborted in it, and without their results.
+
+        They are forgotten now, unless the step was their last and they are already.
+        """
+        raise NotImplementedError("week 3 day 5 task 6: Engine.without_aborted is not written yet")
 
     def generate(
         self,
@@ -125,3 +154,12 @@ class Engine(Closable):
         for sequence_id in list(self.scheduler.sequences):
             self.scheduler.remove(sequence_id)
         self.requests.clear()
+
+    @contextmanager
+    def mid_step(self) -> Iterator[None]:
+        """A step is under way within the block."""
+        self.is_stepping = True
+        try:
+            yield
+        finally:
+            self.is_stepping = False

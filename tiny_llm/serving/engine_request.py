@@ -1,9 +1,40 @@
 """What the engine knows of a request beyond its numbers: how it is sampled, its text and why it ends."""
 
+from collections.abc import Sequence as Items
+
 from ..generate import Tokenizer
 from ..request import FinishReason, GenerationResult
 from ..sampler import SamplingParams
 from .sequence import Sequence
+
+
+def check_request(prompt_ids: Items[int], priority: int, vocab_size: int) -> None:
+    """Refuse what no model could be given.
+
+    Args:
+        prompt_ids: at least one id, each from 0 to below the size of the vocabulary.
+        priority: 0 for the most urgent, or more.
+        vocab_size: V
+
+    Raises:
+        ValueError: an id is no integer or outside the vocabulary, or the priority is no integer from 0 on.
+    """
+    for place, token in enumerate(prompt_ids):
+        if not is_integer(token):
+            raise ValueError(f"token {place} of the prompt is {token!r}: token ids are Python integers")
+        if not 0 <= token < vocab_size:
+            raise ValueError(
+                f"token {place} of the prompt is {token}, and the vocabulary ends with {vocab_size - 1}"
+            )
+    if not is_integer(priority) or priority < 0:
+        raise ValueError(
+            f"priority is an integer, 0 for the most urgent and never negative, got {priority!r}"
+        )
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is an integer; True and False are not meant as such."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class EngineRequest:

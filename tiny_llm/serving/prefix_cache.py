@@ -46,93 +46,73 @@ class PrefixCachingBlockManager(BlockManager):
     @property
     def num_cached_blocks(self) -> int:
         """Blocks that nobody holds and that are kept for their content."""
-        return len(self.cached_blocks)
+        raise NotImplementedError(
+            "week 3 day 4 task 3: PrefixCachingBlockManager.num_cached_blocks is not written yet"
+        )
 
     @property
     def num_available_blocks(self) -> int:
         """Blocks that nobody holds: the free ones and the cached ones, promised ones included."""
-        return self.num_free_blocks + self.num_cached_blocks
+        raise NotImplementedError(
+            "week 3 day 4 task 3: PrefixCachingBlockManager.num_available_blocks is not written yet"
+        )
 
     @property
     def hit_rate(self) -> float:
         """The share of the admitted tokens that was not computed; 0 before the first admission."""
-        return self.num_hit_tokens / max(1, self.num_admitted_tokens)
+        raise NotImplementedError(
+            "week 3 day 4 task 6: PrefixCachingBlockManager.hit_rate is not written yet"
+        )
 
     def find_shared_blocks(self, sequence: Sequence) -> list[int]:
         """The longest row of registered blocks that hold its first tokens."""
-        blocks = []
-        for prefix in self.prefixes.of(sequence):
-            if prefix not in self.block_of:
-                break
-            blocks.append(self.block_of[prefix])
-        return blocks
+        raise NotImplementedError(
+            "week 3 day 4 task 2: PrefixCachingBlockManager.find_shared_blocks is not written yet"
+        )
 
     def register(self, sequence: Sequence) -> None:
         """Let others find the blocks that an admitted sequence has filled and computed since the last time.
 
         Where another block is registered for the same prefix that one stays, and this one is not registered.
         """
-        table = self.tables[sequence.id]
-        num_full = sequence.num_computed_tokens // self.block_size
-        if num_full <= table.num_registered:
-            return
-        prefixes = self.prefixes.of(sequence)
-        for i in range(table.num_registered, num_full):
-            if prefixes[i] not in self.block_of:
-                self.block_of[prefixes[i]] = table.block_ids[i]
-                self.prefix_of[table.block_ids[i]] = prefixes[i]
-        table.num_registered = num_full
+        raise NotImplementedError(
+            "week 3 day 4 task 5: PrefixCachingBlockManager.register is not written yet"
+        )
 
     def admit(self, sequence: Sequence, num_tokens: int) -> bool:
         """As for `BlockManager`; counts what need not be computed, and what is registered already."""
-        if not super().admit(sequence, num_tokens):
-            return False
-        table = self.tables[sequence.id]
-        table.num_registered = table.num_stored_tokens // self.block_size
-        shared = table.block_ids[: table.num_registered]
-        self.num_hit_tokens += self.prefix_length(sequence, shared)
-        self.num_admitted_tokens += sequence.num_tokens
-        return True
+        raise NotImplementedError("week 3 day 4 task 6: PrefixCachingBlockManager.admit is not written yet")
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """As for `BlockManager`; what a sequence has computed by now can be shared from here on."""
-        if sequence.id in self.tables:
-            self.register(sequence)
-        return super().allocate(sequence, num_tokens)
+        raise NotImplementedError(
+            "week 3 day 4 task 5: PrefixCachingBlockManager.allocate is not written yet"
+        )
 
     def free(self, sequence: Sequence) -> None:
         """As for `BlockManager`; full blocks that it has computed stay, until their place is needed."""
-        if sequence.id in self.tables:
-            self.register(sequence)
-        super().free(sequence)
+        raise NotImplementedError("week 3 day 4 task 5: PrefixCachingBlockManager.free is not written yet")
 
     def hold(self, block: int) -> None:
         """As for `BlockManager`; a cached block is in use again."""
-        self.cached_blocks.pop(block, None)
-        super().hold(block)
+        raise NotImplementedError("week 3 day 4 task 3: PrefixCachingBlockManager.hold is not written yet")
 
     def put_back(self, block: int) -> None:
         """Keep a block that nobody holds any more if it is registered; else it is free."""
-        if block in self.prefix_of:
-            self.cached_blocks[block] = None
-        else:
-            super().put_back(block)
+        raise NotImplementedError(
+            "week 3 day 4 task 3: PrefixCachingBlockManager.put_back is not written yet"
+        )
 
     def take(self) -> int:
         """A free block; if there is none, a cached one is evicted for it."""
-        if not self.num_free_blocks:
-            self.evict()
-        return super().take()
+        raise NotImplementedError("week 3 day 4 task 4: PrefixCachingBlockManager.take is not written yet")
 
     def evict(self) -> None:
         """Forget the content of the block that nobody has held for the longest time; it is free then."""
-        block, _ = self.cached_blocks.popitem(last=False)
-        del self.block_of[self.prefix_of.pop(block)]
-        super().put_back(block)
+        raise NotImplementedError("week 3 day 4 task 4: PrefixCachingBlockManager.evict is not written yet")
 
     def forget_contents(self) -> None:
         """Forget the content of all blocks: none is found or cached any more. Who holds one goes on."""
-        while self.cached_blocks:
-            self.evict()
-        self.block_of.clear()
-        self.prefix_of.clear()
+        raise NotImplementedError(
+            "week 3 day 4 task 4: PrefixCachingBlockManager.forget_contents is not written yet"
+        )

@@ -1,6 +1,7 @@
 """What a step computes, as the scheduler says it to those who compute it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from .sequence import Sequence
@@ -39,12 +40,12 @@ class SchedulerOutput:
 
     entries: tuple[ScheduledTokens, ...]
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """Tokens of the whole step."""
         return sum(entry.num_tokens for entry in self.entries)
 
-    @property
+    @cached_property
     def final(self) -> tuple[ScheduledTokens, ...]:
         """The entries after which a token is sampled."""
-        return tuple(entry for entry in self.entries if entry.is_final)
+        return tuple([entry for entry in self.entries if entry.is_final])

@@ -119,6 +119,8 @@ class BlockManager:
         if table is None:
             return self.admit(sequence, num_tokens)
         num_new = self.num_blocks_for(sequence.num_computed_tokens + num_tokens) - len(table.block_ids)
+        if num_new <= 0:
+            return True
         if num_new > self.num_available_blocks - self.num_promised + table.num_promised:
             return False
         self.grow(table, num_new)

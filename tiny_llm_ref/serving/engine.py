@@ -1,8 +1,9 @@
 """The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..closable import Closable
@@ -11,7 +12,7 @@ from ..qwen3 import Qwen3Model
 from ..request import GenerationResult
 from ..sampler import SamplingParams
 from .block_manager import BlockManager
-from .engine_request import EngineRequest
+from .engine_request import EngineRequest, check_request
 from .model_runner import ModelRunner
 from .policy import Policy
 from .runner import DenseRunner, Runner
@@ -41,6 +42,12 @@ class Engine(Closable):
         policy: as for `Scheduler`.
         clock: seconds, from any start.
 
+    Attributes:
+        requests: those that are not finished, by id.
+        is_stepping: whether a step is under way.
+        aborted_in_step: the ids of those that are to leave when the step under way has ended.
+
+    While a step is under way, in a callback or another thread, requests may be added and aborted.
     An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
     raises ValueError from then on.
     """
@@ -66,9 +73,12 @@ class Engine(Closable):
             if blocks is None
             else ModelRunner(model, blocks)
         )
+        self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self._clock = clock
         self._num_added = 0
+        self.is_stepping = False
+        self.aborted_in_step: set[int] = set()
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -86,12 +96,14 @@ class Engine(Closable):
             priority: 0 for the most urgent; what it means is the policy's to say.
 
         Raises:
-            ValueError: the prompt is empty, longer than max_seq_len or could never run, or the engine is
-                closed; the other requests are not affected.
+            ValueError: the prompt is empty, longer than max_seq_len, could never run, or is refused by
+                `check_request` as is the priority, or the engine is closed; the other requests are not
+                affected.
         """
         self._check_open()
         request_id = self._num_added
         prompt_ids = encode_prompt(self.tokenizer, prompt)
+        check_request(prompt_ids, priority, self.vocab_size)
         if len(prompt_ids) > self.max_seq_len:
             raise ValueError(
                 f"prompt {request_id} has {len(prompt_ids)} tokens and max_seq_len is "
@@ -107,8 +119,14 @@ class Engine(Closable):
         return request_id
 
     def step(self) -> EngineStep:
-        """Compute one step; nothing is computed, and no model called, where nobody is there."""
-        with self._closed_on_error():
+        """Compute one step; nothing is computed, and no model called, where nobody is there.
+
+        Raises:
+            ValueError: a step is under way, or the engine is closed.
+        """
+        if self.is_stepping:
+            raise ValueError("a step is under way: the next one can begin when it has ended")
+        with self._closed_on_error(), self.mid_step():
             start = self._clock()
             output = self.scheduler.schedule()
             samplers = {entry.sequence.id: self.requests[entry.sequence.id].sampler for entry in output.final}
@@ -121,16 +139,41 @@ class Engine(Closable):
             finished = tuple(request.result() for request in done)
             for request in done:
                 self._forget(request.sequence.id)
-            return EngineStep(output, sampled, finished)
+            step = EngineStep(output, sampled, finished)
+            return self.without_aborted(step) if self.aborted_in_step else step
 
     def abort(self, request_id: int) -> bool:
-        """Drop a request and release what it holds; False if it is not there, or not any more."""
+        """Drop a request and release what it holds; False if it is not there, or not any more.
+
+        While a step is under way, in a callback or another thread, `abort_in_step` does it.
+        """
         self._check_open()
-        if request_id not in self.requests:
+        if request_id not in self.requests or request_id in self.aborted_in_step:
             return False
+        if self.is_stepping:
+            self.abort_in_step(request_id)
+            return True
         with self._closed_on_error():
             self._forget(request_id)
         return True
+
+    def abort_in_step(self, request_id: int) -> None:
+        """Note that a request leaves when the step under way has ended; until then it keeps what it holds."""
+        self.aborted_in_step.add(request_id)
+
+    def without_aborted(self, step: EngineStep) -> EngineStep:
+        """The same step without what it sampled for those aborted in it, and without their results.
+
+        They are forgotten now, unless the step was their last and they are already.
+        """
+        aborted, self.aborted_in_step = self.aborted_in_step, set()
+        for request_id in aborted & self.requests.keys():
+            self._forget(request_id)
+        sampled = {
+            request_id: token for request_id, token in step.sampled.items() if request_id not in aborted
+        }
+        finished = tuple(result for result in step.finished if result.prompt_idx not in aborted)
+        return EngineStep(step.scheduled, sampled, finished)
 
     def generate(
         self,
@@ -175,6 +218,15 @@ class Engine(Closable):
         for sequence_id in list(self.scheduler.sequences):
             self.scheduler.remove(sequence_id)
         self.requests.clear()
+
+    @contextmanager
+    def mid_step(self) -> Iterator[None]:
+        """A step is under way within the block."""
+        self.is_stepping = True
+        try:
+            yield
+        finally:
+            self.is_stepping = False
 
     def _forget(self, request_id: int) -> None:
         self.runner.release(request_id)

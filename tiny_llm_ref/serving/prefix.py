@@ -43,12 +43,16 @@ class Prefixes:
         block_size: tokens of a block.
         hash_function: equal tokens must have equal hashes. Others may too: a collision costs a hit and is
             never taken for one.
+
+    Attributes:
+        known: prefixes by their hash.
+        chains: the prefixes of each sequence that was asked for.
     """
 
     block_size: int
     hash_function: Hash = chain_hash
-    _known: WeakValueDictionary[int, Prefix] = field(default_factory=WeakValueDictionary)  # by their hash
-    _chains: WeakKeyDictionary[Sequence, list[Prefix]] = field(default_factory=WeakKeyDictionary)
+    known: WeakValueDictionary[int, Prefix] = field(default_factory=WeakValueDictionary)
+    chains: WeakKeyDictionary[Sequence, list[Prefix]] = field(default_factory=WeakKeyDictionary)
 
     def child(self, parent: Prefix | None, token_ids: tuple[int, ...]) -> Prefix:
         """The prefix that is one block longer than `parent`: the one that is known, or a new one.
@@ -57,18 +61,18 @@ class Prefixes:
         whenever it is asked for, so that nobody shares it.
         """
         value = self.hash_function(NO_PARENT if parent is None else parent.hash, token_ids)
-        known = self._known.get(value)
+        known = self.known.get(value)
         if known is not None and known.parent is parent and known.token_ids == token_ids:
             return known
         new = Prefix(parent, token_ids, value)
-        return new if known is not None else self._known.setdefault(value, new)
+        return new if known is not None else self.known.setdefault(value, new)
 
     def of(self, sequence: Sequence) -> list[Prefix]:
         """Those of all its full blocks, shortest first, computed or not; the caller leaves the list as it is.
 
         Each is made once, however often it is asked for: tokens are only ever appended.
         """
-        chain = self._chains.setdefault(sequence, [])
+        chain = self.chains.setdefault(sequence, [])
         while (end := (len(chain) + 1) * self.block_size) <= sequence.num_tokens:
             parent = chain[-1] if chain else None
             chain.append(self.child(parent, tuple(sequence.token_ids[end - self.block_size : end])))

@@ -48,7 +48,7 @@ def next_tokens(sequence: Sequence, num_computed: int, limit: int) -> ScheduledT
     They are final if they are all that was missing: a token may be sampled only when every token before it
     is computed. This is the one place where that is decided.
     """
-    num_present = sequence.num_tokens
+    num_present = len(sequence.token_ids)
     num_tokens = num_present - num_computed
     if num_tokens > limit:
         num_tokens = limit
@@ -109,12 +109,16 @@ class Scheduler:
         budget = self._token_budget()
         entries: list[ScheduledTokens] = []
         spare = budget - len(self.running)  # beyond one token for each that runs
+        limit = self._longest(1 + spare)
         for sequence in self.running:
-            entry = next_tokens(sequence, sequence.num_computed_tokens, self._longest(1 + spare))
-            if self.blocks.allocate(sequence, entry.num_tokens) or self.make_room(entry):
+            entry = next_tokens(sequence, sequence.num_computed_tokens, limit)
+            num_tokens = entry.num_tokens
+            if self.blocks.allocate(sequence, num_tokens) or self.make_room(entry):
                 entries.append(entry)
-                budget -= entry.num_tokens
-                spare -= entry.num_tokens - 1
+                budget -= num_tokens
+                if num_tokens > 1:
+                    spare -= num_tokens - 1
+                    limit = self._longest(1 + spare)
         while budget > 0 and (admitted := self._admit(budget, entries)):
             entries.append(admitted)
             budget -= admitted.num_tokens
@@ -147,23 +151,23 @@ class Scheduler:
             ValueError: a token is missing, one was sampled too early, or the step was completed before;
                 nothing is changed.
         """
-        final_ids = {entry.sequence.id for entry in output.final}
-        if sampled.keys() != final_ids:
+        if sampled.keys() != {entry.sequence.id for entry in output.final}:
             raise ValueError(
-                f"a token is sampled for the sequences {sorted(final_ids)} and for no other, "
-                f"got some for {sorted(sampled)}"
+                f"a token is sampled for the sequences {sorted(entry.sequence.id for entry in output.final)} "
+                f"and for no other, got some for {sorted(sampled)}"
             )
-        entries = [entry for entry in output.entries if self._is_running(entry.sequence)]
-        for entry in entries:
-            if entry.start != entry.sequence.num_computed_tokens:
+        there = self.sequences
+        entries = [entry for entry in output.entries if there.get(entry.sequence.id) is entry.sequence]
+        for sequence, start, _, _ in entries:
+            if start != sequence.num_computed_tokens:
                 raise ValueError(
-                    f"sequence {entry.sequence.id} has {entry.sequence.num_computed_tokens} tokens computed "
-                    f"and the step starts at {entry.start}: it was completed before"
+                    f"sequence {sequence.id} has {sequence.num_computed_tokens} tokens computed and the step "
+                    f"starts at {start}: it was completed before"
                 )
-        for entry in entries:
-            entry.sequence.num_computed_tokens = entry.end
-            if entry.is_final:
-                entry.sequence.token_ids.append(sampled[entry.sequence.id])
+        for sequence, start, num_tokens, is_final in entries:
+            sequence.num_computed_tokens = start + num_tokens
+            if is_final:
+                sequence.token_ids.append(sampled[sequence.id])
 
     def remove(self, sequence_id: int) -> None:
         """Forget a sequence that is finished or aborted, at any moment of its life.
@@ -216,6 +220,3 @@ class Scheduler:
         if limit is None or entry.is_final:
             return False
         return sum(not each.is_final for each in entries) >= limit
-
-    def _is_running(self, sequence: Sequence) -> bool:
-        return self.sequences.get(sequence.id) is sequence
