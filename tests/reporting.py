@@ -224,7 +224,10 @@ def place_of(frame: Any) -> Place:
 
 
 def definitions(where: Where, test: Any, line: int | None = None) -> list[Place]:
-    """Where the learner wrote what a test calls at a line, or else anywhere; nothing if that is not clear."""
+    """Where the learner wrote what a test calls at a line, or else anywhere; nothing if that is not clear.
+
+    What no test names is called by what it does name: kernels, and parts of a larger whole.
+    """
     task = find_task(where)
     inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
     function = getattr(inner, "__func__", inner)
@@ -246,7 +249,8 @@ def definitions(where: Where, test: Any, line: int | None = None) -> list[Place]
         places = [place for symbol in named if (place := definition(symbol))]
         if places:
             return places[:MAX_DEFINITIONS]
-    return []
+    unnamed = [place for place in all_places if not is_python(place.file)] or all_places
+    return unnamed if len(unnamed) <= MAX_DEFINITIONS else []
 
 
 def spoken_name(symbol: str) -> str:
