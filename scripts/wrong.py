@@ -120,8 +120,8 @@ def catch(bank: Mapping[str, WrongSolution], noted: Mapping[str, str]) -> dict[s
 
 
 def write_caught_by(caught_by: Mapping[str, str], ids: set[str]) -> None:
-    """Keep which test catches which solution, of those that the bank has."""
-    kept = {id: test for id, test in sorted(caught_by.items()) if id in ids}
+    """Keep which test catches which solution, of those that the bank has and that do not crash Python."""
+    kept = {id: test for id, test in sorted(caught_by.items()) if id in ids and "::" in test}
     CAUGHT_BY.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
