@@ -597,6 +597,10 @@ def test_task_3_steps_without_entries_do_not_count() -> None:
     check_costs(policy, 1.0, "costs after one step more")
 
 
+def test_task_3_steps_that_take_no_time_are_no_error() -> None:
+    check_equal(learned(40, scale=lambda step: 0.0).factor, 1.0, "factor after steps that took 0 s")
+
+
 def test_task_3_costs_are_fitted_to_the_last_steps_alone() -> None:
     policy = learned(64 + 63, lambda step: 1.0 if step < 64 else 2.0)
     assert policy.cost is not None

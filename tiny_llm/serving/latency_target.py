@@ -92,7 +92,8 @@ class LatencyTarget:
     def record(self, output: SchedulerOutput, seconds: float) -> None:
         """Learn from a step: how far off its prediction was, and every 16 steps the costs anew.
 
-        Steps without entries teach nothing. The order is told as well.
+        Steps without entries teach nothing, and one that is predicted to take no time has no ratio. The
+        order is told as well.
         """
         raise NotImplementedError("week 3 day 5 task 3: LatencyTarget.record is not written yet")
 

@@ -110,13 +110,14 @@ class LatencyTarget:
     def record(self, output: SchedulerOutput, seconds: float) -> None:
         """Learn from a step: how far off its prediction was, and every 16 steps the costs anew.
 
-        Steps without entries teach nothing. The order is told as well.
+        Steps without entries teach nothing, and one that is predicted to take no time has no ratio. The
+        order is told as well.
         """
         self.order.record(output, seconds)
         if not output.entries:
             return
-        if self.cost is not None:
-            self.ratios.append(seconds / self.cost.seconds(output))
+        if self.cost is not None and (predicted := self.cost.seconds(output)):
+            self.ratios.append(seconds / predicted)
             self.factor = percentile_99(self.ratios)
         self.steps.append((output, seconds))
         self._num_recorded += 1
