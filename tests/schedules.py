@@ -179,11 +179,17 @@ class EngineSchedule:
         return None if self.pool is None else self.pool.make()
 
 
+EITHER = st.booleans()
 TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_from([0.5, 3.0, 20.0]))
 
 
 @st.composite
-def engine_schedules(draw: st.DrawFn, pools: st.SearchStrategy[Pool | None]) -> EngineSchedule:
+def engine_schedules(
+    draw: st.DrawFn,
+    pools: st.SearchStrategy[Pool | None],
+    tastes: st.SearchStrategy[Taste] = TASTES,
+    is_mid_step: st.SearchStrategy[bool] = EITHER,
+) -> EngineSchedule:
     """Any limits and policy, the requests of a schedule of week 2, and up to two aborts.
 
     Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
@@ -195,9 +201,9 @@ def engine_schedules(draw: st.DrawFn, pools: st.SearchStrategy[Pool | None]) -> 
         draw(st.none() | st.integers(1, MAX_SEQ_LEN)),
         draw(st.none() | st.integers(1, 3)),
     )
-    abort = st.builds(Abort, st.integers(0, 15), st.integers(0, 5), st.booleans())
+    abort = st.builds(Abort, st.integers(0, 15), st.integers(0, 5), is_mid_step)
     aborts = draw(st.lists(abort, max_size=2))
-    pool, taste = draw(pools), draw(TASTES)
+    pool, taste = draw(pools), draw(tastes)
     arrivals = draw(schedules()).arrivals
     if pool is not None and pool.is_shared:
         arrivals = draw(alike(arrivals))

@@ -14,13 +14,13 @@ from check import check_close, check_equal, check_value_error, normal
 from cpu_kernels import compiled_for, on_every_target, poison, threads, use_device
 from fakes import FakeModel, continuation, next_token, prompt_of
 from oracles import LOW_PRECISION
+from pages import SharingBlocks
 from schedules import VOCAB_SIZE, random_qwen3
 from tiny_llm import (
     BlockManager,
     ForwardBatch,
     ModelRunner,
     PagedKvPool,
-    PrefixCachingBlockManager,
     SchedulerOutput,
     Sequence,
     paged_attention_simple,
@@ -582,12 +582,20 @@ def test_task_4_logits_of_mixed_steps(attention: str, block_size: int) -> None:
     check_logits(runner, mixed_steps())
 
 
+class FirstBlocksShared(SharingBlocks):
+    """Sequence 1 begins with two of the blocks in `shared`, sequence 2 with three."""
+
+    def find_shared_blocks(self, sequence: Sequence) -> list[int]:
+        return self.shared[: {1: 2, 2: 3}.get(sequence.id, 0)]
+
+
 def test_task_4_logits_of_sequences_that_share_their_beginning() -> None:
-    blocks = PrefixCachingBlockManager(40, 4)
+    blocks = FirstBlocksShared(40, 4)
     runner = ModelRunner(random_qwen3(), blocks)
     fill_with_nan(runner)
     giver = qwen_prompt(0, 14)
     check_logits(runner, [[(giver, None)], [(giver, 1)], [(giver, 1)]])
+    blocks.shared = blocks.tables[0].block_ids
     taker = Sequence(1, [*giver.token_ids[:9], 3, 17, 5])
     again = Sequence(2, giver.token_ids[:12])
     for sequence in (taker, again):
