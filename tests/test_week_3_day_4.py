@@ -38,6 +38,7 @@ from tiny_llm import (
     BlockManager,
     Engine,
     GenerationResult,
+    ModelRunner,
     PrefixCachingBlockManager,
     SamplingParams,
     Scheduler,
@@ -390,6 +391,17 @@ def test_task_4_a_block_in_use_is_never_evicted() -> None:
     blocks.cached_blocks[second] = None
     check_equal(blocks.take(), second, "the block that is taken, the only one that nobody holds")
     check_equal(sorted(blocks.block_of.values()), sorted([first, third]), "blocks that are still registered")
+
+
+def test_task_4_a_new_runner_has_a_new_pool() -> None:
+    blocks, sequence = PrefixCachingBlockManager(8, 2), Sequence(0, [3, 4, 5, 6])
+    blocks.allocate(sequence, 4)
+    sequence.num_computed_tokens = 4
+    blocks.free(sequence)
+    check_equal(blocks.num_cached_blocks, 2, "cached blocks before")
+    ModelRunner(random_qwen3(), blocks)
+    seen = (blocks.num_cached_blocks, blocks.find_prefix(Sequence(1, [3, 4, 5, 6])))
+    check_equal(seen, (0, 0), "cached blocks, and tokens found in them, for a pool that holds nothing")
 
 
 def test_task_4_all_contents_are_forgotten() -> None:

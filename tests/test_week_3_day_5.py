@@ -91,6 +91,15 @@ def test_task_1_all_that_it_held_is_given_back_and_to_be_computed_anew() -> None
     check_equal((blocks.num_used_blocks, blocks.num_promised), (3, 0), "blocks in use, and promised")
 
 
+def test_task_1_blocks_that_it_had_computed_stay_known() -> None:
+    blocks = PrefixCachingBlockManager(4, 2, overcommit=True)
+    scheduler = crowded(blocks, TWO_THAT_GROW)
+    serve(scheduler, TWO_THAT_GROW, max_steps=2)
+    found = blocks.find_prefix(scheduler.sequences[1])
+    mistakes = {"its count is reset before it gives back its blocks": 0}
+    check_equal(found, 2, "tokens of who gave way that are still there", mistakes)
+
+
 def test_task_1_who_gave_way_is_computed_again_with_what_it_had_sampled() -> None:
     scheduler = crowded(BlockManager(4, 2, overcommit=True), TWO_THAT_GROW)
     timeline = serve(scheduler, TWO_THAT_GROW)
