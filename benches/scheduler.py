@@ -28,8 +28,8 @@ from tiny_llm_ref import (
 from tiny_llm_ref.serving.blocks import Blocks
 from tiny_llm_ref.serving.policy import Policy
 
-PROMPT_LENGTH = 5
 BLOCK_SIZE = 16
+PROMPT_LENGTHS = range(1, 1 + BLOCK_SIZE)  # as many sequences as any other step begin a block in each
 WARM_UP = 32
 MAKERS: dict[str, tuple[Callable[[int], Blocks | None], Callable[[], Policy]]] = {
     "no blocks": (lambda num_blocks: None, Fcfs),
@@ -74,12 +74,14 @@ def time_steps(
     num_steps: int,
 ) -> tuple[float, float]:
     """Median seconds of `schedule` and of `complete`, while everybody who runs decodes and nobody ends."""
-    num_tokens = PROMPT_LENGTH + WARM_UP + num_steps + 1
+    num_tokens = max(PROMPT_LENGTHS) + WARM_UP + num_steps + 1
     blocks = make_blocks(num_running * -(-num_tokens // BLOCK_SIZE))
-    config = SchedulerConfig(max(num_running, PROMPT_LENGTH) * 2, num_running)
-    scheduler = Scheduler(config, blocks, make_policy())
+    scheduler = Scheduler(
+        SchedulerConfig(num_running * max(PROMPT_LENGTHS), num_running), blocks, make_policy()
+    )
     for id in range(num_running + num_waiting):
-        scheduler.add(Sequence(id, range(id, id + PROMPT_LENGTH), id % 3, num_tokens))
+        length = PROMPT_LENGTHS[id % len(PROMPT_LENGTHS)]
+        scheduler.add(Sequence(id, range(id, id + length), id % 3, num_tokens))
     measured = [time_step(scheduler) for _ in range(WARM_UP + num_steps)][WARM_UP:]
     return median(each[0] for each in measured), median(each[1] for each in measured)
 
@@ -90,7 +92,7 @@ def time_step(scheduler: Scheduler) -> tuple[float, float]:
     start = time.perf_counter()
     output = scheduler.schedule()
     scheduled = time.perf_counter()
-    sampled = {entry.sequence.id: 1 for entry in output.final}
+    sampled = dict.fromkeys(output.final_ids, 1)
     before = time.perf_counter()
     scheduler.complete(output, sampled)
     end = time.perf_counter()

@@ -536,6 +536,16 @@ def test_task_3_a_policy_may_ask_for_a_smaller_step(asked: int, given: int) -> N
     check_equal(policy.asked[-1], ([0, 1], 8), "what the policy was told: who runs, and the limit")
 
 
+def test_task_3_who_was_removed_while_it_waited_may_come_again() -> None:
+    scheduler = Scheduler(SchedulerConfig(8, 3))
+    sequence = sequence_of(0, 3)
+    scheduler.add(sequence)
+    scheduler.remove(0)
+    scheduler.add(sequence)
+    advance(scheduler, [2])
+    check_equal(sequence.num_tokens, 5, "tokens of a sequence that was removed and added once more")
+
+
 def test_task_3_who_waits_is_not_looked_through() -> None:
     policy = SpyPolicy()
     scheduler = Scheduler(SchedulerConfig(8, 3), policy=policy)

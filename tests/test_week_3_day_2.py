@@ -664,6 +664,16 @@ class PaperBlocks:
         del self.held[sequence.id], self.claimed[sequence.id]
 
 
+def check_room_is_held(blocks: BlockManager, sequence: Sequence) -> None:
+    """Fail unless to ask for all that there is room for changes nothing."""
+    __tracebackhide__ = True
+    before = state_of(blocks)
+    num_more = blocks.num_tokens_with_room(sequence) - sequence.num_computed_tokens
+    what = f"room for {num_more} tokens more, in blocks that it has"
+    check_equal(blocks.allocate(sequence, num_more), True, what)
+    check_equal(state_of(blocks), before, "the state after it asked for room that it has")
+
+
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_task_3_any_order_of_growing_and_leaving(data: st.DataObject) -> None:
@@ -689,6 +699,7 @@ def test_task_3_any_order_of_growing_and_leaving(data: st.DataObject) -> None:
             check_equal(is_met, paper.allocate(sequence, num_tokens), f"room for {num_tokens} tokens more")
             if is_met:
                 sequence.num_computed_tokens += num_tokens
+                check_room_is_held(blocks, sequence)
             else:
                 check_equal(state_of(blocks), before, "the state after a refusal")
         check_counts(blocks)

@@ -20,6 +20,7 @@ from prefixes import (
     taken,
 )
 
+from budget import rows_of
 from check import check_equal, check_value_error
 from fakes import prompt_of
 from schedules import (
@@ -560,6 +561,21 @@ def test_task_5_freed_twice_is_an_error() -> None:
 
 
 # Task 6: hits
+
+
+def test_task_6_the_next_step_finds_what_a_step_computed() -> None:
+    scheduler = Scheduler(SchedulerConfig(12, 2), manager())
+    scheduler.add(sequence_of(PROMPT[:10], most=12))
+    output = scheduler.schedule()
+    scheduler.complete(output, {0: 1})
+    scheduler.add(sequence_of(PROMPT, id=1))
+    mistakes = {
+        "nothing registered, since the last block of the first has room": [(0, 10, 1, True), (1, 0, 11, True)]
+    }
+    expected = [(0, 10, 1, True), (1, 9, 2, True)]
+    check_equal(
+        rows_of(scheduler.schedule()), expected, "(id, start, num_tokens, is_final) of a step", mistakes
+    )
 
 
 def test_task_6_the_first_allocation_admits() -> None:

@@ -49,3 +49,8 @@ class SchedulerOutput:
     def final(self) -> tuple[ScheduledTokens, ...]:
         """The entries after which a token is sampled."""
         return tuple([entry for entry in self.entries if entry.is_final])
+
+    @cached_property
+    def final_ids(self) -> frozenset[int]:
+        """The ids of the sequences that a token is sampled for."""
+        return frozenset([entry.sequence.id for entry in self.final])

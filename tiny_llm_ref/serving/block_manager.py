@@ -126,6 +126,10 @@ class BlockManager:
         self.grow(table, num_new)
         return True
 
+    def num_tokens_with_room(self, sequence: Sequence) -> int:
+        """The tokens that fit in the blocks of an admitted sequence: for them `allocate` changes nothing."""
+        return len(self.tables[sequence.id].block_ids) * self.block_size
+
     def free(self, sequence: Sequence) -> None:
         """Give back all that it holds and was promised; a block that others hold too stays theirs.
 

@@ -1,5 +1,6 @@
 """Room for keys and values, as the scheduler sees it."""
 
+import sys
 from typing import Protocol
 
 from .sequence import Sequence
@@ -28,6 +29,12 @@ class Blocks(Protocol):
         more room may be asked for than the tokens need, so that those who run can grow.
         """
 
+    def num_tokens_with_room(self, sequence: Sequence) -> int:
+        """Up to which of its tokens `allocate` need not be asked: it would say yes and change nothing.
+
+        Asked only of a sequence that was admitted.
+        """
+
     def free(self, sequence: Sequence) -> None:
         """Give back all that it holds."""
 
@@ -45,6 +52,10 @@ class UnlimitedBlocks:
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """There is always room."""
         return True
+
+    def num_tokens_with_room(self, sequence: Sequence) -> int:
+        """All that it may ever have."""
+        return sys.maxsize
 
     def free(self, sequence: Sequence) -> None:
         """There is nothing to give back."""

@@ -14,10 +14,7 @@ Array = npt.NDArray[np.float64]
 
 def context_of(output: SchedulerOutput) -> int:
     """How many keys the queries of a step attend to, over all of them; a token at position p sees p + 1."""
-    return sum(
-        entry.num_tokens * entry.start + entry.num_tokens * (entry.num_tokens + 1) // 2
-        for entry in output.entries
-    )
+    return sum([n * start + n * (n + 1) // 2 for _, start, n, _ in output.entries])
 
 
 @dataclass(frozen=True)

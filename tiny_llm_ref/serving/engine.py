@@ -129,7 +129,7 @@ class Engine(Closable):
         with self._closed_on_error(), self.mid_step():
             start = self._clock()
             output = self.scheduler.schedule()
-            samplers = {entry.sequence.id: self.requests[entry.sequence.id].sampler for entry in output.final}
+            samplers = {id: self.requests[id].sampler for id in output.final_ids}
             sampled = self.runner.run(output, samplers)
             self.scheduler.complete(output, sampled)
             self.scheduler.policy.record(output, self._clock() - start)

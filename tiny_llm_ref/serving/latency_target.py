@@ -47,13 +47,10 @@ class Demand:
     @classmethod
     def of(cls, running: Collection[Sequence]) -> "Demand":
         """The demand of the sequences that run."""
-        prefills = tuple(
-            (sequence.num_computed_tokens + 1, missing - 1)
-            for sequence in running
-            if (missing := sequence.num_uncomputed_tokens) > 1
-        )
-        context = sum(sequence.num_computed_tokens + 1 for sequence in running)
-        return cls(len(running), context, prefills)
+        behind = [each for each in running if len(each.token_ids) - each.num_computed_tokens > 1]
+        prefills = [(each.num_computed_tokens + 1, each.num_uncomputed_tokens - 1) for each in behind]
+        context = len(running) + sum([each.num_computed_tokens for each in running])
+        return cls(len(running), context, tuple(prefills))
 
     def context_of(self, num_tokens: int) -> int:
         """How many keys the queries of a step of so many tokens look at, at least `least`.

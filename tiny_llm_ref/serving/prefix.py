@@ -65,7 +65,9 @@ class Prefixes:
         if known is not None and known.parent is parent and known.token_ids == token_ids:
             return known
         new = Prefix(parent, token_ids, value)
-        return new if known is not None else self.known.setdefault(value, new)
+        if known is None:
+            self.known[value] = new
+        return new
 
     def of(self, sequence: Sequence) -> list[Prefix]:
         """Those of all its full blocks, shortest first, computed or not; the caller leaves the list as it is.
