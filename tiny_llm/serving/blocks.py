@@ -1,9 +1,10 @@
 """Room for keys and values, as the scheduler sees it."""
 
-import sys
 from typing import Protocol
 
 from .sequence import Sequence
+
+NO_LIMIT = 2**63 - 1
 
 
 class Blocks(Protocol):
@@ -54,8 +55,8 @@ class UnlimitedBlocks:
         return True
 
     def num_tokens_with_room(self, sequence: Sequence) -> int:
-        """All that it may ever have."""
-        return sys.maxsize
+        """More than any sequence may come to have."""
+        return NO_LIMIT
 
     def free(self, sequence: Sequence) -> None:
         """There is nothing to give back."""
