@@ -4,15 +4,21 @@ pdm run bench-scheduler --waiting 100 --waiting 10000
 """
 
 import gc
+import json
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
+from benches.chart import bar_chart
 from benches.speed import machine
 from scripts.errors import usage_errors
 from tiny_llm_ref import (
@@ -29,8 +35,9 @@ from tiny_llm_ref.serving.blocks import Blocks
 from tiny_llm_ref.serving.policy import Policy
 
 BLOCK_SIZE = 16
-PROMPT_LENGTHS = range(1, 1 + BLOCK_SIZE)  # as many sequences as any other step begin a block in each
+PROMPT_LENGTHS = range(1, 1 + BLOCK_SIZE)  # as many sequences as in any other step begin a block in each
 WARM_UP = 32
+STEPS_IN_A_ROW = 25
 MAKERS: dict[str, tuple[Callable[[int], Blocks | None], Callable[[], Policy]]] = {
     "no blocks": (lambda num_blocks: None, Fcfs),
     "BlockManager": (BlockManager, Fcfs),
@@ -43,51 +50,69 @@ MAKERS: dict[str, tuple[Callable[[int], Blocks | None], Callable[[], Policy]]] =
 Waiting = Annotated[list[int] | None, typer.Option(min=0, help="Sequences that wait; may be given again.")]
 Running = Annotated[int, typer.Option(min=1, help="Sequences that run, all in decode.")]
 Steps = Annotated[int, typer.Option(min=1, help="Steps that are timed.")]
+Output = Annotated[Path | None, typer.Option(help="Folder for scheduler.json and scheduler.svg.")]
 
 
-def main(waiting: Waiting = None, running: Running = 256, steps: Steps = 300) -> None:
-    """Time schedule and complete, and print the median of each in microseconds.
+@dataclass
+class Timed:
+    """A scheduler whose steps are timed, and the microseconds that each half of them took."""
+
+    name: str
+    num_waiting: int
+    scheduler: Scheduler
+    schedule_us: list[float] = field(default_factory=list)
+    complete_us: list[float] = field(default_factory=list)
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        """Of both halves, without the first steps."""
+        return median(self.schedule_us[WARM_UP:]), median(self.complete_us[WARM_UP:])
+
+
+def main(waiting: Waiting = None, running: Running = 256, steps: Steps = 300, output: Output = None) -> None:
+    """Time schedule and complete, all schedulers in turns, and print the medians in microseconds.
 
     Example: pdm run bench-scheduler --running 64 --waiting 1000
     """
     with usage_errors():
-        console = Console(highlight=False)
-        console.print(", ".join(map(str, machine().values())), soft_wrap=True)
-        console.print(f"microseconds of schedule + complete, {running} decode, medians of {steps} steps")
-        table = Table(box=None, padding=(0, 1), header_style="bold")
-        table.add_column("waiting", no_wrap=True)
         counts = waiting or [100, 1_000, 10_000, 100_000]
-        for count in counts:
-            table.add_column(f"{count:,}", justify="right", no_wrap=True)
-        for name, (make_blocks, make_policy) in MAKERS.items():
-            times = [time_steps(make_blocks, make_policy, running, count, steps) for count in counts]
-            texts = [f"{1e6 * each[0]:.0f} + {1e6 * each[1]:.0f}" for each in times]
-            table.add_row(name, *texts)
-        console.print(table)
+        rows = [[timed(name, running, count, steps) for count in counts] for name in MAKERS]
+        measure([each for row in rows for each in row], WARM_UP + steps)
+    console = Console(highlight=False)
+    console.print(", ".join(map(str, machine().values())), soft_wrap=True)
+    console.print(f"microseconds of schedule + complete, {running} decode, medians of {steps} steps in turns")
+    console.print(table_of(rows, counts))
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        write(output, rows, running)
 
 
-def time_steps(
-    make_blocks: Callable[[int], Blocks | None],
-    make_policy: Callable[[], Policy],
-    num_running: int,
-    num_waiting: int,
-    num_steps: int,
-) -> tuple[float, float]:
-    """Median seconds of `schedule` and of `complete`, while everybody who runs decodes and nobody ends."""
+def timed(name: str, num_running: int, num_waiting: int, num_steps: int) -> Timed:
+    """A scheduler with so many sequences, of which nobody ends before the last step."""
+    make_blocks, make_policy = MAKERS[name]
     num_tokens = max(PROMPT_LENGTHS) + WARM_UP + num_steps + 1
     blocks = make_blocks(num_running * -(-num_tokens // BLOCK_SIZE))
-    scheduler = Scheduler(
-        SchedulerConfig(num_running * max(PROMPT_LENGTHS), num_running), blocks, make_policy()
-    )
+    config = SchedulerConfig(num_running * max(PROMPT_LENGTHS), num_running)
+    scheduler = Scheduler(config, blocks, make_policy())
     for id in range(num_running + num_waiting):
         length = PROMPT_LENGTHS[id % len(PROMPT_LENGTHS)]
         scheduler.add(Sequence(id, range(id, id + length), id % 3, num_tokens))
-    measured = [time_step(scheduler) for _ in range(WARM_UP + num_steps)][WARM_UP:]
-    return median(each[0] for each in measured), median(each[1] for each in measured)
+    return Timed(name, num_waiting, scheduler)
 
 
-def time_step(scheduler: Scheduler) -> tuple[float, float]:
-    """Seconds of each half of one step; the garbage collector waits."""
+def measure(all_timed: Items[Timed], num_steps: int) -> None:
+    """Time that many steps of each, some in a row and then of the next; the garbage collector waits."""
+    rounds = [range(i, min(i + STEPS_IN_A_ROW, num_steps)) for i in range(0, num_steps, STEPS_IN_A_ROW)]
+    gc.freeze()
+    for steps in track(rounds, "steps in turns", console=Console(stderr=True), transient=True):
+        for each in all_timed:
+            for _ in steps:
+                time_step(each)
+
+
+def time_step(timed: Timed) -> None:
+    """One step, each half of it timed."""
+    scheduler = timed.scheduler
     gc.disable()
     start = time.perf_counter()
     output = scheduler.schedule()
@@ -98,7 +123,40 @@ def time_step(scheduler: Scheduler) -> tuple[float, float]:
     end = time.perf_counter()
     gc.enable()
     scheduler.policy.record(output, 0.01)
-    return scheduled - start, end - before
+    timed.schedule_us.append(1e6 * (scheduled - start))
+    timed.complete_us.append(1e6 * (end - before))
+
+
+def table_of(rows: Items[Items[Timed]], counts: Items[int]) -> Table:
+    """A row for each kind, a column for each number that waits."""
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("waiting", no_wrap=True)
+    for count in counts:
+        table.add_column(f"{count:,}", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row[0].name, *("{:.0f} + {:.0f}".format(*each.medians) for each in row))
+    return table
+
+
+def write(folder: Path, rows: Items[Items[Timed]], num_running: int) -> None:
+    """All times as JSON, the medians of whole steps as bars."""
+    content = [
+        {
+            "name": each.name,
+            "waiting": each.num_waiting,
+            "schedule_us": each.schedule_us[WARM_UP:],
+            "complete_us": each.complete_us[WARM_UP:],
+        }
+        for row in rows
+        for each in row
+    ]
+    text = json.dumps({"machine": machine(), "running": num_running, "times": content})
+    (folder / "scheduler.json").write_text(text + "\n", encoding="utf-8")
+    groups = {
+        row[0].name: {f"{each.num_waiting:,} waiting": sum(each.medians) for each in row} for row in rows
+    }
+    title = f"microseconds of a step of the scheduler, {num_running} decode"
+    (folder / "scheduler.svg").write_text(bar_chart(title, groups), encoding="utf-8")
 
 
 if __name__ == "__main__":

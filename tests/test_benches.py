@@ -208,3 +208,17 @@ def test_a_mixed_step_is_timed_against_two() -> None:
         "whole",
     ]
     assert "dense caches" in result.stdout
+
+
+def test_the_scheduler_alone_is_timed_and_drawn(tmp_path: Path) -> None:
+    sizes = ["--running", "5", "--waiting", "0", "--waiting", "1234", "--steps", "7"]
+    result = run(*sizes, "--output", str(tmp_path), bench="scheduler")
+    assert result.returncode == 0, result.stderr
+    assert "5 decode, medians of 7 steps in turns" in result.stdout
+    names = ["no blocks", "BlockManager, LatencyTarget"]
+    for name in names:
+        assert re.search(rf"{name} +\d+ \+ \d+ +\d+ \+ \d+", result.stdout), result.stdout
+    times = json.loads((tmp_path / "scheduler.json").read_text(encoding="utf-8"))["times"]
+    assert {each["waiting"] for each in times} == {0, 1234}
+    assert all(len(each["schedule_us"]) == len(each["complete_us"]) == 7 for each in times)
+    assert "1,234 waiting" in (tmp_path / "scheduler.svg").read_text(encoding="utf-8")
