@@ -2,13 +2,26 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from ragged import Attend, Ragged, Shape, check_paged, draw, entries_of, output_of, random_shape
+from pieces import check_pieces
+from ragged import (
+    Attend,
+    Ragged,
+    Shape,
+    check_paged,
+    draw,
+    entries_of,
+    num_operations,
+    output_of,
+    random_shape,
+)
 
+from batching import peak_bytes
 from budget import sequence_of
 from check import check_close, check_equal, check_value_error, normal
 from cpu_kernels import compiled_for, on_every_target, poison, threads, use_device
@@ -105,7 +118,7 @@ def test_task_1_final_rows() -> None:
     check_equal(final_rows(entries, query_starts).tolist(), [4, 7], "final rows", mistakes)
     none = final_rows(entries[:1], query_starts[:2])
     check_equal(
-        (none.tolist(), none.dtype.kind), ([], "i"), "final rows where nobody samples, and their kind"
+        (none.tolist(), str(none.dtype)), ([], "int32"), "final rows where nobody samples, and their type"
     )
 
 
@@ -115,7 +128,9 @@ def test_task_1_block_tables_of_different_lengths() -> None:
     check_equal(padded.tolist(), [[7, 3, 11], [5, 0, 0], [2, 8, 0]], "block tables, filled up")
     check_equal(str(padded.dtype), "int32", "type of the block tables")
     padded[0, 0] = 99
-    check_equal(tables[0].block_ids, [7, 3, 11], "blocks of the first table once its row was written to")
+    check_equal(
+        [each.block_ids for each in tables], [[7, 3, 11], [5], [2, 8]], "blocks of the tables afterwards"
+    )
 
 
 def slots_by_hand(
@@ -158,15 +173,16 @@ def test_task_1_random_slots(block_size: int) -> None:
 def test_task_1_what_is_stored_already_goes_to_the_sink() -> None:
     pool = PagedKvPool(1, 12, 4)
     tables = np.array([[7, 3], [5, 9], [2, 0]], np.int32)
-    positions, starts = np.array([6, 7, 7, 3, 4]), np.array([0, 2, 3, 5])
+    positions, starts = np.array([6, 7, 6, 7, 3, 4]), np.array([0, 2, 4, 6])
     slots = batch_slots(positions, starts, tables, np.array([4, 8, 4]), pool)
     mistakes = {
-        "written into blocks that others read": [14, 15, 39, 11, 0],
-        "the sink for all of a sequence that shares blocks": [48] * 5,
-        "the token behind the stored ones in the sink too": [14, 15, 48, 48, 48],
+        "written into blocks that others read": [14, 15, 38, 39, 11, 0],
+        "the sink for all of a sequence that shares blocks": [48] * 6,
+        "the token behind the stored ones in the sink too": [14, 15, 48, 48, 48, 48],
+        "the sink for the first token of each entry alone": [14, 15, 48, 39, 48, 0],
     }
     check_equal(
-        slots.tolist(), [14, 15, 48, 48, 0], "slots where 4, 8 and 4 tokens were stored before", mistakes
+        slots.tolist(), [14, 15, 48, 48, 48, 0], "slots where 4, 8 and 4 tokens were stored before", mistakes
     )
 
 
@@ -251,11 +267,30 @@ def test_task_2_a_table_longer_than_the_context() -> None:
     check_paged(paged_attention_simple, ragged, "attention to two blocks of four in the table")
 
 
+def test_task_2_blocks_behind_the_context_are_not_copied() -> None:
+    query, keys, values, tables, starts, lengths = draw(Shape((3,), (10,), block_size=5)).arguments
+    longer = mx.concatenate([tables, mx.zeros((1, 20_000), tables.dtype)], axis=1)
+    mx.eval(longer)
+    peak = peak_bytes(lambda: mx.eval(paged_attention_simple(query, keys, values, longer, starts, lengths)))
+    what = f"whether 2 blocks of 1.3 kB in a table of 20,004 take less than 2 MB (they took {peak / 1e6:.1f})"
+    check_equal(peak < 2_000_000, True, what)
+
+
+def check_type_is_kept(attend: Attend, dtype: mx.Dtype, tolerance: float) -> None:
+    """The result has the type of the query, that of keys and values or not."""
+    __tracebackhide__ = True
+    ragged = draw(MIXED, dtype)
+    check_equal(attend(*ragged.arguments).dtype, dtype, "type of the attention")
+    check_paged(attend, ragged, tolerance=tolerance)
+    wide = replace(ragged, keys=ragged.keys.astype(mx.float32), values=ragged.values.astype(mx.float32))
+    what = f"type of the attention of a query of {dtype} to keys of float32"
+    check_equal(attend(*wide.arguments).dtype, dtype, what)
+    check_paged(attend, wide, tolerance=tolerance)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
 def test_task_2_type_is_kept(dtype: mx.Dtype, tolerance: float) -> None:
-    ragged = draw(MIXED, dtype)
-    check_equal(paged_attention_simple(*ragged.arguments).dtype, dtype, "type of the attention")
-    check_paged(paged_attention_simple, ragged, tolerance=tolerance)
+    check_type_is_kept(paged_attention_simple, dtype, tolerance)
 
 
 def test_task_2_what_does_not_fit_is_refused() -> None:
@@ -315,11 +350,25 @@ def test_task_3_one_call_for_all_that_decode(monkeypatch: pytest.MonkeyPatch) ->
     check_equal(sorted(calls), [(1, 9), (2, 4), (3, 1)], "sequences and queries of each call", mistakes)
 
 
+def attend_alike_to(shape: Shape, dtype: mx.Dtype = mx.float32) -> mx.array:
+    """`attend_alike` for sequences with as many queries each."""
+    ragged = draw(shape, dtype)
+    n, L = len(shape.num_queries), shape.num_queries[0]
+    query = ragged.query.reshape(n, L, shape.H_q, shape.D)
+    tables, lengths = np.array(ragged.block_tables), np.array(ragged.context_lengths)
+    return attend_alike(query, ragged.keys, ragged.values, tables, lengths, None)
+
+
+def test_task_3_as_many_products_for_many_sequences() -> None:
+    few, many = (num_operations(attend_alike_to(Shape((2,) * n, (9,) * n)), name="Matmul") for n in (2, 7))
+    check_equal(many, few, "products of matrices for seven sequences, against those for two")
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
 def test_task_3_type_is_kept(dtype: mx.Dtype, tolerance: float) -> None:
-    ragged = draw(MIXED, dtype)
-    check_equal(paged_attention(*ragged.arguments).dtype, dtype, "type of the attention")
-    check_paged(paged_attention, ragged, tolerance=tolerance)
+    result = attend_alike_to(Shape((4, 4), (11, 6)), dtype)
+    check_equal(result.dtype, dtype, "type of the attention of sequences with 4 queries each")
+    check_type_is_kept(paged_attention, dtype, tolerance)
 
 
 def test_task_3_what_does_not_fit_is_refused() -> None:
@@ -626,19 +675,45 @@ def test_task_4_the_attention_that_is_given(monkeypatch: pytest.MonkeyPatch) -> 
     check_equal(calls[2:], [(5, 4, 8)] * 2, "queries that the best attention got, where none is given")
 
 
-def test_task_4_nothing_is_left_to_compute_after_a_step() -> None:
-    model = random_qwen3()
-    runner = ModelRunner(model, BlockManager(40, 4))
+def test_task_4_a_token_changes_its_own_slot_alone() -> None:
+    runner = ModelRunner(random_qwen3(), BlockManager(40, 4))
     sequence = qwen_prompt(0, 40)
     run_step(runner, (sequence, 20))
-    # An array that is not computed yet would take all that it is made of with it.
     before = [np.array(x) for x in runner.pool.state]
-    assert runner.blocks.allocate(sequence, 1)
-    runner.run(output_of((sequence, 1)), {})
+    run_step(runner, (sequence, 1))
     changed = [
         int((np.array(x) != y).any(axis=(1, 2)).sum()) for x, y in zip(runner.pool.state, before, strict=True)
     ]
     check_equal(changed, [1] * 4, "slots that one token changed, in keys and values of each layer")
+
+
+def test_task_4_nothing_is_left_to_compute_after_a_step() -> None:
+    runner = ModelRunner(random_qwen3(), BlockManager(40, 4))
+    long, short = qwen_prompt(0, 40), qwen_prompt(1, 3)
+    steps = {
+        "a step that samples": [(short, 3), (long, 5)],
+        "a step in which nobody samples": [(long, 5)],
+        "another one": [(long, 7)],
+        "the last chunk of the prompt": [(long, 23), (short, 1)],
+    }
+    for name, parts in steps.items():
+        run_step(runner, *parts)
+        check_equal(len(runner.pool.state), 4, f"arrays of the pool after {name}")
+        what = f"operations of MLX that are still to be computed for the pool after {name}"
+        check_equal(num_operations(*runner.pool.state), 0, what)
+
+
+def test_task_4_one_batch_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, of = [], ForwardBatch.of
+
+    def counting(output: SchedulerOutput, *rest: Any) -> ForwardBatch:
+        made.append(output.num_tokens)
+        return of(output, *rest)
+
+    monkeypatch.setattr(ForwardBatch, "of", counting)
+    runner = ModelRunner(random_qwen3(), BlockManager(40, 4))
+    run_step(runner, (qwen_prompt(0, 9), 5), (qwen_prompt(1, 3), 3))
+    check_equal(made, [8], "tokens of each batch that a step of 8 tokens makes")
 
 
 # Task 5: C++, and which is used
@@ -662,8 +737,15 @@ def on_cpu(*arguments: Any, scale: float | None = None) -> mx.array:
 
 def check_on_cpu(ragged: Ragged, what: str = "", scale: float | None = None, tolerance: float = 1e-5) -> None:
     __tracebackhide__ = True
+    check_pieces(ragged)  # a kernel with other pieces may read what is not there
     poison(*ragged.query.shape)
     check_paged(on_cpu, ragged, what, scale=scale, tolerance=tolerance)
+
+
+def test_task_5_few_queries_are_cut_along_the_keys_many_along_themselves() -> None:
+    for heads in ((1, 1), (3, 1), (4, 2), (8, 2)):
+        check_pieces(draw(Shape((8, 1, 9, 2, 3), (8, 600, 40, 256, 513), *heads)))
+    check_pieces(draw(Shape((64, 4, 33, 1, 2), (64, 300, 70, 257, 1000), 4, 2)))
 
 
 @pytest.mark.parametrize("shape", CPU_SHAPES, ids=str)
@@ -761,6 +843,12 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
     called.clear()
     result = fast_paged_attention(query, *float_keys, *others[2:])
     check_equal((called, result.dtype), (["paged_attention_cpu"], dtype), "called for a query of few bits")
+    for keys, values in ((float_keys[0], others[1]), (others[0], float_keys[1])):
+        called.clear()
+        fast_paged_attention(query, keys, values, *others[2:])
+        check_equal(
+            called, ["paged_attention"], f"called for keys of {keys.dtype} and values of {values.dtype}"
+        )
     use_device(mx.gpu, monkeypatch)
     called.clear()
     fast_paged_attention(query, *others)

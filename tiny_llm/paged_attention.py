@@ -35,7 +35,7 @@ def paged_attention_simple(
         scale: factor of the scores, 1 / sqrt(D) unless given.
 
     Returns:
-        [T, H_q, D]
+        [T, H_q, D], in the type of the query.
 
     Raises:
         ValueError: the shapes do not fit each other.

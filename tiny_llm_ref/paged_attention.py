@@ -38,7 +38,7 @@ def paged_attention_simple(
         scale: factor of the scores, 1 / sqrt(D) unless given.
 
     Returns:
-        [T, H_q, D]
+        [T, H_q, D], in the type of the query.
 
     Raises:
         ValueError: the shapes do not fit each other.
@@ -55,7 +55,7 @@ def paged_attention_simple(
         rows = query[start:end].swapaxes(0, 1)[None]  # [1, H_q, L, D]
         attended = scaled_dot_product_attention_grouped(rows, key, value, scale, "causal")
         outputs.append(attended[0].swapaxes(0, 1))
-    return mx.concatenate(outputs)
+    return mx.concatenate(outputs).astype(query.dtype)
 
 
 def paged_attention(
@@ -79,10 +79,11 @@ def paged_attention(
         alike = np.flatnonzero(num_queries == L)
         own_rows = starts[alike, None] + np.arange(L)  # [sequences of L queries, L]
         own_query = query[mx.array(own_rows)]
-        attended = attend_alike(own_query, keys, values, tables[alike], lengths[alike], scale)
+        output = attend_alike(own_query, keys, values, tables[alike], lengths[alike], scale)
         rows.append(own_rows.reshape(-1))
-        outputs.append(attended.reshape(-1, *query.shape[1:]))
-    return mx.concatenate(outputs)[mx.array(np.argsort(np.concatenate(rows)))]
+        outputs.append(output.reshape(-1, *query.shape[1:]))
+    attended = mx.concatenate(outputs)[mx.array(np.argsort(np.concatenate(rows)))]
+    return attended.astype(query.dtype)
 
 
 def attend_alike(

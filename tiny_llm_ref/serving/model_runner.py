@@ -35,7 +35,15 @@ class ModelRunner:
         blocks.forget_contents()
 
     def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
-        """Compute a step; all of it is evaluated before this returns."""
+        """Compute a step; the samples and the pool are evaluated before this returns.
+
+        Args:
+            output: what to compute.
+            samplers: of each sequence with a final entry, by its id; each gets log-probabilities [1, V].
+
+        Returns:
+            The token sampled for each final entry, by the id of its sequence.
+        """
         if not output.entries:
             return {}
         batch = ForwardBatch.of(output, self.blocks.tables, self.pool)

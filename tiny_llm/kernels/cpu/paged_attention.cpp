@@ -2,8 +2,8 @@
 
 #include "flash_attention.cpp"
 
-/// Some queries of a sequence for one key head, and the keys that they attend to; the first and the last such
-/// piece if the keys are cut, and both if they are not.
+/// Some queries of a sequence for one key head, and the keys that they attend to, from first_key to before
+/// last_key; the first and the last such piece if the keys are cut, and both if they are not.
 struct Piece {
   long sequence, key_head, first_query, num_queries, first_key, last_key;
   bool is_first, is_last;
