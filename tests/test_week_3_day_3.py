@@ -776,6 +776,7 @@ def test_task_5_blocks_that_several_share() -> None:
 @pytest.mark.parametrize("shape", [CPU_SHAPES[3], CPU_SHAPES[6]], ids=str)
 def test_task_5_threads_do_not_matter(shape: Shape) -> None:
     ragged, outputs = draw(shape), []
+    check_pieces(ragged)
     for count in (1, 4):
         with threads(count):
             outputs.append(on_cpu(*ragged.arguments))
@@ -824,6 +825,7 @@ def test_task_5_which_is_used_for_a_head_dimension(
     called = kernels_called(monkeypatch)
     use_device(mx.gpu if device == "gpu" else mx.cpu, monkeypatch)
     ragged = draw(Shape((4, 1), (11, 6), D=D))
+    check_pieces(ragged)
     check_paged(fast_paged_attention, ragged)
     check_paged(fast_paged_attention, ragged, scale=0.3)
     is_known = D in HEAD_DIMS if device == "gpu" else D % 16 == 0
@@ -835,6 +837,7 @@ def test_task_5_which_is_used_for_a_head_dimension(
 def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     called = kernels_called(monkeypatch)
     ragged = draw(MIXED, dtype)
+    check_pieces(ragged)
     query, *others = ragged.arguments
     use_device(mx.cpu, monkeypatch)
     result = fast_paged_attention(query, *others)
