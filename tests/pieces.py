@@ -103,7 +103,7 @@ def check_pieces(ragged: Ragged) -> None:
         check_equal(
             found,
             expected[i, h],
-            "pieces (first_query, num_queries, first_key, last_key, is_first, is_last) for "
-            f"{L} queries, {S} keys and {group_size} query heads a key head",
+            "pieces (first_query, num_queries, first_key, last_key, is_first, is_last) where "
+            f"L is {L}, S is {S} and group_size {group_size}",
             mistakes,
         )
