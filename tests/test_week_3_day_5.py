@@ -83,7 +83,7 @@ def test_task_1_no_more_give_way_than_it_takes(needed: int, left: list[int]) -> 
     first = scheduler.running[0]
     is_made = scheduler.make_room(ScheduledTokens(first, 2, needed, False))
     check_equal(is_made, True, "whether there is room")
-    mistakes = {"the first gives way": [3 - id for id in reversed(left)], "all behind it give way": [0]}
+    mistakes = {"the first preempted": [3 - id for id in reversed(left)], "all behind it preempted": [0]}
     who = [each.id for each in scheduler.running]
     check_equal(who, left, f"who runs when {needed} tokens need room", mistakes if left != [0] else {})
     check_equal(blocks.held[0], 2 + needed, "tokens held by who needed room")
