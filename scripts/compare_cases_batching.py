@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from scripts.compare_cases import ByteTokenizer, case, normal, small_model, token_ids
+from scripts.compare_cases import ByteTokenizer, case, module, normal, small_model, token_ids
 from scripts.compare_trees import Tree
 
 if TYPE_CHECKING:
@@ -76,6 +76,17 @@ def feed(request: "Request", text: str) -> list[Tree]:
     return seen
 
 
+@case("answer.Answer.accept")
+def accepted(tiny: ModuleType) -> Tree:
+    """Up to the bound, and a prompt that leaves no room."""
+    answers = [module(tiny, "answer").Answer(3, ByteTokenizer(), most, ("xy",)) for most in (0, 3, 9)]
+    for answer in answers:
+        for token in b"vwxyz":
+            if not answer.is_done:
+                answer.accept(token)
+    return [[list(answer.token_ids), answer.finish_reason] for answer in answers]
+
+
 @case("request.Request.decode_done")
 def decoded(tiny: ModuleType) -> Tree:
     """End, bound, stop string."""
@@ -83,7 +94,7 @@ def decoded(tiny: ModuleType) -> Tree:
     return [feed(request, "bcdef\0g") for request in requests]
 
 
-@case("request.Request.text")
+@case("answer.Answer.text")
 def text_of_request(tiny: ModuleType) -> Tree:
     """Up to a stop string."""
     requests = (decoding(tiny), decoding(tiny, stop=("é",)))

@@ -6,7 +6,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from scripts.run_log import PhaseEvent, RunLog
 from tiny_llm_ref import Engine, EngineStep, GenerationResult, SamplingParams
-from tiny_llm_ref.request import FinishReason
+from tiny_llm_ref.answer import FinishReason
 from tiny_llm_ref.serving.engine_request import EngineRequest
 
 

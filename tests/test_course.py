@@ -46,7 +46,7 @@ ROWS = [
         "roofline",
     },
     {"sampler", "generate"},
-    {"closable", "request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
+    {"closable", "answer", "request", "batch", "chunked_prefill", "chunk_policy", "prefill_metrics"},
     {"serving"},
 ]
 # Bottom to top within the engine; those of the first row see numbers alone: no model, no clock, no I/O.

@@ -3,11 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 
+from .answer import GenerationResult
 from .closable import Closable
 from .generate import Tokenizer
 from .kv_cache import BatchingKvCache
 from .qwen3 import Qwen3Model
-from .request import GenerationResult, Request
+from .request import Request
 from .sampler import SamplingParams
 
 

@@ -1,9 +1,8 @@
-"""One request: its prompt, its cache, what it has generated and why it ended."""
+"""One request: its prompt, its cache, and its answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
+from .answer import Answer
 from .generate import Tokenizer, encode_prompt
 from .kv_cache import TinyKvFullCache
 from .qwen3 import Qwen3Model
@@ -11,24 +10,8 @@ from .sampler import Sampler, make_sampler
 
 NO_BOUND = 2**63
 
-FinishReason = Literal["stop", "length"]
 
-
-@dataclass(frozen=True)
-class GenerationResult:
-    """What became of one request.
-
-    `token_ids` are those generated, without the end-of-text id; `finish_reason` is "stop" after an
-    end-of-text id or a stop string, "length" where a bound ended it.
-    """
-
-    prompt_idx: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-
-
-class Request:
+class Request(Answer):
     """One prompt on its way: prefilled chunk by chunk, then decoded token by token.
 
     `offset` is the number of its tokens whose keys and values are computed. `next_token` is the token
@@ -69,28 +52,20 @@ class Request:
                 f"prompt {prompt_idx} has {len(self.prompt_ids)} tokens and max_seq_len is {max_seq_len}: "
                 "shorten the prompt or raise max_seq_len"
             )
-        self.model = model
-        self.tokenizer = tokenizer
-        self.prefill_max_step = prefill_max_step
-        self.prompt_idx = prompt_idx
-        self.sampler = sampler or make_sampler(0)
-        self.stop = stop
-        self.cache: list[TinyKvFullCache] = model.create_kv_cache()
-        self.offset = 0
-        self.token_ids: list[int] = []
-        self.finish_reason: FinishReason | None = None
-        self._max_new_tokens = min(
+        most = min(
             max_tokens if max_tokens is not None else NO_BOUND,
             max_seq_len - len(self.prompt_ids) if max_seq_len is not None else NO_BOUND,
         )
+        super().__init__(prompt_idx, tokenizer, most, stop)
+        self.model = model
+        self.prefill_max_step = prefill_max_step
+        self.sampler = sampler or make_sampler(0)
+        self.cache: list[TinyKvFullCache] = model.create_kv_cache()
+        self.offset = 0
 
     @property
     def is_prefill_done(self) -> bool:
         return self.offset >= len(self.prompt_ids)
-
-    @property
-    def is_done(self) -> bool:
-        return self.finish_reason is not None
 
     @property
     def next_token(self) -> int:
@@ -102,7 +77,7 @@ class Request:
     def try_prefill(self) -> int:
         """Compute the next chunk of the prompt; the last one yields the first token.
 
-        That token may end the answer (`_accept`). Logits are asked for only there (`logits_to_keep` 1,
+        That token may end the answer (`accept`). Logits are asked for only there (`logits_to_keep` 1,
         else 0): earlier chunks are computed for their keys and values. The chunk is evaluated before
         returning, so no lazy graph is carried to the next. After an error in the model or the sampler, or
         Ctrl-C, the cache is released, `offset` is 0 again and the next call starts from the beginning.
@@ -122,16 +97,6 @@ class Request:
             ValueError: there was no token to decode.
         """
         raise NotImplementedError("week 2 day 6 task 3: Request.decode_done is not written yet")
-
-    def text(self) -> str:
-        """The answer so far, up to a stop string."""
-        raise NotImplementedError("week 2 day 6 task 3: Request.text is not written yet")
-
-    def result(self) -> GenerationResult:
-        """What came of a request that is done."""
-        if self.finish_reason is None:
-            raise ValueError(f"request {self.prompt_idx} is not done: {self._stage()}")
-        return GenerationResult(self.prompt_idx, self.text(), tuple(self.token_ids), self.finish_reason)
 
     def release(self) -> None:
         """Give the memory of the cache back."""

@@ -1,6 +1,7 @@
 """An LLM serving engine on MLX, from a matrix product to an engine that serves by one token budget."""
 
 from . import native  # noqa: F401  before MLX is loaded
+from .answer import GenerationResult
 from .attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -35,7 +36,7 @@ from .quantize import (
     quantized_matmul_simple,
 )
 from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
-from .request import GenerationResult, Request
+from .request import Request
 from .roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .sampler import SamplingParams, make_sampler
 from .serving.block_manager import BlockManager

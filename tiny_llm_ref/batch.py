@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from .answer import GenerationResult
 from .closable import Closable
 from .generate import Tokenizer, to_logprobs
 from .kv_cache import BatchingKvCache
 from .qwen3 import Qwen3Model
-from .request import GenerationResult, Request
+from .request import Request
 from .sampler import SamplingParams, token_id
 
 

@@ -1,11 +1,10 @@
-"""One request: its prompt, its cache, what it has generated and why it ended."""
+"""One request: its prompt, its cache, and its answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import mlx.core as mx
 
+from .answer import Answer
 from .generate import Tokenizer, encode_prompt, to_logprobs
 from .kv_cache import TinyKvFullCache
 from .qwen3 import Qwen3Model
@@ -13,24 +12,8 @@ from .sampler import Sampler, make_sampler, token_id
 
 NO_BOUND = 2**63
 
-FinishReason = Literal["stop", "length"]
 
-
-@dataclass(frozen=True)
-class GenerationResult:
-    """What became of one request.
-
-    `token_ids` are those generated, without the end-of-text id; `finish_reason` is "stop" after an
-    end-of-text id or a stop string, "length" where a bound ended it.
-    """
-
-    prompt_idx: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-
-
-class Request:
+class Request(Answer):
     """One prompt on its way: prefilled chunk by chunk, then decoded token by token.
 
     `offset` is the number of its tokens whose keys and values are computed. `next_token` is the token
@@ -71,28 +54,20 @@ class Request:
                 f"prompt {prompt_idx} has {len(self.prompt_ids)} tokens and max_seq_len is {max_seq_len}: "
                 "shorten the prompt or raise max_seq_len"
             )
-        self.model = model
-        self.tokenizer = tokenizer
-        self.prefill_max_step = prefill_max_step
-        self.prompt_idx = prompt_idx
-        self.sampler = sampler or make_sampler(0)
-        self.stop = stop
-        self.cache: list[TinyKvFullCache] = model.create_kv_cache()
-        self.offset = 0
-        self.token_ids: list[int] = []
-        self.finish_reason: FinishReason | None = None
-        self._max_new_tokens = min(
+        most = min(
             max_tokens if max_tokens is not None else NO_BOUND,
             max_seq_len - len(self.prompt_ids) if max_seq_len is not None else NO_BOUND,
         )
+        super().__init__(prompt_idx, tokenizer, most, stop)
+        self.model = model
+        self.prefill_max_step = prefill_max_step
+        self.sampler = sampler or make_sampler(0)
+        self.cache: list[TinyKvFullCache] = model.create_kv_cache()
+        self.offset = 0
 
     @property
     def is_prefill_done(self) -> bool:
         return self.offset >= len(self.prompt_ids)
-
-    @property
-    def is_done(self) -> bool:
-        return self.finish_reason is not None
 
     @property
     def next_token(self) -> int:
@@ -104,7 +79,7 @@ class Request:
     def try_prefill(self) -> int:
         """Compute the next chunk of the prompt; the last one yields the first token.
 
-        That token may end the answer (`_accept`). Logits are asked for only there (`logits_to_keep` 1,
+        That token may end the answer (`accept`). Logits are asked for only there (`logits_to_keep` 1,
         else 0): earlier chunks are computed for their keys and values. The chunk is evaluated before
         returning, so no lazy graph is carried to the next. After an error in the model or the sampler, or
         Ctrl-C, the cache is released, `offset` is 0 again and the next call starts from the beginning.
@@ -132,7 +107,7 @@ class Request:
             raise
         self.offset = end
         if is_last:
-            self._accept(token_id(sampled[0]))
+            self.accept(token_id(sampled[0]))
         return len(chunk)
 
     def decode_done(self, token: int) -> None:
@@ -144,44 +119,12 @@ class Request:
         if not self.token_ids or self.is_done:
             raise ValueError(f"request {self.prompt_idx} was not decoding: {self._stage()}")
         self.offset += 1
-        self._accept(token)
-
-    def text(self) -> str:
-        """The answer so far, up to a stop string."""
-        text = self.tokenizer.decode(self.token_ids)
-        ends = [text.index(string) for string in self.stop if string in text]
-        return text[: min(ends)] if ends else text
-
-    def result(self) -> GenerationResult:
-        """What came of a request that is done."""
-        if self.finish_reason is None:
-            raise ValueError(f"request {self.prompt_idx} is not done: {self._stage()}")
-        return GenerationResult(self.prompt_idx, self.text(), tuple(self.token_ids), self.finish_reason)
+        self.accept(token)
 
     def release(self) -> None:
         """Give the memory of the cache back."""
         for layer in self.cache:
             layer.release()
-
-    def _accept(self, token: int) -> None:
-        """Append a sampled token, unless it or a bound ends the answer."""
-        if token in self.tokenizer.eos_token_ids:
-            self.finish_reason = "stop"
-        elif self._max_new_tokens == 0:
-            self.finish_reason = "length"
-        else:
-            self.token_ids.append(token)
-            if self._ends_with_stop_string():
-                self.finish_reason = "stop"
-            elif len(self.token_ids) == self._max_new_tokens:
-                self.finish_reason = "length"
-
-    def _ends_with_stop_string(self) -> bool:
-        """Whether the newest token completes one, which may be spread over any number of tokens."""
-        if not self.stop:
-            return False
-        text = self.tokenizer.decode(self.token_ids)
-        return any(string in text for string in self.stop)
 
     def _stage(self) -> str:
         if self.is_done:

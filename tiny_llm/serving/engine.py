@@ -6,10 +6,10 @@ from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ..answer import GenerationResult
 from ..closable import Closable
 from ..generate import Tokenizer
 from ..qwen3 import Qwen3Model
-from ..request import GenerationResult
 from ..sampler import SamplingParams
 from .block_manager import BlockManager
 from .engine_request import EngineRequest

@@ -3,7 +3,6 @@
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Mapping
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, fields
 
 from .blocks import Blocks, UnlimitedBlocks
@@ -167,9 +166,9 @@ class Scheduler:
                 f"a token is sampled for the sequences {sorted(output.final_ids)} and for no other, "
                 f"got some for {sorted(sampled)}"
             )
-        entries: Items[ScheduledTokens] = output.entries
+        entries = output.entries
         if self._removed:
-            entries = [entry for entry in entries if entry.sequence not in self._removed]
+            entries = tuple([entry for entry in entries if entry.sequence not in self._removed])
         for entry in entries:
             num_computed = entry.sequence.num_computed_tokens
             if entry.start != num_computed:
