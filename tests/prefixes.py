@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from budget import Row, rows_of
+from check import check_equal
 from schedules import check_blocks
 from tiny_llm import BlockManager, PrefixCachingBlockManager, Scheduler, SchedulerOutput, Sequence
 from tiny_llm.serving.prefix import chain_hash
@@ -207,13 +208,16 @@ def serve(scheduler: Scheduler, blocks: PrefixCachingBlockManager, jobs: Items[J
         num_free = blocks.num_free_blocks
         output = scheduler.schedule()
         check_blocks(blocks)
-        assert blocks.num_free_blocks + blocks.num_used_blocks + blocks.num_cached_blocks == blocks.num_blocks
+        num_blocks = blocks.num_free_blocks + blocks.num_used_blocks + blocks.num_cached_blocks
+        check_equal(num_blocks, blocks.num_blocks, "free, used and cached blocks together")
         is_exact = is_exact and (num_free > 0 and blocks.num_free_blocks > 0)
         for entry in output.entries:
             if id(entry.sequence) not in before:
                 hits += entry.start
                 expected = longest_computed(entry.sequence.token_ids, computed, blocks.block_size)
-                assert entry.start == expected if is_exact else entry.start <= expected
+                what = f"tokens that {entry.sequence.token_ids} need not have computed"
+                if is_exact or entry.start > expected:
+                    check_equal(entry.start, expected, what)
         pool.compute(output)
         scheduler.complete(
             output, {each.sequence.id: next_token(each.sequence.token_ids) for each in output.final}
@@ -229,8 +233,8 @@ def serve(scheduler: Scheduler, blocks: PrefixCachingBlockManager, jobs: Items[J
             break
     else:
         pytest.fail("there is still work after 2000 steps")
-    assert blocks.num_used_blocks == 0
-    assert blocks.num_hit_tokens == hits
+    check_equal(blocks.num_used_blocks, 0, "used blocks when all have ended")
+    check_equal(blocks.num_hit_tokens, hits, "num_hit_tokens, for all that the schedule left out")
     return timeline
 
 

@@ -1,6 +1,7 @@
 """Week 3, day 4: prefix caching."""
 
 import gc
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -77,6 +78,17 @@ def test_task_1_a_child_has_its_parent_its_tokens_and_the_hash_of_both() -> None
     check_equal(second.hash, expected, "hash of a second one: of its parent's hash and its tokens", mistakes)
 
 
+@pytest.mark.parametrize(
+    ("num_tokens", "block_size", "num_blocks"),
+    [(1, 2, 0), (2, 3, 0), (3, 3, 1), (5, 3, 1), (6, 3, 2), (4, 1, 4)],
+)
+def test_task_1_full_blocks_alone(num_tokens: int, block_size: int, num_blocks: int) -> None:
+    tokens = prompt_of(num_tokens)
+    found = [tokens_of(prefix) for prefix in Prefixes(block_size).of(Sequence(0, tokens))]
+    expected = [tuple(tokens[: block_size * count]) for count in range(1, num_blocks + 1)]
+    check_equal(found, expected, f"tokens of each prefix of {num_tokens} tokens in blocks of {block_size}")
+
+
 def test_task_1_the_same_tokens_are_the_same_object() -> None:
     prefixes = Prefixes(2)
     chains = [prefixes.of(Sequence(id, [5, 6, 7, 8, 9])) for id in range(2)]
@@ -135,17 +147,6 @@ def test_task_1_what_nobody_refers_to_is_forgotten_and_its_place_is_free() -> No
     check_equal(prefixes.child(None, (7, 8)) is second, True, "known, once the one it collides with is gone")
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "block_size", "num_blocks"),
-    [(1, 2, 0), (2, 3, 0), (3, 3, 1), (5, 3, 1), (6, 3, 2), (4, 1, 4)],
-)
-def test_task_1_full_blocks_alone(num_tokens: int, block_size: int, num_blocks: int) -> None:
-    tokens = prompt_of(num_tokens)
-    found = [tokens_of(prefix) for prefix in Prefixes(block_size).of(Sequence(0, tokens))]
-    expected = [tuple(tokens[: block_size * count]) for count in range(1, num_blocks + 1)]
-    check_equal(found, expected, f"tokens of each prefix of {num_tokens} tokens in blocks of {block_size}")
-
-
 def test_task_1_generated_tokens_belong_to_a_prefix_and_uncomputed_ones_too() -> None:
     prefixes, sequence = Prefixes(2), Sequence(0, [5, 6, 7])
     check_equal([tokens_of(each) for each in prefixes.of(sequence)], [(5, 6)], "prefixes of the prompt")
@@ -167,6 +168,23 @@ def test_task_1_each_block_is_hashed_once() -> None:
     sequence.token_ids.append(4)
     prefixes.of(sequence)
     check_equal(hashed, [(5, 6), (7, 8), (9, 4)], "blocks hashed, in the order in which they were")
+
+
+def test_task_1_another_sequence_of_the_same_id_has_a_chain_of_its_own() -> None:
+    prefixes = Prefixes(2)
+    sequences = [Sequence(0, tokens) for tokens in ([5, 6, 7, 8], [7, 8, 5, 6])]
+    found = [tokens_of(prefixes.of(sequence)[-1]) for sequence in sequences]
+    check_equal(found, [(5, 6, 7, 8), (7, 8, 5, 6)], "tokens of the longest prefixes of two with id 0")
+
+
+def test_task_1_a_sequence_that_is_gone_leaves_nothing() -> None:
+    prefixes, sequence = Prefixes(2), Sequence(0, [5, 6, 7, 8])
+    check_equal(len(prefixes.of(sequence)), 2, "its prefixes")
+    watched = weakref.ref(sequence)
+    del sequence
+    gc.collect()
+    left = (watched() is None, len(prefixes.known), len(prefixes.chains))
+    check_equal(left, (True, 0, 0), "whether it is gone, and how many prefixes and chains are left")
 
 
 def test_task_1_a_long_chain_is_let_go_of() -> None:
@@ -264,6 +282,17 @@ def test_task_2_looking_changes_nothing() -> None:
         blocks.find_shared_blocks(sequence_of(PROMPT, id=1))
     after = (list(blocks.ref_counts), dict(blocks.block_of), dict(blocks.prefix_of), dict(blocks.tables))
     check_equal(after, before, "counts, registered blocks and tables after looking twice")
+
+
+def test_task_2_looking_is_no_use_of_a_block() -> None:
+    blocks = manager()
+    know(blocks, PROMPT[:9], [8, 2, 5])
+    know(blocks, OTHER[:3], [4])
+    blocks.cached_blocks.update(dict.fromkeys([5, 2, 8, 4]))
+    blocks.find_shared_blocks(sequence_of(PROMPT, id=1))
+    check_equal(
+        list(blocks.cached_blocks), [5, 2, 8, 4], "cached blocks in the order of eviction, after looking"
+    )
 
 
 @pytest.mark.parametrize("hash_name", HASHES)
@@ -395,13 +424,11 @@ def test_task_4_a_block_in_use_is_never_evicted() -> None:
 
 
 def test_task_4_a_new_runner_has_a_new_pool() -> None:
-    blocks, sequence = PrefixCachingBlockManager(8, 2), Sequence(0, [3, 4, 5, 6])
-    blocks.allocate(sequence, 4)
-    sequence.num_computed_tokens = 4
-    blocks.free(sequence)
+    blocks = manager()
+    cache_of(blocks, PROMPT[:6], [1, 0])
     check_equal(blocks.num_cached_blocks, 2, "cached blocks before")
     ModelRunner(random_qwen3(), blocks)
-    seen = (blocks.num_cached_blocks, blocks.find_prefix(Sequence(1, [3, 4, 5, 6])))
+    seen = (blocks.num_cached_blocks, blocks.find_prefix(sequence_of(PROMPT, id=1)))
     check_equal(seen, (0, 0), "cached blocks, and tokens found in them, for a pool that holds nothing")
 
 
@@ -505,6 +532,21 @@ def test_task_5_of_two_with_the_same_content_the_first_stays() -> None:
     check_equal(list(second[:3]) != list(first[:3]), True, "both had blocks of their own")
     blocks.free(both[0])
     check_equal((blocks.num_free_blocks, blocks.num_cached_blocks), (8, 3), "free and cached once both are")
+
+
+def test_task_5_what_comes_behind_a_block_that_another_has_registered() -> None:
+    blocks = manager()
+    first = admitted(blocks, PROMPT[:3])
+    first.num_computed_tokens = 3
+    blocks.register(first)
+    second = admitted(blocks, PROMPT, id=1)
+    second.num_computed_tokens = 11
+    blocks.register(second)
+    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=2)))
+    both = [blocks.tables[0].block_ids[0], *blocks.tables[1].block_ids[1:3]]
+    mistakes = {"nothing registered behind a block that another has registered": both[:1]}
+    check_equal(found, both, "blocks that others find: one of the first, then two of the second", mistakes)
+    check_equal(blocks.tables[1].num_registered, 3, "num_registered of the second, past both kinds")
 
 
 def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to() -> None:
@@ -636,6 +678,16 @@ def test_task_6_who_is_refused_is_not_counted() -> None:
     check_equal((list(blocks.tables), blocks.num_promised), ([0], 0), "admitted, and promised")
 
 
+def test_task_6_a_hit_of_who_is_refused_is_not_counted() -> None:
+    blocks = manager(num_blocks=4)
+    blocks.register(live(blocks, PROMPT))
+    longer = sequence_of((*PROMPT[:9], *OTHER[:1]), id=1)
+    check_equal((blocks.find_prefix(longer), blocks.allocate(longer, 1)), (9, False), "hit, and room for it")
+    mistakes = {"a hit counted before there is room": (9, 11), "counted though there is no room": (9, 21)}
+    seen = (blocks.num_hit_tokens, blocks.num_admitted_tokens)
+    check_equal(seen, (0, 11), "hit and admitted tokens", mistakes)
+
+
 def test_task_6_revived_blocks_take_room_from_those_that_are_available() -> None:
     blocks = manager(num_blocks=4)
     blocks.free(live(blocks, PROMPT[:9]))
@@ -690,12 +742,11 @@ def test_task_6_admitted_again_counts_what_was_generated() -> None:
     sequence.token_ids += PROMPT[5:7]
     blocks.free(sequence)
     sequence.num_computed_tokens = 0
+    sequence.num_preemptions = 1
     blocks.allocate(sequence, 2)
-    check_equal(
-        (blocks.num_hit_tokens, blocks.num_admitted_tokens),
-        (3, 5 + 7),
-        "hit and admitted tokens, twice admitted",
-    )
+    mistakes = {"only its first admission": (0, 5), "its hit, but its tokens only once": (3, 5)}
+    seen = (blocks.num_hit_tokens, blocks.num_admitted_tokens)
+    check_equal(seen, (3, 5 + 7), "hit and admitted tokens, twice admitted", mistakes)
 
 
 def test_task_6_a_rate_before_anybody_came() -> None:

@@ -16,6 +16,7 @@ from check import check_equal, check_value_error
 from fakes import VOCAB_SIZE, FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from tiny_llm import (
     BlockManager,
+    CostModel,
     Engine,
     EngineStep,
     Fcfs,
@@ -60,6 +61,45 @@ def preemptions_of(scheduler: Scheduler, jobs: Items[tuple[int, int]]) -> list[i
     sequences = list(scheduler.sequences.values())
     serve(scheduler, jobs)
     return [sequence.num_preemptions for sequence in sequences]
+
+
+def of_fake_blocks(capacity: int, held: Items[int], is_reversed: bool = False) -> tuple[Scheduler, FewBlocks]:
+    """A scheduler whose sequences 0, 1, … run and hold so many tokens each."""
+    blocks = FewBlocks(capacity)
+    scheduler = Scheduler(SchedulerConfig(64, 8), blocks, SpyPolicy(is_reversed))
+    for id, num_tokens in enumerate(held):
+        scheduler.add(Sequence(id, prompt_of(6, id)))
+        sequence = scheduler.sequences[id]
+        scheduler.policy.remove(sequence)
+        sequence.num_computed_tokens = num_tokens
+        blocks.allocate(sequence, num_tokens)
+    scheduler.running = sorted(scheduler.sequences.values(), key=scheduler.policy.rank)
+    return scheduler, blocks
+
+
+@pytest.mark.parametrize(("needed", "left"), [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1]), (6, [0])])
+def test_task_1_no_more_give_way_than_it_takes(needed: int, left: list[int]) -> None:
+    scheduler, blocks = of_fake_blocks(8, [2, 2, 2, 2])
+    first = scheduler.running[0]
+    is_made = scheduler.make_room(ScheduledTokens(first, 2, needed, False))
+    check_equal(is_made, True, "whether there is room")
+    mistakes = {"the first preempted": [3 - id for id in reversed(left)], "all behind it preempted": [0]}
+    who = [each.id for each in scheduler.running]
+    check_equal(who, left, f"who runs when {needed} tokens need room", mistakes if left != [0] else {})
+    check_equal(blocks.held[0], 2 + needed, "tokens held by who needed room")
+    check_equal(sorted(blocks.held), left, "who holds something")
+
+
+def test_task_1_who_is_behind_it_gives_way_and_nobody_before_it() -> None:
+    scheduler, blocks = of_fake_blocks(8, [2, 2, 2, 2])
+    entry = ScheduledTokens(scheduler.running[2], 2, 1, False)
+    check_equal(scheduler.make_room(entry), True, "whether there is room for the third of four")
+    check_equal([each.id for each in scheduler.running], [0, 1, 2], "who runs")
+    check_equal(
+        scheduler.make_room(ScheduledTokens(scheduler.running[2], 3, 9, False)), False, "for nine more"
+    )
+    check_equal([each.id for each in scheduler.running], [0, 1], "who runs when there was no room to make")
+    check_equal(blocks.held, {0: 2, 1: 2}, "tokens held by id")
 
 
 TWO_THAT_GROW = [(4, 4), (4, 3)]
@@ -115,43 +155,6 @@ def test_task_1_who_is_last_itself_steps_back() -> None:
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
     seen = ([each.id for each in scheduler.running], len(scheduler.policy))
     check_equal(seen, ([], 1), "who runs, and how many wait, once the first has ended")
-
-
-def of_fake_blocks(capacity: int, held: Items[int], is_reversed: bool = False) -> tuple[Scheduler, FewBlocks]:
-    """A scheduler whose sequences 0, 1, … run and hold so many tokens each."""
-    blocks = FewBlocks(capacity)
-    scheduler = Scheduler(SchedulerConfig(64, 8), blocks, SpyPolicy(is_reversed))
-    for id, num_tokens in enumerate(held):
-        scheduler.add(Sequence(id, prompt_of(6, id)))
-        sequence = scheduler.sequences[id]
-        scheduler.policy.remove(sequence)
-        sequence.num_computed_tokens = num_tokens
-        blocks.allocate(sequence, num_tokens)
-    scheduler.running = sorted(scheduler.sequences.values(), key=scheduler.policy.rank)
-    return scheduler, blocks
-
-
-@pytest.mark.parametrize(("needed", "left"), [(1, [0, 1, 2]), (2, [0, 1, 2]), (3, [0, 1]), (6, [0])])
-def test_task_1_no_more_give_way_than_it_takes(needed: int, left: list[int]) -> None:
-    scheduler, blocks = of_fake_blocks(8, [2, 2, 2, 2])
-    first = scheduler.running[0]
-    is_made = scheduler.make_room(ScheduledTokens(first, 2, needed, False))
-    check_equal(is_made, True, "whether there is room")
-    check_equal([each.id for each in scheduler.running], left, f"who runs when {needed} tokens need room")
-    check_equal(blocks.held[0], 2 + needed, "tokens held by who needed room")
-    check_equal(sorted(blocks.held), left, "who holds something")
-
-
-def test_task_1_who_is_behind_it_gives_way_and_nobody_before_it() -> None:
-    scheduler, blocks = of_fake_blocks(8, [2, 2, 2, 2])
-    entry = ScheduledTokens(scheduler.running[2], 2, 1, False)
-    check_equal(scheduler.make_room(entry), True, "whether there is room for the third of four")
-    check_equal([each.id for each in scheduler.running], [0, 1, 2], "who runs")
-    check_equal(
-        scheduler.make_room(ScheduledTokens(scheduler.running[2], 3, 9, False)), False, "for nine more"
-    )
-    check_equal([each.id for each in scheduler.running], [0, 1], "who runs when there was no room to make")
-    check_equal(blocks.held, {0: 2, 1: 2}, "tokens held by id")
 
 
 def test_task_1_the_last_is_the_last_in_rank() -> None:
@@ -417,6 +420,17 @@ def test_task_2_another_of_the_same_id_stands_in_its_own_place() -> None:
     check_equal(drained(policy), [1, 7], "ids, after one left and another came with its id")
 
 
+def test_task_2_another_of_the_same_id_and_rank_stands_in_its_own_place() -> None:
+    policy = Priority(patience=2)
+    old = waiting(7, 0, 2)
+    policy.add(old)
+    policy.remove(old)
+    policy.add(waiting(1, 2, 1))
+    policy.add(waiting(7, 4, 0))
+    mistakes = {"the place of the one that left": [7, 1]}
+    check_equal(drained(policy), [1, 7], "ids, all of rank 4 and one id used twice", mistakes)
+
+
 def test_task_2_the_rank_is_arrival_plus_patience_for_each_class() -> None:
     policy = Priority(patience=7)
     ranks = [policy.rank(waiting(0, *each)) for each in ((3, 0), (3, 2), (0, 1))]
@@ -426,9 +440,8 @@ def test_task_2_the_rank_is_arrival_plus_patience_for_each_class() -> None:
 def test_task_2_the_budget_is_the_limit() -> None:
     policy = Priority()
     policy.record(SchedulerOutput(()), 1.0)
-    check_equal(
-        (Priority().patience, policy.token_budget([], 37)), (16, 37), "patience unless given, and budget"
-    )
+    check_equal(policy.token_budget([], 37), 37, "budget")
+    check_equal(policy.rank(waiting(0, 3, 1)), 3 + 16, "rank of a class 1, with the patience of the default")
 
 
 def test_task_2_a_negative_patience_is_an_error() -> None:
@@ -465,6 +478,55 @@ def test_task_2_who_waits_is_not_looked_through() -> None:
         policy.remove(first)
     reads = CountedSequence.num_reads
     assert reads <= 100, f"arrivals were read {reads} times to take out 10 of 4000 that wait"
+
+
+class Compared(int):
+    """Counts how often it, or a sum of it, is compared."""
+
+    num_comparisons = 0
+    __hash__ = int.__hash__
+
+    def __add__(self, other: int) -> "Compared":
+        return Compared(int(self) + int(other))
+
+    __radd__ = __add__
+
+    def count(self) -> int:
+        Compared.num_comparisons += 1
+        return int(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self.count() == other
+
+    def __ne__(self, other: object) -> bool:
+        return self.count() != other
+
+    def __lt__(self, other: int) -> bool:
+        return self.count() < int(other)
+
+    def __le__(self, other: int) -> bool:
+        return self.count() <= int(other)
+
+    def __gt__(self, other: int) -> bool:
+        return self.count() > int(other)
+
+    def __ge__(self, other: int) -> bool:
+        return self.count() >= int(other)
+
+
+def test_task_2_who_leaves_the_middle_is_not_searched() -> None:
+    policy = Priority()
+    sequences = [waiting(Compared(id), Compared(id), id % 5) for id in range(4000)]
+    for sequence in sequences:
+        policy.add(sequence)
+    Compared.num_comparisons = 0
+    for sequence in sequences[2000:2010]:
+        policy.remove(sequence)
+    num_comparisons = Compared.num_comparisons
+    assert num_comparisons <= 400, (
+        f"ids, arrivals and ranks were compared {num_comparisons} times to take out 10 from the middle of "
+        "4000 that wait"
+    )
 
 
 @settings(max_examples=200)
@@ -588,8 +650,12 @@ def learned(
 def check_costs(policy: LatencyTarget, scale: float, what: str) -> None:
     __tracebackhide__ = True
     assert policy.cost is not None, f"{what}: no costs are known"
-    found = (policy.cost.per_step, policy.cost.per_token, policy.cost.per_context)
+    found = costs_of(policy.cost)
     assert np.allclose(found, np.array([4e-3, 1e-4, 1e-7]) * scale, rtol=1e-4), f"{what}: {policy.cost}"
+
+
+def costs_of(cost: CostModel) -> tuple[float, float, float]:
+    return cost.per_step, cost.per_token, cost.per_context
 
 
 def test_task_3_costs_are_known_after_sixteen_steps() -> None:
@@ -608,6 +674,8 @@ def test_task_3_steps_without_entries_do_not_count() -> None:
 
 def test_task_3_steps_that_take_no_time_are_no_error() -> None:
     check_equal(learned(40, scale=lambda step: 0.0).factor, 1.0, "factor after steps that took 0 s")
+    policy = learned(16 + 64, scale=lambda step: 0.0 if step < 16 else 1.0)
+    check_costs(policy, 1.0, "costs when the 64 steps behind 16 of 0 s have taken their time")
 
 
 def test_task_3_costs_are_fitted_to_the_last_steps_alone() -> None:
@@ -618,6 +686,21 @@ def test_task_3_costs_are_fitted_to_the_last_steps_alone() -> None:
     check_costs(policy, 2.0, "costs when the 64 last steps took twice as long")
     policy = learned(16 + 32, lambda step: 1.0 if step < 16 else 3.0, window=32)
     check_costs(policy, 3.0, "costs with a window of 32, when the 32 last steps took three times as long")
+
+
+@pytest.mark.parametrize("num_steps", [48, 64, 128])
+def test_task_3_costs_are_fitted_to_all_steps_of_the_window(num_steps: int) -> None:
+    def scale(step: int) -> float:
+        return 1 + step * step % 11 / 20
+
+    measured = [(output, seconds_of(output, scale(step))) for step, output in enumerate(VARIED[:num_steps])]
+    cost = learned(num_steps, scale).cost
+    expected, newest = fit_cost_model(measured[-64:]), fit_cost_model(measured[-16:])
+    assert cost is not None, f"no costs are known after {num_steps} steps"
+    hint = " That is a fit to the newest 16 alone." if cost == newest else ""
+    assert np.allclose(costs_of(cost), costs_of(expected), rtol=1e-6), (
+        f"costs after {num_steps} steps in a window of 64: expected {expected}, got {cost}.{hint}"
+    )
 
 
 def test_task_3_the_factor_is_one_where_predictions_are_exact() -> None:
@@ -736,7 +819,10 @@ def test_task_4_the_factor_is_in_the_prediction() -> None:
     policy = learned(64)
     before = policy.predicted_ms(demand, 5)
     policy.factor *= 1.5
-    assert abs(policy.predicted_ms(demand, 5) / before - 1.5) < 1e-6
+    ratio = policy.predicted_ms(demand, 5) / before
+    assert abs(ratio - 1.5) < 1e-6, (
+        f"a factor 1.5 times as large makes the prediction {ratio:.4f} times as large"
+    )
 
 
 def test_task_4_nothing_is_predicted_before_anything_is_known() -> None:
@@ -799,8 +885,17 @@ def test_task_5_the_limit_and_what_was_measured_bound_it() -> None:
     largest = max(output.num_tokens for output in VARIED[:64])
     check_equal(policy.token_budget(DECODES, 1000), 2 * largest, "budget for a target that nothing reaches")
     check_equal(policy.token_budget(DECODES, 50), 50, "budget under a limit of 50")
+    check_equal(policy.token_budget(DECODES, 2), 3, "budget under a limit of 2 where three decode")
     many = [running(id, 10, 1) for id in range(2 * largest + 9)]
     check_equal(policy.token_budget(many, 1000), len(many), "budget where more run than was ever measured")
+
+
+def test_task_5_each_budget_is_found_where_it_is_the_largest() -> None:
+    policy, demand, found = learned(64), Demand.of(DECODES), []
+    for budget in range(3, 80):
+        policy.target_ms = policy.predicted_ms(demand, budget)
+        found.append(policy.token_budget(DECODES, 1000))
+    check_equal(found, list(range(3, 80)), "budgets for targets that 3, 4, … tokens take exactly")
 
 
 def test_task_5_it_is_found_by_halving() -> None:
@@ -964,6 +1059,17 @@ def check_nothing_is_held(engine: Engine) -> None:
         check_equal(set(engine.runner.slots), {None}, "who holds slots")
 
 
+def test_task_6_an_abort_in_mid_step_is_noted_and_nothing_released() -> None:
+    engine = interrupted("blocks", 1, lambda engine: None)
+    engine.step()
+    with engine.mid_step():
+        check_equal(engine.abort(0), True, "what abort returned")
+        seen = (0 in engine.requests, 0 in engine.scheduler.blocks.tables, engine.aborted_in_step)
+    mistakes = {"released at once, while its blocks are being written": (False, False, {0})}
+    what = "whether it is there and holds blocks while the step is under way, and aborted_in_step"
+    check_equal(seen, (True, True, {0}), what, mistakes)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("at_call", range(8))
 @pytest.mark.parametrize("aborted", range(3))
@@ -991,6 +1097,9 @@ def test_task_6_nothing_of_it_is_in_the_step(kind: str) -> None:
         sorted(step.sampled), [], "ids with a token, of a step in which the only one was aborted", mistakes
     )
     check_equal((sorted(engine.requests), engine.is_stepping), ([1, 2], False), "requests, and is_stepping")
+    ids = [entry.sequence.id for entry in step.scheduled.entries]
+    mistakes = {"its tokens taken out of what was computed": [1]}
+    check_equal(ids, [0, 1], "ids in scheduled, which stays as it was", mistakes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
