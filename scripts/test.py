@@ -1,10 +1,12 @@
 """Run the tests of the whole course, a week, a day or a task."""
 
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated
 
-import pytest
 import typer
 
 from scripts.course import ROOT, Course, load_course
@@ -34,16 +36,32 @@ def main(
 ) -> None:
     """Run tests of your package, or of the reference with --ref. The exit code is pytest's own.
 
+    Compiled code that crashes ends the tests; a sentence then says so, and the exit code is above 128.
+
     Example: pdm run test --week 2 --day 7 --task 2 --ref -- -x
     """
     with usage_errors():
         selection = select_tests(week, day, task)
         choose_package(ref)
     options = [*(["--ref"] if ref else []), *(["--all"] if show_all else [])]
-    exit_code = pytest.main([*selection, *options, *(pytest_args or [])])
+    exit_code = run_pytest([*selection, *options, *(pytest_args or [])])
     if exit_code == 0 and week is not None and day is not None and not (ref or pytest_args):
         print("\n".join(what_is_next(load_course(), week, day, task)))
     sys.exit(exit_code)
+
+
+def run_pytest(arguments: Sequence[str]) -> int:
+    """The exit code of pytest, in a process of its own: a crash in compiled code must not pass in silence."""
+    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's, which sums up and ends
+        exit_code = process.wait()
+    if exit_code >= 0:
+        return exit_code
+    print(
+        f"\nThe tests were ended by {signal.Signals(-exit_code).name}, as when compiled code, "
+        "such as a kernel in C++,\ntouches memory that is not its own. The lines above name the test; `-- -k NAME` runs it alone."
+    )
+    return 128 - exit_code
 
 
 def what_is_next(course: Course, week: int, day: int, task: int | None) -> list[str]:

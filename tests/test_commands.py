@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_options_after_two_dashes_reach_pytest() -> None:
 
 def test_the_exit_code_of_a_task_is_pytests() -> None:
     assert run("scripts.test", "--ref", "--week", "1", "--day", "1", "--task", "1").returncode == 0
+
+
+def test_tests_that_crash_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    crash = "import os, signal\n\ndef pytest_runtest_call(item):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    (tmp_path / "crash.py").write_text(crash, encoding="utf-8")
+    task = ["--ref", "--week", "1", "--day", "1", "--task", "1"]
+    result = run("scripts.test", *task, "--", "-p", "crash")
+    assert result.returncode == 128 + signal.SIGSEGV
+    assert "ended by SIGSEGV, as when compiled code" in result.stdout
+    assert "crash.py" in result.stderr
 
 
 @pytest.mark.parametrize(
