@@ -57,9 +57,10 @@ def run_pytest(arguments: Sequence[str]) -> int:
         exit_code = process.wait()
     if exit_code >= 0:
         return exit_code
+    name = signal.Signals(-exit_code).name
     print(
-        f"\nThe tests were ended by {signal.Signals(-exit_code).name}, as when compiled code, "
-        "such as a kernel in C++,\ntouches memory that is not its own. The lines above name the test; `-- -k NAME` runs it alone."
+        f"\nThe tests were ended by {name}, as when compiled code, such as a kernel in C++, touches memory "
+        "that is\nnot its own. The lines above name the test; `-- -k NAME` runs it alone."
     )
     return 128 - exit_code
 

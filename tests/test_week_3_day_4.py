@@ -452,6 +452,15 @@ def test_task_4_all_contents_are_forgotten() -> None:
     )
 
 
+def test_task_4_who_holds_what_was_forgotten_has_nothing_to_register() -> None:
+    blocks = manager()
+    assert BlockManager.admit(blocks, sequence_of(PROMPT), 11)
+    blocks.forget_contents()
+    table = blocks.tables[0]
+    what = f"that num_registered ({table.num_registered}) counts all {len(table.block_ids)} blocks of a table"
+    check_equal(table.num_registered >= len(table.block_ids), True, what)
+
+
 # Task 5: only what is computed
 
 
@@ -557,6 +566,19 @@ def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to(
     check_equal(blocks.allocate(sequence, 5), True, "room for the rest")
     found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1)))
     check_equal(found, blocks.tables[0].block_ids[:2], "blocks that others find while the first one runs")
+
+
+def test_task_5_what_was_forgotten_is_not_registered() -> None:
+    blocks = manager()
+    sequence = admitted(blocks, PROMPT)
+    sequence.num_computed_tokens = 7
+    blocks.forget_contents()
+    check_equal(blocks.allocate(sequence, 4), True, "room for the rest")
+    sequence.num_computed_tokens = 11
+    blocks.free(sequence)
+    mistakes = {"blocks that were computed before all contents were forgotten": (8, 3)}
+    seen = (blocks.num_free_blocks, blocks.num_cached_blocks)
+    check_equal(seen, (11, 0), "free and cached blocks of a sequence whose first tokens are lost", mistakes)
 
 
 def test_task_5_freed_blocks_are_cached_last_block_first() -> None:

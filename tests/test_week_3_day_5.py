@@ -836,11 +836,10 @@ def test_task_4_nothing_is_predicted_before_anything_is_known() -> None:
 def test_task_5_a_cautious_start(num_running: int) -> None:
     policy = LatencyTarget(Fcfs(), 10.0, first_budget=7)
     sequences = [running(id, 4, 1) for id in range(num_running)]
-    budgets = [policy.token_budget(sequences, limit) for limit in (1000, 9)]
-    expected = max(1, num_running) + 7
-    check_equal(
-        budgets, [expected, min(9, expected)], f"budgets with {num_running} running, limits 1000 and 9"
-    )
+    budgets = [policy.token_budget(sequences, limit) for limit in (1000, 9, 2)]
+    least = max(1, num_running)
+    expected = [least + 7, min(9, least + 7), max(2, least)]
+    check_equal(budgets, expected, f"budgets with {num_running} running, limits 1000, 9 and 2")
     check_equal(policy.can_meet(sequences), True, "can_meet before anything is known")
 
 

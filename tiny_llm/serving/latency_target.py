@@ -62,7 +62,7 @@ class LatencyTarget:
     Args:
         order: the policy that holds those who wait; its own budget is not asked for.
         target_ms: most milliseconds of a step.
-        first_budget: tokens of a step beyond one for each that runs, until costs are known.
+        first_budget: tokens of a step beyond the least that it may have, until costs are known.
         window: how many steps the costs are fitted to.
 
     Attributes:

@@ -117,7 +117,10 @@ class PrefixCachingBlockManager(BlockManager):
         raise NotImplementedError("week 3 day 4 task 4: PrefixCachingBlockManager.evict is not written yet")
 
     def forget_contents(self) -> None:
-        """Forget the content of all blocks: none is found or cached any more. Who holds one goes on."""
+        """Forget the content of all blocks: none is found or cached any more.
+
+        Who holds one goes on and registers nothing: without its first tokens nobody would find the others.
+        """
         raise NotImplementedError(
             "week 3 day 4 task 4: PrefixCachingBlockManager.forget_contents is not written yet"
         )

@@ -77,7 +77,7 @@ class LatencyTarget:
     Args:
         order: the policy that holds those who wait; its own budget is not asked for.
         target_ms: most milliseconds of a step.
-        first_budget: tokens of a step beyond one for each that runs, until costs are known.
+        first_budget: tokens of a step beyond the least that it may have, until costs are known.
         window: how many steps the costs are fitted to.
 
     Attributes:
@@ -141,6 +141,7 @@ class LatencyTarget:
         the largest among the last ones: far beyond what was measured, a prediction is a guess.
         """
         demand = Demand.of(running)
+        limit = max(limit, demand.least)
         if self.cost is None:
             return min(limit, demand.least + self.first_budget)
         most = min(limit, LARGEST_GROWTH * max(output.num_tokens for output, _ in self.steps))

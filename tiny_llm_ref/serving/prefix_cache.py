@@ -136,8 +136,13 @@ class PrefixCachingBlockManager(BlockManager):
         super().put_back(block)
 
     def forget_contents(self) -> None:
-        """Forget the content of all blocks: none is found or cached any more. Who holds one goes on."""
+        """Forget the content of all blocks: none is found or cached any more.
+
+        Who holds one goes on and registers nothing: without its first tokens nobody would find the others.
+        """
         while self.cached_blocks:
             self.evict()
         self.block_of.clear()
         self.prefix_of.clear()
+        for table in self.tables.values():
+            table.num_registered = self.num_blocks
