@@ -36,8 +36,8 @@ from tiny_llm_ref.serving.policy import Policy
 
 BLOCK_SIZE = 16
 PROMPT_LENGTHS = range(1, 1 + BLOCK_SIZE)  # as many sequences as in any other step begin a block in each
-WARM_UP = 32
 STEPS_IN_A_ROW = 25
+WARM_UP = 2 * STEPS_IN_A_ROW
 MAKERS: dict[str, tuple[Callable[[int], Blocks | None], Callable[[], Policy]]] = {
     "no blocks": (lambda num_blocks: None, Fcfs),
     "BlockManager": (BlockManager, Fcfs),
@@ -68,6 +68,16 @@ class Timed:
         """Of both halves, without the first steps."""
         return median(self.schedule_us[WARM_UP:]), median(self.complete_us[WARM_UP:])
 
+    @property
+    def medians_of_turns(self) -> list[float]:
+        """Of whole steps, for each turn after the first steps."""
+        totals = [a + b for a, b in zip(self.schedule_us, self.complete_us, strict=True)][WARM_UP:]
+        return [median(totals[i : i + STEPS_IN_A_ROW]) for i in range(0, len(totals), STEPS_IN_A_ROW)]
+
+    def __str__(self) -> str:
+        turns = self.medians_of_turns
+        return "{:.0f} + {:.0f}\n".format(*self.medians) + f"{min(turns):.0f} to {max(turns):.0f}"
+
 
 def main(waiting: Waiting = None, running: Running = 256, steps: Steps = 300, output: Output = None) -> None:
     """Time schedule and complete, all schedulers in turns, and print the medians in microseconds.
@@ -80,7 +90,11 @@ def main(waiting: Waiting = None, running: Running = 256, steps: Steps = 300, ou
         measure([each for row in rows for each in row], WARM_UP + steps)
     console = Console(highlight=False)
     console.print(", ".join(map(str, machine().values())), soft_wrap=True)
-    console.print(f"microseconds of schedule + complete, {running} decode, medians of {steps} steps in turns")
+    console.print(
+        f"microseconds of schedule + complete, {running} decode, medians of {steps} steps in turns; "
+        f"below, the least and the most of a turn of {STEPS_IN_A_ROW} steps",
+        soft_wrap=True,
+    )
     console.print(table_of(rows, counts))
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -102,11 +116,11 @@ def timed(name: str, num_running: int, num_waiting: int, num_steps: int) -> Time
 
 def measure(all_timed: Items[Timed], num_steps: int) -> None:
     """Time that many steps of each, some in a row and then of the next; the garbage collector waits."""
-    rounds = [range(i, min(i + STEPS_IN_A_ROW, num_steps)) for i in range(0, num_steps, STEPS_IN_A_ROW)]
+    turns = [min(STEPS_IN_A_ROW, num_steps - i) for i in range(0, num_steps, STEPS_IN_A_ROW)]
     gc.freeze()
-    for steps in track(rounds, "steps in turns", console=Console(stderr=True), transient=True):
+    for length in track(turns, "steps in turns", console=Console(stderr=True), transient=True):
         for each in all_timed:
-            for _ in steps:
+            for _ in range(length):
                 time_step(each)
 
 
@@ -134,7 +148,7 @@ def table_of(rows: Items[Items[Timed]], counts: Items[int]) -> Table:
     for count in counts:
         table.add_column(f"{count:,}", justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row[0].name, *("{:.0f} + {:.0f}".format(*each.medians) for each in row))
+        table.add_row(row[0].name, *map(str, row))
     return table
 
 

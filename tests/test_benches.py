@@ -214,7 +214,7 @@ def test_the_scheduler_alone_is_timed_and_drawn(tmp_path: Path) -> None:
     sizes = ["--running", "5", "--waiting", "0", "--waiting", "1234", "--steps", "7"]
     result = run(*sizes, "--output", str(tmp_path), bench="scheduler")
     assert result.returncode == 0, result.stderr
-    assert "5 decode, medians of 7 steps in turns" in result.stdout
+    assert "5 decode, medians of 7 steps in turns; below" in result.stdout
     names = ["no blocks", "BlockManager, LatencyTarget"]
     for name in names:
         assert re.search(rf"{name} +\d+ \+ \d+ +\d+ \+ \d+", result.stdout), result.stdout
