@@ -13,7 +13,7 @@ def test_a_task_has_its_heading_files_signatures_and_command(tmp_path: Path) -> 
     text = page_of(tmp_path, "{{#task 2}}").rendered
     assert "## Task 2: One chunk a call" in text
     assert "Write in `tiny_llm/request.py`:" in text
-    assert "```python\nclass Request:\n    def try_prefill(self) -> int: ...\n```" in text
+    assert "```python\nclass Request(Answer):\n    def try_prefill(self) -> int: ...\n```" in text
     assert '<span class="unbroken">--task</span> 2</code>' in text
     assert "pdm run test --week 2 --day 7 --task 2" in re.sub("<[^>]+>", "", text)
 
