@@ -78,7 +78,7 @@ def feed(request: "Request", text: str) -> list[Tree]:
 
 @case("answer.Answer.accept")
 def accepted(tiny: ModuleType) -> Tree:
-    """Up to the bound, and a prompt that leaves no room."""
+    """Bounds of 0, 3 and 9 tokens."""
     answers = [module(tiny, "answer").Answer(3, ByteTokenizer(), most, ("xy",)) for most in (0, 3, 9)]
     for answer in answers:
         for token in b"vwxyz":
