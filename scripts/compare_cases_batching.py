@@ -78,7 +78,7 @@ def feed(request: "Request", text: str) -> list[Tree]:
 
 @case("answer.Answer.accept")
 def accepted(tiny: ModuleType) -> Tree:
-    """Bounds of 0, 3 and 9 tokens."""
+    """Bounds of 0, 3 and 9."""
     answers = [module(tiny, "answer").Answer(3, ByteTokenizer(), most, ("xy",)) for most in (0, 3, 9)]
     for answer in answers:
         for token in b"vwxyz":
