@@ -19,7 +19,7 @@ from scripts.engine_recorder import EngineRecorder
 from scripts.errors import usage_errors
 from scripts.run_options import RunOptions
 from scripts.run_report import AnyRecorder, request_rows, totals
-from tiny_llm_ref import CostModel, ScheduledTokens, SimulatedRequest, Simulator, fit_cost_model
+from tiny_llm_ref import CostModel, SimulatedRequest, Simulator, fit_cost_model
 
 Figures = dict[str, float]
 FIGURES = {
@@ -109,14 +109,8 @@ def print_prediction(console: Console, runs: list[EngineRecorder]) -> None:
 
 def is_same(run: EngineRecorder, simulator: Simulator) -> bool:
     """Whether engine and simulator computed the same tokens of the same requests in every step."""
-    outputs = [step.scheduled for step, _ in run.steps], [step.output for step in simulator.steps]
-    computed, predicted = ([[range_of(entry) for entry in each.entries] for each in side] for side in outputs)
-    return computed == predicted
-
-
-def range_of(entry: ScheduledTokens) -> tuple[int, int, int]:
-    """What an entry computes of which request."""
-    return entry.sequence.id, entry.start, entry.end
+    computed = [[(e.sequence.id, *e[1:]) for e in step.scheduled.entries] for step, _ in run.steps]
+    return computed == [[(e.sequence.id, *e[1:]) for e in step.output.entries] for step in simulator.steps]
 
 
 def fitted(runs: list[EngineRecorder]) -> CostModel:
