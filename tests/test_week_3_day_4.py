@@ -627,19 +627,22 @@ def test_task_5_freed_twice_is_an_error() -> None:
 # Task 6: hits
 
 
-def test_task_6_the_next_step_finds_what_a_step_computed() -> None:
+@pytest.mark.parametrize("length", [2, 3, 4, 6, 7, 10])
+def test_task_6_the_next_step_finds_what_a_step_computed(length: int) -> None:
     scheduler = Scheduler(SchedulerConfig(12, 2), manager())
-    scheduler.add(sequence_of(PROMPT[:10], most=12))
-    output = scheduler.schedule()
-    scheduler.complete(output, {0: 1})
+    scheduler.add(sequence_of(PROMPT[:length], most=12))
+    scheduler.complete(scheduler.schedule(), {0: 1})
     scheduler.add(sequence_of(PROMPT, id=1))
+    start = length // 3 * 3
     mistakes = {
-        "nothing registered, since the last block of the first has room": [(0, 10, 1, True), (1, 0, 11, True)]
+        "the last full block not registered, since there is room behind it": [
+            (0, length, 1, True),
+            (1, max(0, start - 3), 11 - max(0, start - 3), True),
+        ]
     }
-    expected = [(0, 10, 1, True), (1, 9, 2, True)]
-    check_equal(
-        rows_of(scheduler.schedule()), expected, "(id, start, num_tokens, is_final) of a step", mistakes
-    )
+    expected = [(0, length, 1, True), (1, start, 11 - start, True)]
+    what = f"(id, start, num_tokens, is_final) of a step after one of {length} tokens, in blocks of 3"
+    check_equal(rows_of(scheduler.schedule()), expected, what, mistakes)
 
 
 def test_task_6_the_first_allocation_admits() -> None:
