@@ -1,4 +1,4 @@
-"""A chunk and decodes in one forward, against two; and the demo on dense caches and on blocks.
+"""A chunk and decodes in one forward, against two; and decodes on a cache each and on blocks.
 
 pdm run bench-mixed --decodes 8 --context 100 --repeats 15
 """
@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Annotated
 
-import mlx.core as mx
 import typer
 
+from benches.load import EndlessTokenizer
 from benches.speed import machine
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints import SHIPPED_MODEL
 from scripts.errors import usage_errors
-from scripts.runs import read_prompts
 from tiny_llm_ref import (
     BlockManager,
     Engine,
@@ -26,11 +25,10 @@ from tiny_llm_ref import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm_ref.generate import Tokenizer
 
 CHUNKS = (16, 64, 256)
 BLOCK_SIZE = 16
-MAX_SEQ_LEN = 1024
+NUM_DECODING = (1, 8, 32)
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Decodes = Annotated[int, typer.Option(min=1, help="Sequences that decode beside the chunk.")]
 Context = Annotated[int, typer.Option(min=1, help="Tokens of each, and before the chunk in its prompt.")]
@@ -47,17 +45,18 @@ def main(
     from scripts.models import load_by_name
 
     with usage_errors():
-        prompts = read_prompts(None, resolve_checkpoint(model))
-        loaded, tokenizer = load_by_name(model)
+        loaded, _ = load_by_name(model)
     typer.echo(", ".join(map(str, machine().values())))
     typer.echo(f"\n{decodes} decodes and a chunk, behind contexts of {context} tokens:")
     for chunk in CHUNKS:
         report(f"chunk of {chunk}", alternate(steps(loaded, chunk, decodes, context), repeats))
-    typer.echo("\nthe demo's prompts, 64 tokens a step, 8 sequences:")
-    report("whole run", alternate(engines(loaded, tokenizer, prompts), max(1, repeats // 5)))
+    typer.echo(f"\na step in which all decode, behind contexts of {context} tokens:")
+    for num in NUM_DECODING:
+        sides = decoding(loaded, num, context, repeats)
+        report(f"{num} sequences", alternate({name: each.step for name, each in sides.items()}, repeats))
 
 
-def alternate(sides: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
+def alternate(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Seconds of each side, run in turns; the first round warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(repeats + 1):
@@ -103,16 +102,20 @@ def steps(model: Qwen3Model, chunk: int, decodes: int, context: int) -> dict[str
     return {"apart": apart, "together": together}
 
 
-def engines(model: Qwen3Model, tokenizer: Tokenizer, prompts: list[str]) -> dict[str, Callable[[], None]]:
-    """The demo's prompts by the engine with caches of week 2, and with blocks and one forward."""
-
-    def serve(num_blocks: int | None) -> None:
-        blocks = None if num_blocks is None else BlockManager(num_blocks, BLOCK_SIZE)
-        with Engine(model, tokenizer, SchedulerConfig(64, 8), MAX_SEQ_LEN, blocks) as engine:
-            engine.generate(prompts, SamplingParams(max_tokens=48))
-        mx.clear_cache()
-
-    return {"dense caches": lambda: serve(None), "blocks": lambda: serve(8 * MAX_SEQ_LEN // BLOCK_SIZE)}
+def decoding(model: Qwen3Model, num: int, context: int, repeats: int) -> dict[str, Engine]:
+    """An engine with a cache for each sequence, and one with blocks; in both so many decode."""
+    max_seq_len = context + repeats + 3
+    pool = BlockManager(num * -(-max_seq_len // BLOCK_SIZE), BLOCK_SIZE)
+    config = SchedulerConfig(num * context, num)
+    sides = {
+        name: Engine(model, EndlessTokenizer(), config, max_seq_len, blocks)
+        for name, blocks in (("a cache each", None), ("blocks", pool))
+    }
+    for engine in sides.values():
+        for seed in range(num):
+            engine.add_request([3 + (7 * seed + i) % 50 for i in range(context)])
+        engine.step()
+    return sides
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from itertools import product
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from scripts.compare_cases import ByteTokenizer, case, module, small_model, token_ids
+from scripts.compare_cases import ByteTokenizer, case, module, normal, small_model, token_ids
+from scripts.compare_cases_batching import cache_of
 from scripts.compare_trees import Tree
 
 if TYPE_CHECKING:
-    from tiny_llm_ref import Engine, Scheduler, SchedulerOutput, Sequence, Simulator
+    from tiny_llm_ref import DenseRunner, Engine, Scheduler, SchedulerOutput, Sequence, Simulator
 
 LENGTHS = (50, 7, 129, 30, 64, 3)
 OUTPUTS = (5, 9, 2, 7, 1, 12)
@@ -135,10 +136,19 @@ def plain(results: object) -> list[Tree]:
     return [[each.prompt_idx, each.text, list(each.token_ids), each.finish_reason] for each in results]
 
 
+@case("serving.runner.RowKvCaches.attend")
+def attended_rows(tiny: ModuleType) -> Tree:
+    """3 rows, 4 more tokens."""
+    caches = [cache_of(tiny, length) for length in (5, 1, 9)]
+    query, key, value = (normal(3, H, 4, 64, seed=i) for i, H in enumerate((4, 2, 2)))
+    rows = module(tiny, "serving.runner").RowKvCaches(caches)
+    return [rows.attend(query, key, value, tiny.scaled_dot_product_attention_grouped, "causal")]
+
+
 @case("serving.runner.DenseRunner.run")
 def run_steps(tiny: ModuleType) -> Tree:
     """3 sequences, 12 steps."""
-    runner = tiny.DenseRunner(small_model(tiny), 3)
+    runner = tiny.DenseRunner(small_model(tiny))
     scheduler = tiny.Scheduler(tiny.SchedulerConfig(16, 3))
     for id, length in enumerate((19, 5, 29)):
         scheduler.add(tiny.Sequence(id, token_ids(length, id)))
@@ -149,12 +159,12 @@ def run_steps(tiny: ModuleType) -> Tree:
         tokens = runner.run(output, dict.fromkeys(range(3), greedy))
         scheduler.complete(output, tokens)
         sampled.append(sorted(tokens.items()))
-    return {"sampled": sampled, "lengths": sorted(runner.cache[0].lengths)}
+    return {"sampled": sampled, "lengths": lengths_of(runner)}
 
 
 @case("serving.runner.DenseRunner.release")
 def released(tiny: ModuleType) -> Tree:
-    """Slots after each."""
+    """Caches after each."""
     engine = engine_of(tiny)
     for seed, length in enumerate((5, 7, 40)):
         engine.add_request(token_ids(length, seed))
@@ -165,8 +175,13 @@ def released(tiny: ModuleType) -> Tree:
     assert isinstance(runner, tiny.DenseRunner)
     for id in (2, 0, 1):
         runner.release(id)
-        seen.append([list(runner.slots), sorted(runner.prompt_caches), runner.cache[-1].lengths])
+        seen.append(lengths_of(runner))
     return seen
+
+
+def lengths_of(runner: "DenseRunner") -> Tree:
+    """Tokens in the caches of each sequence, by layer."""
+    return [[id, *(layer.offset for layer in layers)] for id, layers in sorted(runner.caches.items())]
 
 
 @case("serving.engine.Engine.add_request")

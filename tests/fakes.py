@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tiny_llm import TinyKvFullCache
+from tiny_llm.serving.forward_batch import RaggedKvCache
 
 VOCAB_SIZE = 61
 EOS = 0
@@ -67,6 +68,21 @@ class Call:
         return sorted(
             (offset, list(tokens)) for offset, tokens in zip(self.offsets, self.tokens, strict=True)
         )
+
+
+def attend(query, key, value, scale=None, mask=None):
+    """[B, 1, L, 1]: for each query the sum over all it may see, of what is held times where."""
+    B, _, L, _ = query.shape
+    held, where = (np.array(x)[:, 0, :, 0].astype(np.int64) for x in (key, value))
+    S = held.shape[1]
+    if isinstance(mask, mx.array):
+        visible = np.array(mx.broadcast_to(mask.astype(mx.float32), (B, 1, L, S)))[:, 0] == 0
+    else:
+        latest = np.arange(L) + S - L if mask == "causal" else np.full(L, S)
+        visible = np.broadcast_to(np.arange(S)[None, :] <= latest[:, None], (B, L, S))
+    weighted = (held + 1) * (where + 2) ** 2
+    sums = (visible * weighted[:, None, :]).sum(axis=-1) % PRIME
+    return mx.array(sums.astype(np.float32))[:, None, :, None]
 
 
 class FakeModel:
@@ -134,21 +150,17 @@ class FakeModel:
 
     @staticmethod
     def _layer(states, positions, cache):
-        """[B, L] -> [B, L]: for each query the sum over all it may see, of what is held times where."""
+        """[B, L] -> [B, L]: what each state becomes; its query is not looked at."""
         B, L = states.shape
         key, value = (mx.array(x.astype(np.float32)).reshape(B, 1, L, 1) for x in (states, positions))
-        mask = "causal"
-        if cache is not None:
-            key, value, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask=mask)
-        held, where = (np.array(x)[:, 0, :, 0].astype(np.int64) for x in (key, value))
-        S = held.shape[1]
-        if isinstance(mask, mx.array):
-            visible = np.array(mx.broadcast_to(mask.astype(mx.float32), (B, 1, L, S)))[:, 0] == 0
+        if cache is None:
+            attended = attend(key, key, value, mask="causal")
+        elif isinstance(cache, RaggedKvCache):  # it would attend in the blocks, and not as it is asked to
+            keys, values, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask="causal")
+            attended = attend(key, keys, values, mask=mask)
         else:
-            latest = np.arange(L) + S - L if mask == "causal" else np.full(L, S)
-            visible = np.broadcast_to(np.arange(S)[None, :] <= latest[:, None], (B, L, S))
-        weighted = (held + 1) * (where + 2) ** 2
-        return (visible * weighted[:, None, :]).sum(axis=-1) % PRIME
+            attended = cache.attend(key, key, value, attend, "causal")
+        return np.array(attended)[:, 0, :, 0].astype(np.int64)
 
     def logits(self, x) -> mx.array:
         """[B, L, 2] -> [B, L, V]: the likeliest token stands out, the others depend on the state too."""

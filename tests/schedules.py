@@ -478,7 +478,6 @@ def check_blocks(blocks: BlockManager) -> None:
 def check_all_is_free(engine: Engine) -> None:
     """Nothing is held when everybody has left."""
     if isinstance(engine.runner, DenseRunner):
-        assert engine.runner.slots == [None] * len(engine.runner.slots)
-        assert engine.runner.prompt_caches == {}
+        assert engine.runner.caches == {}
     assert engine.scheduler.running == []
     assert len(engine.scheduler.policy) == 0

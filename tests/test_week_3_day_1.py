@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from batching import check_released, ends_within, peak_bytes, sampled_alone, small_model
 from budget import FewBlocks, Row, SpyPolicy, Timeline, advance, rows_of, sequence_of, serve_on_paper
-from check import check_equal, check_value_error
+from check import check_close, check_equal, check_value_error, normal
 from fakes import FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from tiny_llm import (
     CostModel,
@@ -32,13 +32,16 @@ from tiny_llm import (
     Sequence,
     SimulatedRequest,
     Simulator,
+    TinyKvFullCache,
     fit_cost_model,
     make_sampler,
     num_prefill_steps,
     num_prefill_steps_of_two,
+    scaled_dot_product_attention_grouped,
     simple_generate_with_kv_cache,
 )
 from tiny_llm.serving.cost_model import context_of
+from tiny_llm.serving.runner import RowKvCaches
 from tiny_llm.serving.scheduler import next_tokens
 
 tokenizer = FakeTokenizer()
@@ -753,10 +756,18 @@ def run_step(runner: DenseRunner, *parts: tuple[Sequence, int], sampler: Any = g
     return sampled
 
 
+def check_tokens(*sequences: Sequence) -> None:
+    """Fail unless each has the tokens it gets alone."""
+    __tracebackhide__ = True
+    for each in sequences:
+        expected = continuation(each.token_ids[: each.num_prompt_tokens], len(each.generated_ids))
+        check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}")
+
+
 @pytest.mark.parametrize("sizes", [(7,), (3, 4), (3, 3, 1), (1,) * 7], ids=str)
 def test_task_4_chunks_of_a_prompt(sizes: tuple[int, ...]) -> None:
     model, sequence = FakeModel(), sequence_of(5, 7)
-    runner = DenseRunner(model, 3)
+    runner = DenseRunner(model)
     sampled = [run_step(runner, (sequence, size)) for size in sizes]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     expected = [
@@ -771,7 +782,7 @@ def test_task_4_chunks_of_a_prompt(sizes: tuple[int, ...]) -> None:
 
 def test_task_4_logits_are_asked_for_only_where_a_token_is_sampled() -> None:
     model, sequence = FakeModel(), sequence_of(0, 7)
-    runner = DenseRunner(model, 3)
+    runner = DenseRunner(model)
     for size in (3, 3, 1):
         run_step(runner, (sequence, size))
     kept = [call.logits_to_keep for call in model.calls]
@@ -786,14 +797,14 @@ def test_task_4_the_sampler_is_called_for_final_entries_alone() -> None:
         check_equal(round(mx.exp(logprobs).sum().item(), 3), 1.0, "sum of the probabilities it gets")
         return mx.array([23])
 
-    runner, first, second = DenseRunner(FakeModel(), 3), sequence_of(0, 7), sequence_of(1, 3)
+    runner, first, second = DenseRunner(FakeModel()), sequence_of(0, 7), sequence_of(1, 3)
     sampled = run_step(runner, (first, 4), (second, 3), sampler=sampler)
     check_equal((seen, sampled), ([(1, 61)], {1: 23}), "shapes given to the sampler, and what was sampled")
 
 
 def test_task_4_all_decodes_are_one_call() -> None:
     model = FakeModel()
-    runner = DenseRunner(model, 4)
+    runner = DenseRunner(model)
     sequences = [sequence_of(id, length) for id, length in ((4, 7), (2, 3), (9, 5))]
     run_step(runner, *((each, each.num_tokens) for each in sequences))
     firsts = [each.generated_ids[0] for each in sequences]
@@ -804,43 +815,50 @@ def test_task_4_all_decodes_are_one_call() -> None:
         (each.num_prompt_tokens, [token]) for each, token in zip(sequences, firsts, strict=True)
     )
     check_equal(model.rows[3], expected, "offset and tokens of each row of the first decode")
-    for each in sequences:
-        prompt = each.token_ids[: each.num_prompt_tokens]
-        check_equal(each.generated_ids, continuation(prompt, 4), f"tokens of sequence {each.id}")
+    check_tokens(*sequences)
+
+
+def test_task_4_entries_that_are_alike_share_a_call() -> None:
+    model = FakeModel()
+    runner = DenseRunner(model)
+    sequences = [sequence_of(id, length) for id, length in enumerate((4, 9, 12, 7))]
+    for sizes in ((4, 3, 5, 3), (1, 6, 5, 3), (1, 1, 1, 1), (1, 1, 1)):
+        run_step(runner, *zip(sequences, sizes, strict=False))
+    found = sorted((call.logits_to_keep, len(call.rows[0][1]), len(call.rows)) for call in model.calls)
+    steps = [
+        [(1, 4, 1), (0, 3, 2), (0, 5, 1)],  # two chunks of three, each in the middle of its prompt
+        [(1, 1, 1), (1, 6, 1), (0, 5, 1), (0, 3, 1)],
+        [(0, 1, 1), (1, 1, 3)],  # one token in the middle, and two that decode with the last of a prompt
+        [(1, 1, 3)],
+    ]
+    expected = sorted(itertools.chain.from_iterable(steps))
+    check_equal(found, expected, "(logits_to_keep, tokens of a row, rows) of all calls, sorted")
+    check_tokens(*sequences)
 
 
 def test_task_4_chunks_and_decodes_in_one_step() -> None:
-    model = FakeModel()
-    runner = DenseRunner(model, 4)
+    runner = DenseRunner(FakeModel())
     old, long, short = sequence_of(0, 4), sequence_of(1, 11), sequence_of(2, 2)
     run_step(runner, (old, 4))
     run_step(runner, (old, 1), (long, 5))
     run_step(runner, (old, 1), (long, 5), (short, 2))
-    model.calls.clear()
-    run_step(runner, (old, 1), (long, 1), (short, 1))
-    check_equal([len(call) for call in model.rows], [1, 2], "rows of each call: the last chunk, two decodes")
-    run_step(runner, (old, 1), (long, 1), (short, 1))
-    check_equal(len(model.rows[-1]), 3, "rows of the decode, once all prompts are computed")
-    for each in (old, long, short):
-        prompt = each.token_ids[: each.num_prompt_tokens]
-        expected = continuation(prompt, len(each.generated_ids))
-        check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}")
+    for _ in range(2):
+        run_step(runner, (old, 1), (long, 1), (short, 1))
+    check_tokens(old, long, short)
 
 
 def test_task_4_the_order_of_the_entries_does_not_matter() -> None:
-    runner = DenseRunner(FakeModel(), 4)
+    runner = DenseRunner(FakeModel())
     sequences = [sequence_of(id, 3 + id) for id in range(4)]
     run_step(runner, *((each, each.num_tokens) for each in sequences))
     for order in itertools.islice(itertools.permutations(sequences), 0, 24, 5):
         run_step(runner, *((each, 1) for each in order))
-    for each in sequences:
-        prompt = each.token_ids[: each.num_prompt_tokens]
-        check_equal(each.generated_ids, continuation(prompt, 6), f"tokens of sequence {each.id}")
+    check_tokens(*sequences)
 
 
 @pytest.mark.parametrize("leaver", [0, 1, 2])
-def test_task_4_who_leaves_frees_its_slot_for_the_next(leaver: int) -> None:
-    runner = DenseRunner(FakeModel(), 3)
+def test_task_4_who_leaves_makes_room_for_the_next(leaver: int) -> None:
+    runner = DenseRunner(FakeModel())
     sequences = {id: sequence_of(id, 3 + id) for id in range(3)}
     run_step(runner, *((each, each.num_tokens) for each in sequences.values()))
     run_step(runner, *((each, 1) for each in sequences.values()))
@@ -850,45 +868,62 @@ def test_task_4_who_leaves_frees_its_slot_for_the_next(leaver: int) -> None:
     run_step(runner, *((each, each.num_uncomputed_tokens) for each in sequences.values()))
     for _ in range(2):
         run_step(runner, *((each, 1) for each in sequences.values()))
-    for each in sequences.values():
-        prompt = each.token_ids[: each.num_prompt_tokens]
-        expected = continuation(prompt, len(each.generated_ids))
-        check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}")
+    check_tokens(*sequences.values())
 
 
-def test_task_4_a_prompt_s_own_cache_is_given_back_when_it_decodes() -> None:
-    model, sequence = FakeModel(), sequence_of(0, 5)
-    runner = DenseRunner(model, 2)
-    run_step(runner, (sequence, 5))
-    check_equal(runner.cache[0].active_slots, [], "occupied slots after the prompt")
-    run_step(runner, (sequence, 1))
-    check_equal(
-        (runner.cache[0].lengths, runner.prompt_caches), ([6], {}), "slots' lengths, and prompts' caches"
-    )
-    check_released(model.caches, "caches of the prompt, two layers each, that still hold keys")
+def test_task_4_caches_are_kept_for_each_sequence() -> None:
+    model = FakeModel()
+    runner = DenseRunner(model)
+    first, second = sequence_of(5, 5), sequence_of(3, 4)
+    run_step(runner, (first, 2))
+    run_step(runner, (first, 3), (second, 4))
+    run_step(runner, (first, 1), (second, 1))
+    offsets = {id: [layer.offset for layer in layers] for id, layers in runner.caches.items()}
+    check_equal(offsets, {5: [6, 6], 3: [5, 5]}, "tokens in the caches of each sequence, by layer")
+    check_equal(len(model.caches), 4, "caches that were made: one a layer for each of two sequences")
 
 
 @pytest.mark.parametrize("stage", ["new", "in prefill", "prefilled", "decoding"])
 def test_task_4_release_gives_everything_of_one_sequence_back(stage: str) -> None:
     model = FakeModel()
-    runner, one, other = DenseRunner(model, 2), sequence_of(0, 5), sequence_of(1, 4)
+    runner, one, other = DenseRunner(model), sequence_of(0, 5), sequence_of(1, 4)
     steps = {"new": [], "in prefill": [3], "prefilled": [3, 2], "decoding": [3, 2, 1]}[stage]
     for size in steps:
         run_step(runner, (one, size))
     runner.release(0)
     runner.release(0)
     check_released(model.caches, "caches, two layers each, that still hold keys")
-    check_equal((runner.prompt_caches, runner.slots), ({}, [None, None]), "prompts' caches, and slots")
-    check_equal([layer.active_slots for layer in runner.cache], [[], []], "occupied slots of each layer")
+    check_equal(runner.caches, {}, "caches by sequence")
     run_step(runner, (other, 4))
+    runner.release(0)
     run_step(runner, (other, 1))
-    check_equal(other.generated_ids, continuation(prompt_of(4, 1), 2), "tokens of another sequence")
+    check_tokens(other)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_task_4_each_row_attends_by_its_own_cache(length: int) -> None:
+    caches = [TinyKvFullCache() for _ in range(3)]
+    earlier = [tuple(normal(1, 2, n, 5, seed=n + i) for i in range(2)) for n in (7, 2, 11)]
+    for cache, (key, value) in zip(caches, earlier, strict=True):
+        cache.update_and_fetch(key, value)
+    query = normal(3, 4, length, 5, seed=1)
+    key, value = (normal(3, 2, length, 5, seed=seed) for seed in (2, 3))
+    found = RowKvCaches(caches).attend(query, key, value, scaled_dot_product_attention_grouped, "causal")
+    expected = []
+    for row, (old_key, old_value) in enumerate(earlier):
+        keys = mx.concatenate([old_key, key[row : row + 1]], axis=2)
+        values = mx.concatenate([old_value, value[row : row + 1]], axis=2)
+        expected.append(
+            scaled_dot_product_attention_grouped(query[row : row + 1], keys, values, mask="causal")
+        )
+    check_close(found, mx.concatenate(expected), "what the rows get", 1e-6)
+    check_equal([cache.offset for cache in caches], [7 + length, 2 + length, 11 + length], "tokens cached")
 
 
 def test_task_4_each_sequence_has_its_own_sampler() -> None:
     params = {id: SamplingParams(temp=2.0, seed=7 + id) for id in range(3)}
     samplers = {id: each.make_sampler() for id, each in params.items()}
-    runner, sequences = DenseRunner(FakeModel(), 3), [sequence_of(id, 3 + id) for id in range(3)]
+    runner, sequences = DenseRunner(FakeModel()), [sequence_of(id, 3 + id) for id in range(3)]
     for _ in range(5):
         output = output_of(*((each, each.num_uncomputed_tokens) for each in sequences))
         sampled = runner.run(output, samplers)
@@ -901,18 +936,17 @@ def test_task_4_each_sequence_has_its_own_sampler() -> None:
 
 
 def test_task_4_a_step_is_evaluated_before_it_returns() -> None:
-    runner, sequences = DenseRunner(small_model(), 2), [sequence_of(0, 40), sequence_of(1, 30)]
+    runner, sequences = DenseRunner(small_model()), [sequence_of(0, 40), sequence_of(1, 30)]
     for sizes in ((20, 10), (20, 20), (1, 1)):
         run_step(runner, *zip(sequences, sizes, strict=True))
-        state = [layer.state for layers in runner.prompt_caches.values() for layer in layers]
-        state += [layer.state for layer in runner.cache]
+        state = [layer.state for layers in runner.caches.values() for layer in layers]
         left = peak_bytes(partial(mx.eval, state))
         check_equal(left, 0, f"bytes still to compute after a step of {sizes} tokens")
 
 
 def test_task_4_a_real_model_s_tokens_are_those_of_each_alone() -> None:
     runner, sequences = (
-        DenseRunner(small_model(), 3),
+        DenseRunner(small_model()),
         [sequence_of(id, n) for id, n in enumerate((11, 3, 17))],
     )
     for sizes in ((4, 3, 5), (7, 1, 12), (1, 1, 1), (1, 1, 1)):
@@ -956,11 +990,9 @@ def check_engine_released(engine: Engine, model: FakeModel) -> None:
     check_equal(
         (engine.is_closed, engine.has_unfinished_requests), (True, False), "is closed, has unfinished"
     )
-    check_released(model.caches, "caches of the prompts, two layers each, that still hold keys")
-    check_released(engine.runner.cache, "layers of the slots' cache that still hold keys")
+    check_released(model.caches, "caches, two layers each, that still hold keys")
     check_equal(engine.scheduler.has_work, False, "has_work of the scheduler")
-    held = (engine.runner.prompt_caches, set(engine.runner.slots))
-    check_equal(held, ({}, {None}), "prompts' caches, and who holds slots")
+    check_equal(engine.runner.caches, {}, "caches by sequence")
 
 
 def test_task_5_a_lone_request_from_prompt_to_result() -> None:
@@ -1187,26 +1219,19 @@ def test_task_5_a_refused_prompt_does_not_harm_the_others(name: str) -> None:
     check_equal(answers_of([*steps, *run(engine)]), expected, "tokens of each request that was accepted")
 
 
-def test_task_5_a_request_that_its_first_token_ends_takes_no_slot() -> None:
+def test_task_5_a_request_that_its_first_token_ends_takes_no_step_more() -> None:
     engine = make_engine(max_num_seqs=1, budget=3)
     for seed in range(3):
         engine.add_request(prompt_of(3, seed), length(1))
     check_equal(len(run(engine)), 3, "steps for three prompts of a step each")
-    check_released(engine.runner.cache, "layers of the slots' cache, never used, that hold keys")
-    check_released(engine.runner.model.caches, "caches of the prompts that still hold keys")
+    check_released(engine.runner.model.caches, "caches that still hold keys")
 
 
 def test_task_5_what_ended_is_forgotten() -> None:
     engine = make_engine()
     engine.generate([prompt_of(3), prompt_of(9)], length(4))
-    seen = (
-        engine.requests,
-        engine.scheduler.sequences,
-        engine.scheduler.running,
-        engine.runner.prompt_caches,
-    )
-    check_equal(seen, ({}, {}, [], {}), "requests, sequences, running, and prompts' caches")
-    check_equal(engine.runner.slots, [None] * 3, "slots")
+    seen = (engine.requests, engine.scheduler.sequences, engine.scheduler.running, engine.runner.caches)
+    check_equal(seen, ({}, {}, [], {}), "requests, sequences, running, and caches")
 
 
 STAGES = {"waiting": 0, "in prefill": 1, "prefilled": 3, "decoding": 5}
@@ -1224,8 +1249,7 @@ def test_task_5_abort_at_any_moment(stage: str) -> None:
     check_equal(engine.abort(aborted), False, "abort of one that is not there any more")
     expected = {0: continuation(prompt_of(2, 1), 12), 2: continuation(prompt_of(5, 3), 4)}
     check_equal(answers_of([*steps, *run(engine)]), expected, "tokens of the others")
-    check_released(engine.runner.model.caches, "caches of the prompts that still hold keys")
-    check_equal(engine.runner.slots, [None, None], "slots")
+    check_released(engine.runner.model.caches, "caches that still hold keys")
 
 
 def test_task_5_an_unknown_request_is_not_aborted() -> None:

@@ -1054,8 +1054,7 @@ def check_nothing_is_held(engine: Engine) -> None:
     if isinstance(engine.scheduler.blocks, BlockManager):
         check_equal(engine.scheduler.blocks.num_used_blocks, 0, "blocks in use")
     else:
-        check_released(engine.runner.model.caches, "caches of the prompts that still hold keys")
-        check_equal(set(engine.runner.slots), {None}, "who holds slots")
+        check_released(engine.runner.model.caches, "caches that still hold keys")
 
 
 def test_task_6_an_abort_in_mid_step_is_noted_and_nothing_released() -> None:

@@ -1,9 +1,13 @@
-"""Runs what the scheduler chose on the model, with the dense caches of week 2."""
+"""Runs what the scheduler chose on the model, each sequence with the caches of day 2.1."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from typing import Protocol
 
-from ..kv_cache import BatchingKvCache, TinyKvFullCache
+import mlx.core as mx
+
+from ..attention import Attention, Mask
+from ..kv_cache import TinyKvCache, TinyKvFullCache
 from ..qwen3 import Qwen3Model
 from ..sampler import Sampler
 from .scheduled import SchedulerOutput
@@ -26,40 +30,67 @@ class Runner(Protocol):
 
 
 class DenseRunner:
-    """A call of the model for each chunk of a prompt, and one for all that decode.
+    """A call of the model for all entries that are alike: of as many tokens, and as final.
 
-    A prompt is computed in caches of its own. When its sequence first decodes, they are copied into a slot
-    of the batch; a sequence that its first token ends never takes one. Who holds a slot must have an entry
-    in every step.
+    All that decode bring one token and share a call; chunks of a prompt seldom find their like. Nothing here
+    asks who is in prefill.
 
     Args:
-        model: called for a chunk as [1, L], for the decodes as [occupied slots, 1].
-        max_num_seqs: number of slots.
-        max_seq_len: most tokens of a sequence.
+        model: called with a row for each entry, [B, n].
+
+    Attributes:
+        caches: those of each sequence that was computed, one a layer, by its id.
 
     After an error in `run` the caches hold a part of a step: close the runner.
     """
 
-    def __init__(self, model: Qwen3Model, max_num_seqs: int, max_seq_len: int | None = None) -> None:
+    def __init__(self, model: Qwen3Model) -> None:
         self.model = model
-        self.prompt_caches: dict[int, list[TinyKvFullCache]] = {}
-        self.slots: list[int | None] = [None] * max_num_seqs
-        self.cache = [BatchingKvCache(max_num_seqs, max_seq_len) for _ in range(model.num_hidden_layers)]
+        self.caches: dict[int, list[TinyKvFullCache]] = {}
 
     def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
-        """Compute a step, chunks first; all of it is evaluated before this returns."""
+        """Compute a step; all of it is evaluated before this returns."""
         raise NotImplementedError("week 3 day 1 task 4: DenseRunner.run is not written yet")
 
     def release(self, sequence_id: int) -> None:
-        """Give back the caches or the slot of a sequence."""
+        """Give back the caches of a sequence."""
         raise NotImplementedError("week 3 day 1 task 4: DenseRunner.release is not written yet")
 
     def close(self) -> None:
-        """Give back every cache and slot."""
-        for layers in self.prompt_caches.values():
-            for layer in layers:
-                layer.release()
-        for batch in self.cache:
-            batch.release()
-        self.prompt_caches.clear()
-        self.slots = [None] * len(self.slots)
+        """Give back every cache."""
+        for sequence_id in list(self.caches):
+            self.release(sequence_id)
+
+
+class RowKvCaches(TinyKvCache):
+    """One layer's caches of several sequences, each of which is a row of the batch.
+
+    The rows share the products with the weights. Each attends alone, to as many keys as it has: no row is
+    padded to the longest, and nothing is copied.
+
+    Args:
+        rows: the cache of each row, of batch size 1.
+    """
+
+    def __init__(self, rows: Items[TinyKvCache]) -> None:
+        self.rows = rows
+
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
+    ) -> mx.array:
+        """Let each row attend by its own cache; arguments and result as for `TinyKvCache.attend`."""
+        raise NotImplementedError("week 3 day 1 task 4: RowKvCaches.attend is not written yet")
+
+    def update_and_fetch(
+        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
+    ) -> tuple[mx.array, mx.array, int | list[int], Mask]:
+        """Not here: ValueError, since no array holds the keys of all rows."""
+        raise ValueError("each row has keys in a cache of its own, and no array holds all: call attend")
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [array for cache in self.rows for array in cache.state]
+
+    def release(self) -> None:
+        for cache in self.rows:
+            cache.release()

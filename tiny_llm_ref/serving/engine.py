@@ -68,11 +68,7 @@ class Engine(Closable):
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len
         self.scheduler = Scheduler(config, blocks, policy)
-        self.runner: Runner = (
-            DenseRunner(model, config.max_num_seqs, max_seq_len)
-            if blocks is None
-            else ModelRunner(model, blocks)
-        )
+        self.runner: Runner = DenseRunner(model) if blocks is None else ModelRunner(model, blocks)
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self._clock = clock

@@ -1,12 +1,16 @@
-"""Runs what the scheduler chose on the model, with the dense caches of week 2."""
+"""Runs what the scheduler chose on the model, each sequence with the caches of day 2.1."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
 import mlx.core as mx
 
+from ..attention import Attention, Mask
 from ..generate import to_logprobs
-from ..kv_cache import BatchingKvCache, TinyKvFullCache
+from ..kv_cache import TinyKvCache, TinyKvFullCache
 from ..qwen3 import Qwen3Model
 from ..sampler import Sampler, token_id
 from .scheduled import ScheduledTokens, SchedulerOutput
@@ -29,94 +33,95 @@ class Runner(Protocol):
 
 
 class DenseRunner:
-    """A call of the model for each chunk of a prompt, and one for all that decode.
+    """A call of the model for all entries that are alike: of as many tokens, and as final.
 
-    A prompt is computed in caches of its own. When its sequence first decodes, they are copied into a slot
-    of the batch; a sequence that its first token ends never takes one. Who holds a slot must have an entry
-    in every step.
+    All that decode bring one token and share a call; chunks of a prompt seldom find their like. Nothing here
+    asks who is in prefill.
 
     Args:
-        model: called for a chunk as [1, L], for the decodes as [occupied slots, 1].
-        max_num_seqs: number of slots.
-        max_seq_len: most tokens of a sequence.
+        model: called with a row for each entry, [B, n].
+
+    Attributes:
+        caches: those of each sequence that was computed, one a layer, by its id.
 
     After an error in `run` the caches hold a part of a step: close the runner.
     """
 
-    def __init__(self, model: Qwen3Model, max_num_seqs: int, max_seq_len: int | None = None) -> None:
+    def __init__(self, model: Qwen3Model) -> None:
         self.model = model
-        self.prompt_caches: dict[int, list[TinyKvFullCache]] = {}
-        self.slots: list[int | None] = [None] * max_num_seqs
-        self.cache = [BatchingKvCache(max_num_seqs, max_seq_len) for _ in range(model.num_hidden_layers)]
+        self.caches: dict[int, list[TinyKvFullCache]] = {}
 
     def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
-        """Compute a step, chunks first; all of it is evaluated before this returns."""
-        logprobs: dict[int, mx.array] = {}
-        for entry in output.entries:
-            if entry.is_prefill:
-                logprobs[entry.sequence.id] = self._compute_chunk(entry)
-        decodes = {entry.sequence.id: entry for entry in output.entries if not entry.is_prefill}
-        if decodes:
-            logprobs |= self._decode(decodes)
-        sampled = {
-            entry.sequence.id: samplers[entry.sequence.id](logprobs[entry.sequence.id])
-            for entry in output.final
-        }
-        mx.eval(list(sampled.values()), self._state())
+        """Compute a step; all of it is evaluated before this returns."""
+        sampled: dict[int, mx.array] = {}
+        likeness = attrgetter("num_tokens", "is_final")
+        for (_, is_final), alike in groupby(sorted(output.entries, key=likeness), likeness):
+            entries = list(alike)
+            logits = self._logits(entries, is_final)
+            if is_final:
+                logprobs = to_logprobs(logits)  # [B, V]
+                for row, entry in enumerate(entries):
+                    sampled[entry.sequence.id] = samplers[entry.sequence.id](logprobs[row : row + 1])
+        mx.eval(list(sampled.values()), [layer.state for layers in self.caches.values() for layer in layers])
         return {sequence_id: token_id(token) for sequence_id, token in sampled.items()}
 
     def release(self, sequence_id: int) -> None:
-        """Give back the caches or the slot of a sequence."""
-        for layer in self.prompt_caches.pop(sequence_id, []):
+        """Give back the caches of a sequence."""
+        for layer in self.caches.pop(sequence_id, []):
             layer.release()
-        if sequence_id in self.slots:
-            slot = self.slots.index(sequence_id)
-            for batch in self.cache:
-                batch.remove_request(slot)
-            self.slots[slot] = None
 
     def close(self) -> None:
-        """Give back every cache and slot."""
-        for layers in self.prompt_caches.values():
-            for layer in layers:
-                layer.release()
-        for batch in self.cache:
-            batch.release()
-        self.prompt_caches.clear()
-        self.slots = [None] * len(self.slots)
+        """Give back every cache."""
+        for sequence_id in list(self.caches):
+            self.release(sequence_id)
 
-    def _compute_chunk(self, entry: ScheduledTokens) -> mx.array:
-        """Log-probabilities [1, V] after the chunk; only those of a final one are ever computed."""
-        if entry.sequence.id not in self.prompt_caches:
-            self.prompt_caches[entry.sequence.id] = self.model.create_kv_cache()
-        logits = self.model(
-            mx.array([entry.token_ids]),
-            entry.start,
-            self.prompt_caches[entry.sequence.id],
-            logits_to_keep=1 if entry.is_final else 0,
+    def _logits(self, entries: Items[ScheduledTokens], is_final: bool) -> mx.array:
+        """Of the last token of each entry, [B, 1, V]; none, [B, 0, V], where nothing is sampled."""
+        for entry in entries:
+            if entry.sequence.id not in self.caches:
+                self.caches[entry.sequence.id] = self.model.create_kv_cache()
+        layers = zip(*[self.caches[entry.sequence.id] for entry in entries], strict=True)
+        return self.model(
+            mx.array([entry.token_ids for entry in entries]),
+            [entry.start for entry in entries],
+            [RowKvCaches(rows) for rows in layers],
+            logits_to_keep=int(is_final),
         )
-        return to_logprobs(logits) if entry.is_final else logits
 
-    def _decode(self, entries: dict[int, ScheduledTokens]) -> dict[int, mx.array]:
-        """Log-probabilities [1, V] of each sequence that decodes, by its id."""
-        for sequence_id in entries:
-            if sequence_id not in self.slots:
-                self._move_to_slot(sequence_id)
-        ids = [self.slots[slot] for slot in self.cache[0].active_slots]
-        rows = [entries[sequence_id] for sequence_id in ids if sequence_id is not None]
-        tokens = mx.array([entry.token_ids for entry in rows])
-        logprobs = to_logprobs(self.model(tokens, [entry.start for entry in rows], self.cache))
-        return {entry.sequence.id: logprobs[row : row + 1] for row, entry in enumerate(rows)}
 
-    def _move_to_slot(self, sequence_id: int) -> None:
-        slot = self.slots.index(None)
-        self.slots[slot] = sequence_id
-        for batch, prefilled in zip(self.cache, self.prompt_caches[sequence_id], strict=True):
-            batch.add_request(prefilled, slot)
-        mx.eval([batch.state for batch in self.cache])
-        for layer in self.prompt_caches.pop(sequence_id):
-            layer.release()
+class RowKvCaches(TinyKvCache):
+    """One layer's caches of several sequences, each of which is a row of the batch.
 
-    def _state(self) -> list[list[mx.array]]:
-        prompts = [layer.state for layers in self.prompt_caches.values() for layer in layers]
-        return [*prompts, *(batch.state for batch in self.cache)]
+    The rows share the products with the weights. Each attends alone, to as many keys as it has: no row is
+    padded to the longest, and nothing is copied.
+
+    Args:
+        rows: the cache of each row, of batch size 1.
+    """
+
+    def __init__(self, rows: Items[TinyKvCache]) -> None:
+        self.rows = rows
+
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
+    ) -> mx.array:
+        """Let each row attend by its own cache; arguments and result as for `TinyKvCache.attend`."""
+        outputs = [
+            cache.attend(query[row : row + 1], key[row : row + 1], value[row : row + 1], attention, mask)
+            for row, cache in enumerate(self.rows)
+        ]
+        return mx.concatenate(outputs)
+
+    def update_and_fetch(
+        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
+    ) -> tuple[mx.array, mx.array, int | list[int], Mask]:
+        """Not here: ValueError, since no array holds the keys of all rows."""
+        raise ValueError("each row has keys in a cache of its own, and no array holds all: call attend")
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [array for cache in self.rows for array in cache.state]
+
+    def release(self) -> None:
+        for cache in self.rows:
+            cache.release()
