@@ -131,7 +131,7 @@ def time_step(timed: Timed) -> None:
     start = time.perf_counter()
     output = scheduler.schedule()
     scheduled = time.perf_counter()
-    sampled = dict.fromkeys(output.final_ids, 1)
+    sampled = {entry.sequence.id: 1 for entry in output.entries if entry.is_final}
     before = time.perf_counter()
     scheduler.complete(output, sampled)
     end = time.perf_counter()

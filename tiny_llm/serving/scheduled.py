@@ -53,4 +53,4 @@ class SchedulerOutput:
     @cached_property
     def final_ids(self) -> frozenset[int]:
         """The ids of the sequences that a token is sampled for."""
-        return frozenset([entry.sequence.id for entry in self.final])
+        return frozenset([entry.sequence.id for entry in self.entries if entry.is_final])

@@ -10,9 +10,10 @@ from .sequence import Sequence
 class PrefixCachingBlockManager(BlockManager):
     """A block manager that keeps full blocks whose sequences are gone, and shares them with who begins alike.
 
-    A block is registered once it is full and computed. Registered blocks that nobody holds are cached: they
-    are there for whoever begins alike, and for whoever needs room once no block is free. The one that was
-    let go of first is evicted first; of one sequence the last block.
+    A block of a prompt is registered once it is full and computed, one of an answer when its sequence lets
+    go: nobody begins with half an answer. Registered blocks that nobody holds are cached: they are there for
+    whoever begins alike, and for whoever needs room once no block is free. The one that was let go of first
+    is evicted first; of one sequence the last block.
 
     Args:
         num_blocks, block_size, overcommit, watermark: as for `BlockManager`.
@@ -95,15 +96,22 @@ class PrefixCachingBlockManager(BlockManager):
         return True
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; what a sequence has computed by now can be shared from here on."""
-        if sequence.id in self.tables:
+        """As for `BlockManager`; what is computed of a prompt can be shared from here on."""
+        if self.is_prompt_unregistered(sequence):
             self.register(sequence)
         return super().allocate(sequence, num_tokens)
 
     def num_tokens_with_room(self, sequence: Sequence) -> int:
-        """As for `BlockManager`, but `allocate` is asked again as soon as there is a block to register."""
-        num_settled = (self.tables[sequence.id].num_registered + 1) * self.block_size
-        return min(num_settled, super().num_tokens_with_room(sequence))
+        """As for `BlockManager`, but `allocate` is asked as soon as a block of a prompt can be registered."""
+        room = super().num_tokens_with_room(sequence)
+        if not self.is_prompt_unregistered(sequence):
+            return room
+        return min(room, (self.tables[sequence.id].num_registered + 1) * self.block_size)
+
+    def is_prompt_unregistered(self, sequence: Sequence) -> bool:
+        """Whether it was admitted and a full block of its prompt is not registered yet."""
+        table = self.tables.get(sequence.id)
+        return table is not None and table.num_registered < sequence.num_prompt_tokens // self.block_size
 
     def free(self, sequence: Sequence) -> None:
         """As for `BlockManager`; full blocks that it has computed stay, until their place is needed."""

@@ -120,10 +120,11 @@ class Scheduler:
         limit = self._longest(1 + spare)
         room = self._room
         for sequence in self.running:
-            entry = next_tokens(sequence, sequence.num_computed_tokens, limit)
+            num_computed = sequence.num_computed_tokens
+            entry = next_tokens(sequence, num_computed, limit)
             num_tokens = entry.num_tokens
-            end = sequence.num_computed_tokens + num_tokens
-            if end <= room[sequence.id] or self._allocate(sequence, num_tokens) or self.make_room(entry):
+            has_room = num_computed + num_tokens <= room[sequence.id]
+            if has_room or self._allocate(sequence, num_tokens) or self.make_room(entry):
                 entries.append(entry)
                 if num_tokens > 1:
                     spare -= num_tokens - 1
