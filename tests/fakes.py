@@ -121,6 +121,8 @@ class FakeModel:
     def hidden_states(self, tokens, offset=0, cache=None, logits_to_keep=None):
         """[B, L, 2]: the state of each token, and its position."""
         B, L = tokens.shape
+        if not isinstance(offset, int | list | tuple):
+            raise ValueError(f"offset must be a number or a list with one a row, got {type(offset).__name__}")
         offsets = list(offset) if isinstance(offset, list | tuple) else [offset] * B
         caches = [None] * self.num_hidden_layers if cache is None else list(cache)
         self._record(tokens, offsets, caches, logits_to_keep)

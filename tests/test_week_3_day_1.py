@@ -748,7 +748,12 @@ def greedy(logprobs: mx.array) -> mx.array:
 def run_step(runner: DenseRunner, *parts: tuple[Sequence, int], sampler: Any = greedy) -> dict[int, int]:
     """Run a step and note in the sequences what it computed and sampled."""
     output = output_of(*parts)
+    before = [(list(sequence.token_ids), sequence.num_computed_tokens) for sequence, _ in parts]
     sampled = runner.run(output, {sequence.id: sampler for sequence, _ in parts})
+    types = {type(token).__name__ for token in sampled.values()}
+    check_equal(types - {"int"}, set(), "types of the sampled tokens other than int")
+    after = [(sequence.token_ids, sequence.num_computed_tokens) for sequence, _ in parts]
+    check_equal(after, before, "token_ids and num_computed_tokens after `run`, which changes neither")
     for entry in output.entries:
         entry.sequence.num_computed_tokens = entry.end
         if entry.is_final:
@@ -762,6 +767,98 @@ def check_tokens(*sequences: Sequence) -> None:
     for each in sequences:
         expected = continuation(each.token_ids[: each.num_prompt_tokens], len(each.generated_ids))
         check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}")
+
+
+def caches_holding(*lengths: int) -> list[TinyKvFullCache]:
+    """Caches of one row that hold so many tokens, other ones in each."""
+    caches = [TinyKvFullCache() for _ in lengths]
+    for seed, (cache, length) in enumerate(zip(caches, lengths, strict=True)):
+        cache.update_and_fetch(normal(1, 2, length, 5, seed=seed), normal(1, 2, length, 5, seed=seed + 50))
+    return caches
+
+
+def new_tokens(num_rows: int, length: int) -> tuple[mx.array, mx.array, mx.array]:
+    """A query of four heads, a key and a value of two."""
+    return (
+        normal(num_rows, 4, length, 5, seed=1),
+        normal(num_rows, 2, length, 5, seed=2),
+        normal(num_rows, 2, length, 5, seed=3),
+    )
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_task_4_each_row_attends_by_its_own_cache(length: int) -> None:
+    attention = scaled_dot_product_attention_grouped
+    caches, twins = caches_holding(7, 2, 11), caches_holding(7, 2, 11)
+    query, key, value = new_tokens(3, length)
+    found = RowKvCaches(caches).attend(query, key, value, attention, "causal")
+    rows = [slice(row, row + 1) for row in range(3)]
+    alone = [
+        twin.attend(query[row], key[row], value[row], attention, "causal")
+        for row, twin in zip(rows, twins, strict=True)
+    ]
+    mistakes = {
+        "the rows in another order": mx.concatenate(alone[::-1]),
+        "every row by the first cache's keys": mx.concatenate([alone[0]] * 3),
+    }
+    check_close(found, mx.concatenate(alone), "what the rows get", 1e-6, mistakes)
+    check_equal([cache.offset for cache in caches], [7 + length, 2 + length, 11 + length], "tokens cached")
+
+
+@pytest.mark.parametrize("mask", ["causal", None, "an array"], ids=str)
+def test_task_4_a_row_attends_with_the_attention_and_the_mask_that_came(mask: Any) -> None:
+    mask = mx.zeros((3, 1)) if mask == "an array" else mask
+    seen = []
+
+    def attention(
+        query: mx.array, key: mx.array, value: mx.array, scale: Any = None, mask: Any = None
+    ) -> Any:
+        seen.append((query.shape[0], key.shape[2], value.shape[2], mask))
+        return query
+
+    query, key, value = new_tokens(3, 3)
+    found = RowKvCaches(caches_holding(7, 2, 11)).attend(query, key, value, attention, mask)
+    calls = [call[:3] for call in seen]
+    mistakes = {
+        "the keys of all rows padded to the longest": [(3, 14, 14)],
+        "another attention than the one that came": [],
+    }
+    what = "rows, keys and values of each call of the attention that came"
+    check_equal(calls, [(1, 10, 10), (1, 5, 5), (1, 14, 14)], what, mistakes)
+    check_close(found, query, "what it returned, joined", 1e-6)
+    check_equal([call[3] is mask for call in seen], [True] * 3, f"that each got the mask that came, {mask}")
+
+
+class OwnWay(TinyKvFullCache):
+    """A cache that attends in a way of its own, as those of later days do."""
+
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Any, mask: Any = None
+    ) -> mx.array:
+        return query + 7
+
+
+def test_task_4_how_a_row_attends_is_its_cache_s_to_say() -> None:
+    query, key, value = new_tokens(2, 1)
+    attention = scaled_dot_product_attention_grouped
+    found = RowKvCaches([OwnWay(), OwnWay()]).attend(query, key, value, attention, None)
+    check_close(found, query + 7, "what rows get whose caches override `attend`", 1e-6)
+
+
+def test_task_4_a_step_leaves_nothing_that_makes_the_next_copy_the_cache() -> None:
+    caches = [TinyKvFullCache()]
+
+    def append(length: int) -> None:
+        key = mx.ones((1, 2, length, 64))
+        RowKvCaches(caches).attend(key, key, key, lambda query, *_, **__: query, "causal")
+        mx.eval(caches[0].state)
+
+    append(1500)
+    append(1)
+    held = sum(array.nbytes for array in caches[0].state)
+    peak = peak_bytes(partial(append, 1))
+    what = f"that a token more needs under half the cache's {held} bytes, and not {peak}: its arrays are held"
+    check_equal(peak < held / 2, True, what)
 
 
 @pytest.mark.parametrize("sizes", [(7,), (3, 4), (3, 3, 1), (1,) * 7], ids=str)
@@ -802,6 +899,37 @@ def test_task_4_the_sampler_is_called_for_final_entries_alone() -> None:
     check_equal((seen, sampled), ([(1, 61)], {1: 23}), "shapes given to the sampler, and what was sampled")
 
 
+def test_task_4_rows_of_one_call_have_a_distribution_each() -> None:
+    seen: list[tuple[int, ...]] = []
+    sums: list[float] = []
+
+    def sampler(logprobs: mx.array) -> mx.array:
+        seen.append(logprobs.shape)
+        sums.append(round(mx.exp(logprobs).sum().item(), 3))
+        return mx.array([23])
+
+    runner, sequences = DenseRunner(FakeModel()), [sequence_of(id, 4) for id in range(3)]
+    run_step(runner, *((each, 4) for each in sequences), sampler=sampler)
+    check_equal(seen, [(1, 61)] * 3, "shapes given to the samplers of three rows")
+    mistakes = {"one distribution over all rows": [0.333] * 3}
+    check_equal(sums, [1.0] * 3, "sum of the probabilities that each gets", mistakes)
+
+
+def test_task_4_a_step_without_entries() -> None:
+    model = FakeModel()
+    check_equal(DenseRunner(model).run(SchedulerOutput(()), {}), {}, "what is sampled without entries")
+    check_equal(model.rows, [], "model calls without entries")
+
+
+def test_task_4_final_entries_that_are_not_alike_in_turns() -> None:
+    sequences = [sequence_of(id, length) for id, length in enumerate((3, 6, 3, 6))]
+    expected = {each.id: continuation(each.token_ids, 1)[0] for each in sequences}
+    found = run_step(DenseRunner(FakeModel()), *((each, each.num_tokens) for each in sequences))
+    by_call = dict(enumerate(expected[id] for id in (0, 2, 1, 3)))
+    mistakes = {"the tokens call by call, the ids in the order of the entries": by_call}
+    check_equal(found, expected, "tokens sampled of entries with 3, 6, 3 and 6 tokens", mistakes)
+
+
 def test_task_4_all_decodes_are_one_call() -> None:
     model = FakeModel()
     runner = DenseRunner(model)
@@ -824,7 +952,7 @@ def test_task_4_entries_that_are_alike_share_a_call() -> None:
     sequences = [sequence_of(id, length) for id, length in enumerate((4, 9, 12, 7))]
     for sizes in ((4, 3, 5, 3), (1, 6, 5, 3), (1, 1, 1, 1), (1, 1, 1)):
         run_step(runner, *zip(sequences, sizes, strict=False))
-    found = sorted((call.logits_to_keep, len(call.rows[0][1]), len(call.rows)) for call in model.calls)
+    found = sorted((call.logits_to_keep or 0, len(call.rows[0][1]), len(call.rows)) for call in model.calls)
     steps = [
         [(1, 4, 1), (0, 3, 2), (0, 5, 1)],  # two chunks of three, each in the middle of its prompt
         [(1, 1, 1), (1, 6, 1), (0, 5, 1), (0, 3, 1)],
@@ -832,7 +960,18 @@ def test_task_4_entries_that_are_alike_share_a_call() -> None:
         [(1, 1, 3)],
     ]
     expected = sorted(itertools.chain.from_iterable(steps))
-    check_equal(found, expected, "(logits_to_keep, tokens of a row, rows) of all calls, sorted")
+    mistakes = {
+        "a call for each entry": sorted(
+            (keep, size, 1) for keep, size, rows in expected for _ in range(rows)
+        ),
+        "a call for each entry of more than one token": sorted(
+            [(0, 3, 1), (0, 3, 1), *(call for call in expected if call != (0, 3, 2))]
+        ),
+        "final entries and others in one call": sorted(
+            [*steps[0], (1, 1, 1), (1, 6, 1), (0, 5, 1), (0, 3, 1), (1, 1, 4), (1, 1, 3)]
+        ),
+    }
+    check_equal(found, expected, "(logits_to_keep, tokens of a row, rows) of all calls, sorted", mistakes)
     check_tokens(*sequences)
 
 
@@ -864,6 +1003,7 @@ def test_task_4_who_leaves_makes_room_for_the_next(leaver: int) -> None:
     run_step(runner, *((each, 1) for each in sequences.values()))
     runner.release(leaver)
     del sequences[leaver]
+    check_equal(sorted(runner.caches), sorted(sequences), f"ids of `caches` once {leaver} is released")
     sequences[7] = sequence_of(7, 8)
     run_step(runner, *((each, each.num_uncomputed_tokens) for each in sequences.values()))
     for _ in range(2):
@@ -900,26 +1040,6 @@ def test_task_4_release_gives_everything_of_one_sequence_back(stage: str) -> Non
     check_tokens(other)
 
 
-@pytest.mark.parametrize("length", [1, 3])
-def test_task_4_each_row_attends_by_its_own_cache(length: int) -> None:
-    caches = [TinyKvFullCache() for _ in range(3)]
-    earlier = [tuple(normal(1, 2, n, 5, seed=n + i) for i in range(2)) for n in (7, 2, 11)]
-    for cache, (key, value) in zip(caches, earlier, strict=True):
-        cache.update_and_fetch(key, value)
-    query = normal(3, 4, length, 5, seed=1)
-    key, value = (normal(3, 2, length, 5, seed=seed) for seed in (2, 3))
-    found = RowKvCaches(caches).attend(query, key, value, scaled_dot_product_attention_grouped, "causal")
-    expected = []
-    for row, (old_key, old_value) in enumerate(earlier):
-        keys = mx.concatenate([old_key, key[row : row + 1]], axis=2)
-        values = mx.concatenate([old_value, value[row : row + 1]], axis=2)
-        expected.append(
-            scaled_dot_product_attention_grouped(query[row : row + 1], keys, values, mask="causal")
-        )
-    check_close(found, mx.concatenate(expected), "what the rows get", 1e-6)
-    check_equal([cache.offset for cache in caches], [7 + length, 2 + length, 11 + length], "tokens cached")
-
-
 def test_task_4_each_sequence_has_its_own_sampler() -> None:
     params = {id: SamplingParams(temp=2.0, seed=7 + id) for id in range(3)}
     samplers = {id: each.make_sampler() for id, each in params.items()}
@@ -935,7 +1055,9 @@ def test_task_4_each_sequence_has_its_own_sampler() -> None:
         check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}, as alone")
 
 
-def test_task_4_a_step_is_evaluated_before_it_returns() -> None:
+def test_task_4_a_step_is_evaluated_before_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It returns before anything is computed: a runner that trusts in it has nothing evaluated.
+    monkeypatch.setattr(mx, "async_eval", lambda *arrays: None)
     runner, sequences = DenseRunner(small_model()), [sequence_of(0, 40), sequence_of(1, 30)]
     for sizes in ((20, 10), (20, 20), (1, 1)):
         run_step(runner, *zip(sequences, sizes, strict=True))

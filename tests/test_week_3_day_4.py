@@ -545,17 +545,29 @@ def test_task_5_of_two_with_the_same_content_the_first_stays() -> None:
 
 def test_task_5_what_comes_behind_a_block_that_another_has_registered() -> None:
     blocks = manager()
-    first = admitted(blocks, PROMPT[:3])
-    first.num_computed_tokens = 3
+    first, second = admitted(blocks, PROMPT[:3]), admitted(blocks, PROMPT, id=1)
+    first.num_computed_tokens, second.num_computed_tokens = 3, 11
     blocks.register(first)
-    second = admitted(blocks, PROMPT, id=1)
-    second.num_computed_tokens = 11
     blocks.register(second)
     found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=2)))
     both = [blocks.tables[0].block_ids[0], *blocks.tables[1].block_ids[1:3]]
     mistakes = {"nothing registered behind a block that another has registered": both[:1]}
     check_equal(found, both, "blocks that others find: one of the first, then two of the second", mistakes)
-    check_equal(blocks.tables[1].num_registered, 3, "num_registered of the second, past both kinds")
+    mistakes = {"a count of its own blocks that are registered": 2}
+    check_equal(blocks.tables[1].num_registered, 3, "num_registered of the second, past both kinds", mistakes)
+
+
+def test_task_5_a_cached_block_of_the_same_content_stays() -> None:
+    blocks = manager()
+    first, second = admitted(blocks, PROMPT[:4]), admitted(blocks, PROMPT[:4], id=1)
+    first.num_computed_tokens = second.num_computed_tokens = 4
+    kept = blocks.tables[0].block_ids[:1]
+    blocks.free(first)
+    blocks.register(second)
+    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=2)))
+    mistakes = {"the second's block, which is in use": blocks.tables[1].block_ids[:1]}
+    check_equal(found, kept, "blocks that others find: the first's, although it is only cached", mistakes)
+    check_equal(sorted(blocks.prefix_of), list(kept), "registered blocks")
 
 
 def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to() -> None:
@@ -571,17 +583,21 @@ def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to(
 def test_task_5_an_answer_is_registered_at_its_end() -> None:
     blocks = manager()
     sequence = admitted(blocks, PROMPT[:4], most=11)
-    asked, rooms = [], []
+    asked, rooms, found = [], [], []
     for num_tokens in range(4, 11):
         sequence.num_computed_tokens = num_tokens
         sequence.token_ids.append(PROMPT[num_tokens])
         asked.append(blocks.is_prompt_unregistered(sequence))
         assert blocks.allocate(sequence, 1)
         rooms.append(blocks.num_tokens_with_room(sequence))
+        found.append(len(blocks.find_shared_blocks(sequence_of(PROMPT, id=1))))
     check_equal(
         asked, [True] + [False] * 6, "is_prompt_unregistered with 4 to 10 tokens computed, 4 prompt's"
     )
     check_equal(rooms, [6, 6, 9, 9, 9, 12, 12], "num_tokens_with_room, in blocks of 3")
+    mistakes = {"each block of the answer registered as soon as it is computed": [1, 1, 2, 2, 2, 3, 3]}
+    what = "blocks that others find while it runs, with 4 to 10 tokens computed, 4 of them the prompt's"
+    check_equal(found, [1] * 7, what, mistakes)
     blocks.free(sequence)
     check_equal(blocks.num_cached_blocks, 3, "cached blocks at the end, with 10 tokens computed")
 

@@ -49,7 +49,7 @@ class DenseRunner:
         self.caches: dict[int, list[TinyKvFullCache]] = {}
 
     def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
-        """Compute a step; all of it is evaluated before this returns."""
+        """Compute a step; all of it is evaluated before this returns, and no sequence is changed."""
         raise NotImplementedError("week 3 day 1 task 4: DenseRunner.run is not written yet")
 
     def release(self, sequence_id: int) -> None:

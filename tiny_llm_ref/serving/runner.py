@@ -52,7 +52,7 @@ class DenseRunner:
         self.caches: dict[int, list[TinyKvFullCache]] = {}
 
     def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
-        """Compute a step; all of it is evaluated before this returns."""
+        """Compute a step; all of it is evaluated before this returns, and no sequence is changed."""
         sampled: dict[int, mx.array] = {}
         likeness = attrgetter("num_tokens", "is_final")
         for (_, is_final), alike in groupby(sorted(output.entries, key=likeness), likeness):
