@@ -908,7 +908,8 @@ def test_task_4_each_row_attends_by_its_own_cache(length: int) -> None:
         cache.update_and_fetch(key, value)
     query = normal(3, 4, length, 5, seed=1)
     key, value = (normal(3, 2, length, 5, seed=seed) for seed in (2, 3))
-    found = RowKvCaches(caches).attend(query, key, value, scaled_dot_product_attention_grouped, "causal")
+    rows = RowKvCaches(caches)
+    found = rows.attend(query, key, value, scaled_dot_product_attention_grouped, "causal")
     expected = []
     for row, (old_key, old_value) in enumerate(earlier):
         keys = mx.concatenate([old_key, key[row : row + 1]], axis=2)
@@ -918,6 +919,9 @@ def test_task_4_each_row_attends_by_its_own_cache(length: int) -> None:
         )
     check_close(found, mx.concatenate(expected), "what the rows get", 1e-6)
     check_equal([cache.offset for cache in caches], [7 + length, 2 + length, 11 + length], "tokens cached")
+    check_equal(len(rows.state), 6, "arrays in the state of three rows: keys and values of each")
+    rows.release()
+    check_equal([cache.offset for cache in caches], [0, 0, 0], "tokens cached after release")
 
 
 def test_task_4_each_sequence_has_its_own_sampler() -> None:
