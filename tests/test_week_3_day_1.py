@@ -791,11 +791,11 @@ def test_task_4_each_row_attends_by_its_own_cache(length: int) -> None:
     attention = scaled_dot_product_attention_grouped
     caches, twins = caches_holding(7, 2, 11), caches_holding(7, 2, 11)
     query, key, value = new_tokens(3, length)
-    found = RowKvCaches(caches).attend(query, key, value, attention, "causal")
-    rows = [slice(row, row + 1) for row in range(3)]
+    rows = RowKvCaches(caches)
+    found = rows.attend(query, key, value, attention, "causal")
     alone = [
-        twin.attend(query[row], key[row], value[row], attention, "causal")
-        for row, twin in zip(rows, twins, strict=True)
+        twin.attend(query[row : row + 1], key[row : row + 1], value[row : row + 1], attention, "causal")
+        for row, twin in enumerate(twins)
     ]
     mistakes = {
         "the rows in another order": mx.concatenate(alone[::-1]),
@@ -803,6 +803,9 @@ def test_task_4_each_row_attends_by_its_own_cache(length: int) -> None:
     }
     check_close(found, mx.concatenate(alone), "what the rows get", 1e-6, mistakes)
     check_equal([cache.offset for cache in caches], [7 + length, 2 + length, 11 + length], "tokens cached")
+    check_equal(len(rows.state), 6, "arrays in the state of three rows: keys and values of each")
+    rows.release()
+    check_equal([cache.offset for cache in caches], [0, 0, 0], "tokens cached after release")
 
 
 @pytest.mark.parametrize("mask", ["causal", None, "an array"], ids=str)
