@@ -559,6 +559,9 @@ def test_task_4_blocks_change_hands() -> None:
         check_continuations(guest, stayer)
         runner.release(guest.id)
         runner.blocks.free(guest)
+    check_equal(len(runner.pool.state), 4, "arrays of the pool: keys and values of two layers")
+    runner.close()
+    check_equal(runner.pool.state, [], "arrays of the pool once the runner is closed")
 
 
 def recording(logprobs_of: dict[int, list[mx.array]], id: int) -> Any:
