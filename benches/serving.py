@@ -34,7 +34,7 @@ def main(
     model: Model = SHIPPED_MODEL,
     requests: Requests = 48,
     repeats: Repeats = 3,
-    budget: Budget = 64,
+    budget: Budget = 96,
     batch_size: BatchSize = 8,
     rate: Rate = None,
     load: LoadShare = 0.6,
