@@ -131,6 +131,7 @@ def time_step(timed: Timed) -> None:
     start = time.perf_counter()
     output = scheduler.schedule()
     scheduled = time.perf_counter()
+    # Not from `final_ids`: to find out who is final is a part of `complete`, and is timed there.
     sampled = {entry.sequence.id: 1 for entry in output.entries if entry.is_final}
     before = time.perf_counter()
     scheduler.complete(output, sampled)

@@ -15,24 +15,22 @@ def chain_hash(parent: int, token_ids: tuple[int, ...]) -> int:
     return hash((parent, token_ids))
 
 
+@dataclass(frozen=True, eq=False)
 class Prefix:
-    """The tokens of a full block, and all those before it; never changed.
+    """The tokens of a full block, and all those before it.
 
     Two are equal if they are the same object, and `Prefixes` makes the same tokens the same object. So one
     comparison, or one look in a dict, is about all tokens from the first on.
 
-    Args:
+    Attributes:
         parent: the blocks before; None for a first block.
         token_ids: the block's own tokens.
         hash: of all tokens from the first on; others may have the same.
     """
 
-    __slots__ = ("__weakref__", "hash", "parent", "token_ids")
-
-    def __init__(self, parent: "Prefix | None", token_ids: tuple[int, ...], hash: int) -> None:
-        self.parent = parent
-        self.token_ids = token_ids
-        self.hash = hash
+    parent: "Prefix | None"
+    token_ids: tuple[int, ...]
+    hash: int
 
 
 @dataclass(frozen=True, eq=False)
