@@ -615,6 +615,12 @@ def test_task_5_the_scheduler_asks_as_soon_as_a_block_of_a_prompt_is_there() -> 
     expected = [(True, 3), (True, 6), (True, 9), (False, 12)]
     what = "is_prompt_unregistered and num_tokens_with_room with 0, 3, 7 and 9 of 11 computed, in blocks of 3"
     check_equal(rooms, expected, what)
+    blocks, sequence = manager(), sequence_of(PROMPT, most=12)
+    assert BlockManager.admit(blocks, sequence, 6)
+    sequence.num_computed_tokens = 6
+    blocks.register(sequence)
+    room = blocks.num_tokens_with_room(sequence)
+    check_equal(room, 6, "num_tokens_with_room of two blocks of 3 that are both registered")
 
 
 def test_task_5_what_was_forgotten_is_not_registered() -> None:
