@@ -5,6 +5,7 @@ constants and imports that only the removed bodies used go with them.
 """
 
 import ast
+import functools
 import subprocess
 import sys
 import tempfile
@@ -81,7 +82,7 @@ def dig_holes(
     """One source with those holes in which all else is still there."""
     if not is_python(path):
         return render_c.dig_holes(source, sentences(source, path, tasks, solved))
-    functions = owners(ast.parse(source), module_name(path), tasks)
+    functions = owners(tree_of(source), module_name(path), tasks)
     texts = sentences(source, path, tasks, solved)
     return apply(source, [make_hole(functions[name][0], sentence) for name, sentence in texts.items()])
 
@@ -106,7 +107,7 @@ def owned_functions(
         KeyError: a task asks for a function that is not there.
     """
     if is_python(path):
-        found = owners(ast.parse(source), module_name(path), tasks)
+        found = owners(tree_of(source), module_name(path), tasks)
         return {name: (day, task) for name, (_, day, task) in found.items()}
     if path.suffix == ".h":
         return {}
@@ -115,6 +116,12 @@ def owned_functions(
         if not render_c.has_function(source, name):
             raise KeyError(f"{path} has no function {name}")
     return asked
+
+
+@functools.lru_cache(maxsize=256)
+def tree_of(source: str) -> ast.Module:
+    """The tree of a module, to look at and not to change."""
+    return ast.parse(source)
 
 
 def symbols_of(module: str, tasks: Collection[tuple[Day, Task]]) -> list[tuple[str, Day, Task]]:

@@ -1,15 +1,16 @@
 """Prove the states of the course: the starter, the package after each day, and each single hole."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import track
 
-from scripts.course import Course, load_course
+from scripts.course import Course, Day, load_course
 from scripts.errors import usage_errors
 from scripts.render import render
 from scripts.sandbox import Outcome, Run, run_all
@@ -28,14 +29,16 @@ class State:
 
 
 class Starter(State):
-    """Nothing solved: every test fails, and says that something is not written yet."""
+    """Nothing solved: every test is found and fails, and says that something is not written yet."""
 
     def fault(self, outcome: Outcome) -> str | None:
         if outcome.passed:
             return f"{len(outcome.passed)} tests pass unsolved, such as {outcome.passed[0]}"
         for name, message in outcome.failed.items():
+            if "::" not in name:
+                return f"{name} cannot be loaded, and hides all other days: {last_line(message)}"
             if "is not written yet" not in message:
-                return f"{name} fails for another reason: {message.strip().splitlines()[-1]}"
+                return f"{name} fails for another reason: {last_line(message)}"
         return None if outcome.failed else "no test ran"
 
 
@@ -48,7 +51,7 @@ class AfterDay(State):
 
     def fault(self, outcome: Outcome) -> str | None:
         for name, message in outcome.failed.items():
-            return f"{name} needs a later day: {message.strip().splitlines()[-1]}"
+            return f"{name} needs a later day: {last_line(message)}"
         return None if outcome.passed else "no test ran"
 
 
@@ -59,6 +62,11 @@ class Hole(State):
         return None if outcome.failed else "no test of the task notices that it is not solved"
 
 
+def last_line(message: str) -> str:
+    """Where a message says what is wrong."""
+    return message.strip().splitlines()[-1]
+
+
 def all_states(course: Course, is_thorough: bool = False) -> Iterator[State]:
     """Every state of the map."""
     every_id = [task.id for day in course.days for task in day.tasks]
@@ -67,16 +75,21 @@ def all_states(course: Course, is_thorough: bool = False) -> Iterator[State]:
         solved = {task.id for day in days for task in day.tasks}
         name = f"after week {days[-1].week} day {days[-1].day}"
         tested = days if is_thorough else days[-1:]
-        yield AfterDay(name, Run(name, render(solved, course), [str(day.test_file) for day in tested]))
+        yield AfterDay(name, run_of(name, render(solved, course), tested))
     starter = render((), course)
     for day in course.days:
         name = f"starter, week {day.week} day {day.day}"
-        yield Starter(name, Run(name, starter, [str(day.test_file)]))
+        yield Starter(name, run_of(name, starter, [day]))
     for day in course.days:
         for task in day.tasks:
             name = f"all but task {task.id}"
             sources = render(set(every_id) - {task.id}, course)
-            yield Hole(name, Run(name, sources, [str(day.test_file)], ["--task", str(task.number), "-x"]))
+            yield Hole(name, run_of(name, sources, [day], "--task", str(task.number), "-x"))
+
+
+def run_of(name: str, sources: Mapping[Path, str], days: Iterable[Day], *options: str) -> Run:
+    """The tests of some days on a stage of the package; nothing is quoted, which would take longest."""
+    return Run(name, sources, [str(day.test_file) for day in days], ["--tb=line", *options])
 
 
 Thorough = Annotated[bool, typer.Option(help="After each day, the tests of all days before it as well.")]

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from reporting import FailureReporter
@@ -21,6 +21,7 @@ settings.register_profile(  # how long a machine takes decides no test
     "course",
     deadline=None,
     derandomize=True,
+    phases=set(Phase) - {Phase.explain},  # which takes most of the time of a test that fails
     print_blob=False,
     suppress_health_check=[HealthCheck.too_slow],
 )

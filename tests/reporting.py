@@ -435,9 +435,14 @@ class FailureReporter:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Tell a failure of a day test anew."""
-        report = yield
+        """Tell a failure of a day test anew; what pytest would quote, which takes long, is not asked for."""
         where = Where.of(item.nodeid)
+        style = item.config.option.tbstyle
+        item.config.option.tbstyle = "line" if where else style
+        try:
+            report = yield
+        finally:
+            item.config.option.tbstyle = style
         if report.failed and where and call.excinfo:
             failure = tell(
                 call.excinfo.value, where, item.name, item.path, getattr(item, "obj", None), report.capstdout
