@@ -53,7 +53,7 @@ def main(
     typer.echo(f"\na step in which all decode, behind contexts of {context} tokens:")
     for num in NUM_DECODING:
         sides = decoding(loaded, num, context, repeats)
-        report(f"{num} sequences", alternate({name: each.step for name, each in sides.items()}, repeats))
+        report(f"of {num}", alternate({name: each.step for name, each in sides.items()}, repeats))
 
 
 def alternate(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
