@@ -23,7 +23,7 @@ from scripts.learner import (
     write_bytes,
 )
 from scripts.patching import Sources, fill, insert, supply
-from scripts.render import REFERENCE, read_reference
+from scripts.render import REFERENCE, parse, read_reference
 from scripts.source_lines import (
     HOLE,
     find_function,
@@ -33,7 +33,6 @@ from scripts.source_lines import (
     holes,
     is_bound,
     is_private,
-    parse,
     split_lines,
     start_of,
 )

@@ -3,11 +3,11 @@
 import ast
 from collections.abc import Iterator
 
+from scripts.render import parse
 from scripts.source_lines import (
     LINE_LENGTH,
     Import,
     bound_name,
-    parse,
     remove_lines,
     replace_lines,
     split_lines,

@@ -15,7 +15,7 @@ from scripts.import_lines import (
     remove_import,
 )
 from scripts.patching_c import dig_others, fill_others
-from scripts.render import Definition, Function, constant_name, is_python, used_names
+from scripts.render import Definition, Function, constant_name, is_python, parse, used_names
 from scripts.source_lines import (
     Import,
     Item,
@@ -30,7 +30,6 @@ from scripts.source_lines import (
     is_private,
     item_range,
     items,
-    parse,
     remove_lines,
     replace_lines,
     slice_lines,

@@ -22,6 +22,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 
 
+@functools.lru_cache(maxsize=256)
+def parse(source: str) -> ast.Module:
+    """The tree of a source, which nobody changes."""
+    return ast.parse(source)
+
+
 @dataclass(frozen=True)
 class Edit:
     """Lines `first` to `last` of a source, counted from 1 and both included, become `text`."""
@@ -82,7 +88,7 @@ def dig_holes(
     """One source with those holes in which all else is still there."""
     if not is_python(path):
         return render_c.dig_holes(source, sentences(source, path, tasks, solved))
-    functions = owners(tree_of(source), module_name(path), tasks)
+    functions = owners(parse(source), module_name(path), tasks)
     texts = sentences(source, path, tasks, solved)
     return apply(source, [make_hole(functions[name][0], sentence) for name, sentence in texts.items()])
 
@@ -107,7 +113,7 @@ def owned_functions(
         KeyError: a task asks for a function that is not there.
     """
     if is_python(path):
-        found = owners(tree_of(source), module_name(path), tasks)
+        found = owners(parse(source), module_name(path), tasks)
         return {name: (day, task) for name, (_, day, task) in found.items()}
     if path.suffix == ".h":
         return {}
@@ -116,12 +122,6 @@ def owned_functions(
         if not render_c.has_function(source, name):
             raise KeyError(f"{path} has no function {name}")
     return asked
-
-
-@functools.lru_cache(maxsize=256)
-def tree_of(source: str) -> ast.Module:
-    """The tree of a module, to look at and not to change."""
-    return ast.parse(source)
 
 
 def symbols_of(module: str, tasks: Collection[tuple[Day, Task]]) -> list[tuple[str, Day, Task]]:
@@ -181,7 +181,7 @@ def apply(source: str, edits: Collection[Edit]) -> str:
 def drop_unused(source: str) -> str:
     """Remove private definitions and constants that nothing uses, until none is left."""
     while True:
-        tree = ast.parse(source)
+        tree = parse(source)
         edits = unused_definitions(tree, used_names(tree))
         if not edits:
             return source

@@ -4,12 +4,11 @@ Everything here maps text to text. What is not replaced keeps its bytes.
 """
 
 import ast
-import functools
 import io
 import re
 from dataclasses import dataclass
 
-from scripts.render import Definition, Function
+from scripts.render import Definition, Function, parse
 
 Import = ast.Import | ast.ImportFrom
 
@@ -28,12 +27,6 @@ class Item:
     names: tuple[str, ...]
     first: int
     last: int
-
-
-@functools.lru_cache(maxsize=256)
-def parse(source: str) -> ast.Module:
-    """The tree of a source, which nobody changes."""
-    return ast.parse(source)
 
 
 def functions(tree: ast.Module) -> dict[str, Function]:

@@ -205,7 +205,7 @@ def test_a_mixed_step_is_timed_against_two() -> None:
     assert result.returncode == 0, result.stderr
     assert [line.split()[0] for line in result.stdout.splitlines() if "ratio" in line] == [
         *["chunk"] * 3,
-        *["1", "8", "32"],
+        *["of"] * 3,
     ]
     assert result.stdout.count("a cache each") == 3
 

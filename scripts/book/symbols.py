@@ -12,7 +12,15 @@ from scripts.book.problems import ChapterError
 from scripts.c_source import Chunk, mask, split
 from scripts.course import ROOT, Course, Day, Task, load_course
 from scripts.languages import source_of
-from scripts.render import REFERENCE, is_python, module_name, owned_functions, read_reference, render_module
+from scripts.render import (
+    REFERENCE,
+    is_python,
+    module_name,
+    owned_functions,
+    parse,
+    read_reference,
+    render_module,
+)
 
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".metal": "cpp", ".cu": "cpp"}
 HOLE_LINE = re.compile(r"^( *)raise NotImplementedError\(\"week .*\)\n?", re.M)
@@ -95,7 +103,7 @@ def is_defined(path: Path, source: str, name: str) -> bool:
 
 def imported_from(source: str, name: str) -> str | None:
     """The module of the package that a source imports a name from, if it does."""
-    for node in source_lines.parse(source).body:
+    for node in parse(source).body:
         if isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}:
             module = node.module or ""
             if node.level or module.startswith("tiny_llm"):
@@ -166,7 +174,7 @@ def signature(symbol: Symbol) -> str:
 
 def python_signature(source: str, name: str) -> str:
     """`def f(x: int) -> int: ...`, in as many lines as the source has it."""
-    function = source_lines.functions(source_lines.parse(source))[name]
+    function = source_lines.functions(parse(source))[name]
     first = source_lines.start_of(function)
     text = source_lines.slice_lines(source, first, function.body[0].lineno - 1)
     return textwrap.dedent(text).rstrip() + " ..."

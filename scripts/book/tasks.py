@@ -18,8 +18,7 @@ from scripts.book.symbols import (
     starter_source,
 )
 from scripts.course import Day, Task
-from scripts.render import find
-from scripts.source_lines import parse
+from scripts.render import find, parse
 
 PAGE_WIDTH = 92  # characters of code
 
