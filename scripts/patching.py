@@ -60,18 +60,24 @@ def fill(
     """
     result = {**sources, **fill_others(sources, donor, symbols)}
     needs: list[tuple[Path, ast.AST]] = []
+    absent: list[tuple[Path, str]] = []
+    bodies: list[tuple[Path, int, int, str]] = []
     for path, name in python_only(symbols):
         donated = find_function(parse(donor[path]), name)
         if donated is None or hole_of(donated):
             continue
-        present = find_function(parse(result[path]), name)
-        if present is None and not is_bound(result[path], name):
-            result[path] = insert(result[path], donor[path], name)
+        present = find_function(parse(sources[path]), name)
+        if present is None and not is_bound(sources[path], name):
+            absent.append((path, name))
             needs.append((path, donated))
         elif present is not None and (hole := hole_of(present)):
             body = slice_lines(donor[path], *body_range(donated))
-            result[path] = replace_lines(result[path], hole.lineno, hole.end_lineno or hole.lineno, body)
+            bodies.append((path, hole.lineno, hole.end_lineno or hole.lineno, body))
             needs += [(path, statement) for statement in donated.body]
+    for path, first, last, body in sorted(bodies, reverse=True):  # so that lines above keep their numbers
+        result[path] = replace_lines(result[path], first, last, body)
+    for path, name in absent:
+        result[path] = insert(result[path], donor[path], name)
     return supply(result, donor, needs)
 
 

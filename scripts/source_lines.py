@@ -4,6 +4,7 @@ Everything here maps text to text. What is not replaced keeps its bytes.
 """
 
 import ast
+import functools
 import io
 import re
 from dataclasses import dataclass
@@ -80,7 +81,13 @@ def is_private(name: str) -> bool:
 def is_bound(source: str, name: str) -> bool:
     """Whether a module binds a dotted name at its top, or in a class there."""
     owner, _, last = name.rpartition(".")
-    return any(last in item.names for item in items(body_of(parse(source), owner)))
+    return last in bound_names(source, owner)
+
+
+@functools.lru_cache(maxsize=1024)
+def bound_names(source: str, owner: str) -> frozenset[str]:
+    """What a module binds at its top, or in a class there."""
+    return frozenset([name for item in items(body_of(parse(source), owner)) for name in item.names])
 
 
 def body_of(tree: ast.Module, owner: str) -> list[ast.stmt]:
