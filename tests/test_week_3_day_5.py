@@ -846,17 +846,16 @@ def test_task_5_a_cautious_start(num_running: int) -> None:
     check_equal(policy.can_meet(sequences), True, "can_meet before anything is known")
 
 
-@pytest.fixture
-def decodes() -> list[Sequence]:
+def three_decode() -> list[Sequence]:
     """Three that decode."""
     return [running(id, 10, 1) for id in range(3)]
 
 
 @pytest.mark.parametrize("target_ms", [5.0, 6.0, 9.7, 4.5, 1.0, 0.1])
-def test_task_5_the_largest_budget_under_the_target(decodes: list[Sequence], target_ms: float) -> None:
+def test_task_5_the_largest_budget_under_the_target(target_ms: float) -> None:
     policy = learned(64, target_ms=target_ms)
-    budget = policy.token_budget(decodes, 1000)
-    demand = Demand.of(decodes)
+    budget = policy.token_budget(three_decode(), 1000)
+    demand = Demand.of(three_decode())
     brute = max((n for n in range(3, 83) if policy.predicted_ms(demand, n) <= target_ms), default=3)
     what = f"budget for a target of {target_ms} ms with three that decode"
     check_equal(budget, brute, what, {"one token more than fits": brute + 1, "one token less": brute - 1})
@@ -864,18 +863,22 @@ def test_task_5_the_largest_budget_under_the_target(decodes: list[Sequence], tar
         check_equal(budget, 3, f"{what}: a token for each that runs, though it is too long")
 
 
-def test_task_5_a_target_met_exactly_is_met(decodes: list[Sequence]) -> None:
+def test_task_5_a_target_met_exactly_is_met() -> None:
     policy = learned(64)
-    policy.target_ms = policy.predicted_ms(Demand.of(decodes), 20)
-    check_equal(policy.token_budget(decodes, 1000), 20, "budget where 20 tokens take the target exactly")
-    policy.target_ms = policy.predicted_ms(Demand.of(decodes), 3)
+    policy.target_ms = policy.predicted_ms(Demand.of(three_decode()), 20)
     check_equal(
-        (policy.can_meet(decodes), policy.token_budget(decodes, 1000)), (True, 3), "where the least does"
+        policy.token_budget(three_decode(), 1000), 20, "budget where 20 tokens take the target exactly"
+    )
+    policy.target_ms = policy.predicted_ms(Demand.of(three_decode()), 3)
+    check_equal(
+        (policy.can_meet(three_decode()), policy.token_budget(three_decode(), 1000)),
+        (True, 3),
+        "where the least does",
     )
 
 
-def test_task_5_it_says_when_even_the_least_takes_too_long(decodes: list[Sequence]) -> None:
-    found = [learned(64, target_ms=target).can_meet(decodes) for target in (3.0, 4.2, 4.5, 50.0)]
+def test_task_5_it_says_when_even_the_least_takes_too_long() -> None:
+    found = [learned(64, target_ms=target).can_meet(three_decode()) for target in (3.0, 4.2, 4.5, 50.0)]
     check_equal(found, [False, False, True, True], "can_meet for targets of 3, 4.2, 4.5 and 50 ms")
     check_equal(learned(64, target_ms=4.05).can_meet([]), False, "can_meet with nobody running, for 4.05 ms")
     check_equal(learned(64, target_ms=4.15).can_meet([]), True, "can_meet with nobody running, for 4.15 ms")
@@ -885,31 +888,33 @@ def test_task_5_nobody_runs_and_nothing_fits_is_still_a_step() -> None:
     check_equal(learned(64, target_ms=0.1).token_budget([], 1000), 1, "budget with nobody running")
 
 
-def test_task_5_the_limit_and_what_was_measured_bound_it(decodes: list[Sequence]) -> None:
+def test_task_5_the_limit_and_what_was_measured_bound_it() -> None:
     policy = learned(64, target_ms=1e6)
     largest = max(output.num_tokens for output in varied(64))
-    check_equal(policy.token_budget(decodes, 1000), 2 * largest, "budget for a target that nothing reaches")
-    check_equal(policy.token_budget(decodes, 50), 50, "budget under a limit of 50")
-    check_equal(policy.token_budget(decodes, 2), 3, "budget under a limit of 2 where three decode")
+    check_equal(
+        policy.token_budget(three_decode(), 1000), 2 * largest, "budget for a target that nothing reaches"
+    )
+    check_equal(policy.token_budget(three_decode(), 50), 50, "budget under a limit of 50")
+    check_equal(policy.token_budget(three_decode(), 2), 3, "budget under a limit of 2 where three decode")
     many = [running(id, 10, 1) for id in range(2 * largest + 9)]
     check_equal(policy.token_budget(many, 1000), len(many), "budget where more run than was ever measured")
 
 
-def test_task_5_each_budget_is_found_where_it_is_the_largest(decodes: list[Sequence]) -> None:
-    policy, demand, found = learned(64), Demand.of(decodes), []
+def test_task_5_each_budget_is_found_where_it_is_the_largest() -> None:
+    policy, demand, found = learned(64), Demand.of(three_decode()), []
     for budget in range(3, 80):
         policy.target_ms = policy.predicted_ms(demand, budget)
-        found.append(policy.token_budget(decodes, 1000))
+        found.append(policy.token_budget(three_decode(), 1000))
     check_equal(found, list(range(3, 80)), "budgets for targets that 3, 4, … tokens take exactly")
 
 
-def test_task_5_it_is_found_by_halving(decodes: list[Sequence]) -> None:
+def test_task_5_it_is_found_by_halving() -> None:
     policy = learned(64, target_ms=1e9)
     policy.record(step_of(10**6), 100.0)
     asked: list[int] = []
     predicted = policy.predicted_ms
     policy.predicted_ms = lambda demand, num_tokens: asked.append(num_tokens) or predicted(demand, num_tokens)  # type: ignore[method-assign]
-    policy.token_budget(decodes, 10**6)
+    policy.token_budget(three_decode(), 10**6)
     assert len(asked) <= 25, f"{len(asked)} budgets were predicted to choose one of a million"
 
 
