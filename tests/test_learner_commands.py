@@ -334,14 +334,14 @@ def test_reset_puts_one_task_back_and_keeps_the_others(starter: patching.Sources
     assert reset(before, COURSE, {"1.4.2"}) == before
 
 
-def test_reset_brings_a_removed_function_back(starter: patching.Sources) -> None:
-    path = Path("basics.py")
-    before = {
-        **starter,
-        path: source_lines.remove_lines(starter[path], *source_lines.item_range(starter[path], "silu")),
-    }
-    assert "silu" not in before[path]
-    assert reset(before, COURSE, {"1.4.2"}) == starter
+def test_removed_functions_are_brought_back(starter: patching.Sources) -> None:
+    path, source = Path("basics.py"), starter[Path("basics.py")]
+    for name in ("silu", "softmax"):
+        source = source_lines.remove_lines(source, *source_lines.item_range(source, name))
+        assert f"def {name}" not in source
+    before = {**starter, path: source}
+    assert reset(before, COURSE, {"1.1.1", "1.4.2"}) == starter
+    assert catch_up(before, COURSE, ALL_TASKS) == read_reference()
 
 
 def test_reset_refuses_a_name_that_is_no_function_any_more(starter: patching.Sources) -> None:

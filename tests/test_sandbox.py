@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.course import ROOT
+from scripts.sandbox import Outcome, Run
+from scripts.states import Starter
 
 # A process that has not imported tiny_llm, as the commands have not.
 PROGRAM = """
@@ -40,10 +42,15 @@ def outcomes_of(arguments: list[tuple[str, str]], num_workers: int) -> list[dict
     return list(json.loads(result.stdout))
 
 
-def test_the_package_given_is_the_one_that_is_tested() -> None:
-    (outcome,) = outcomes_of([("broken", "raise ValueError('mine')\n")], num_workers=1)
+def test_the_package_given_is_tested_and_one_that_cannot_be_loaded_is_a_fault() -> None:
+    sentence = "week 1 day 3 task 1: mine is not written yet"
+    (outcome,) = outcomes_of([("broken", f"raise NotImplementedError({sentence!r})\n")], num_workers=1)
     assert outcome["exit_code"] != 0
-    assert "mine" in next(iter(outcome["failed"].values()))
+    assert sentence in next(iter(outcome["failed"].values()))
+    starter = Starter("broken", Run("broken", {}, []))
+    assert "cannot be loaded" in str(starter.fault(Outcome("broken", failed=outcome["failed"])))
+    of_tests = {f"tests/{name}::test_task_1": text for name, text in outcome["failed"].items()}
+    assert starter.fault(Outcome("broken", failed=of_tests)) is None
 
 
 def test_a_process_that_dies_is_an_outcome_and_stops_no_other() -> None:
