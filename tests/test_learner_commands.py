@@ -335,12 +335,12 @@ def test_reset_puts_one_task_back_and_keeps_the_others(starter: patching.Sources
 
 
 def test_removed_functions_are_brought_back(starter: patching.Sources) -> None:
-    path, source = Path("basics.py"), starter[Path("basics.py")]
-    for name in ("silu", "softmax"):
-        source = source_lines.remove_lines(source, *source_lines.item_range(source, name))
-        assert f"def {name}" not in source
-    before = {**starter, path: source}
-    assert reset(before, COURSE, {"1.1.1", "1.4.2"}) == starter
+    removed = [("basics.py", "silu"), ("basics.py", "softmax"), ("serving/scheduler.py", "Scheduler.remove")]
+    before = dict(starter)
+    for path, name in [(Path(file), name) for file, name in removed]:
+        before[path] = source_lines.remove_lines(before[path], *source_lines.item_range(before[path], name))
+        assert not source_lines.is_bound(before[path], name)
+    assert reset(before, COURSE, {"1.1.1", "1.4.2", "3.1.2"}) == starter
     assert catch_up(before, COURSE, ALL_TASKS) == read_reference()
 
 
