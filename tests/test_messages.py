@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -25,6 +26,7 @@ from reporting import (
     MAX_COLUMNS,
     MAX_LINES,
     Failure,
+    FailureReporter,
     Place,
     Where,
     cut,
@@ -361,11 +363,20 @@ def test_an_untouched_task_is_one_line_a_function() -> None:
     assert not is_untouched([*failures_of((task, 1)), *failures])
 
 
-def test_a_task_is_told_with_its_title() -> None:
+def test_a_task_is_told_with_its_title_and_other_tests_as_pytest_does() -> None:
     assert Where.of("tests/test_week_1_day_1.py::test_task_2_attention[x]") == FIRST
     assert FIRST.heading == "week 1 day 1 task 2: Scaled dot-product attention"
     assert Where.of("tests/test_week_1_day_1.py") == Where(1, 1, 0)
     assert Where.of("tests/test_equality.py::test_task_2_attention") is None
+    option = SimpleNamespace(tbstyle="auto")
+    for file, style in (("test_week_1_day_1.py", "line"), ("test_equality.py", "auto")):
+        item: Any = SimpleNamespace(nodeid=f"tests/{file}::test_x", config=SimpleNamespace(option=option))
+        call: Any = SimpleNamespace(excinfo=None)
+        hook = FailureReporter(shows_all=False).pytest_runtest_makereport(item, call)
+        next(hook)
+        assert option.tbstyle == style
+        hook.close()
+        assert option.tbstyle == "auto"
 
 
 def test_a_failure_of_many_words_is_cut() -> None:
