@@ -104,6 +104,34 @@ def test_another_source_is_another_library(tmp_path: Path) -> None:
         assert int(result.stdout) == answer
 
 
+def test_options_reach_the_compiler_or_the_linker_as_they_are(tmp_path: Path) -> None:
+    """The compiler here notes what it is asked for, whole: an option may take the next one as its value."""
+    compiler, notes = tmp_path / "c++", tmp_path / "notes"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nfor target; do :; done\necho > "$target"\n')
+    compiler.chmod(0o755)
+    program = (
+        "from pathlib import Path; from tiny_llm_ref.native import compile_library; "
+        "compile_library('answer', [Path('a.cpp'), Path('b.cpp')], ['-include', '-lmore.h', '-u'], "
+        "linker_options=['-undefined', 'dynamic_lookup', '-lanswer'])"
+    )
+    for source in ("a.cpp", "b.cpp"):
+        (tmp_path / source).write_text("")
+    environment = {"CXX": str(compiler), "TINY_LLM_CACHE": str(tmp_path / "cache"), "TINY_LLM_BLAS": "off"}
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    calls = [line.split() for line in notes.read_text().splitlines() if "-o" in line.split()]
+    *compilations, linking = calls
+    for compilation in compilations:
+        assert compilation[:5] == ["-include", "-lmore.h", "-u", "-fPIC", "-c"]
+    assert len(compilations) == 2
+    assert [Path(word).name for word in linking[1:3]] == ["0.o", "1.o"]
+    assert linking[3:6] == ["-undefined", "dynamic_lookup", "-lanswer"]
+
+
 def test_a_compiler_error_is_one_sentence_with_its_line(tmp_path: Path) -> None:
     source = tmp_path / "wrong.cpp"
     source.write_text("int answer() { return 42 }\n")

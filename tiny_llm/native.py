@@ -111,6 +111,7 @@ def compile_library(
     key: str = "",
     suffix: str = LIBRARY_SUFFIX,
     headers: Path | None = None,
+    linker_options: Sequence[str] = (),
 ) -> Path:
     """The shared library of some sources, compiled unless the cache has it.
 
@@ -119,36 +120,38 @@ def compile_library(
     Args:
         name: start of the file's name.
         sources: C++ files, each compiled in a process of its own.
-        options: flags for the compiler and linker.
+        options: flags for the compiler.
         key: what else the result depends on: headers, versions.
         suffix: end of the file's name.
         headers: folder of headers whose text the key holds, so that it does not matter where they are.
+        linker_options: flags for the linking, which the compiler never sees.
 
     Raises:
         BuildError: there is no compiler, or it refused; with its first error.
     """
     content = [file.read_bytes() for file in sources]
-    parts = [machine_key(), key, *map(str, options), *(hashlib.sha256(text).hexdigest() for text in content)]
+    digests = [hashlib.sha256(text).hexdigest() for text in content]
+    parts = [machine_key(), key, *options, "linked with", *linker_options, *digests]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     try:
         library = cache_dir() / f"{name}-{digest}{suffix}"
         if not library.exists():
             with tempfile.TemporaryDirectory(dir=library.parent, prefix=f".{name}-") as folder:
                 include = [f"-I{headers}"] if headers else []
-                made = _compile(sources, [*options, *include], Path(folder))
+                made = _compile(sources, [*options, *include], linker_options, Path(folder))
                 os.replace(made, library)
     except OSError as error:
         raise BuildError(f"the cache of compiled code cannot be written: {error}") from None
     return library
 
 
-def _compile(sources: Sequence[Path], options: Sequence[str], folder: Path) -> Path:
+def _compile(
+    sources: Sequence[Path], options: Sequence[str], linker_options: Sequence[str], folder: Path
+) -> Path:
     """Compile the sources side by side and link them."""
-    linker_options = [option for option in options if option.startswith(("-l", "-L", "-Wl,", "-u"))]
-    compiler_options = [option for option in options if option not in linker_options]
     objects = [folder / f"{number}.o" for number in range(len(sources))]
     compilations = [
-        _start([*compiler_options, "-fPIC", "-c", str(source), "-o", str(target)])
+        _start([*options, "-fPIC", "-c", str(source), "-o", str(target)])
         for source, target in zip(sources, objects, strict=True)
     ]
     for process in compilations:

@@ -140,14 +140,15 @@ def compile_extension() -> Path:
         f"-I{nanobind / 'ext' / 'robin_map' / 'include'}",
         f"-I{mlx / 'include'}",
         f"-I{sysconfig.get_path('include')}",
-        f"-L{mlx / 'lib'}",
-        "-lmlx",
-        f"-Wl,-rpath,{mlx / 'lib'}",
-        *(["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []),
     ]
+    linker_options = [f"-L{mlx / 'lib'}", "-lmlx", "-Xlinker", "-rpath", "-Xlinker", str(mlx / "lib")]
+    if sys.platform == "darwin":  # Python's own symbols are those of the process that loads the library
+        linker_options += ["-undefined", "dynamic_lookup"]
     sources = [FOLDER / "extension.cpp", nanobind / "src" / "nb_combined.cpp"]
     key = f"{headers()} mlx {version('mlx')} nanobind {version('nanobind')} {sys.version}"
-    return compile_library("tiny_llm_extension", sources, options, key, suffix=".so")
+    return compile_library(
+        "tiny_llm_extension", sources, options, key, suffix=".so", linker_options=linker_options
+    )
 
 
 @cache
