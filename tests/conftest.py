@@ -12,7 +12,8 @@ import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from reporting import FailureReporter
 from scripts.packages import choose_package
 
-BOOK_TESTS = Path(__file__).resolve().parent / "book"
+TESTS = Path(__file__).resolve().parent
+NAMED_ONLY = (TESTS / "book", TESTS / "platforms")  # run by `pdm run test-book` and `pdm run test-platforms`
 LONGEST_ID = 40  # characters
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
@@ -46,9 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the book's tests to `pdm run test-book`: they need packages and a browser of their own."""
-    is_named = any(BOOK_TESTS in [path, *path.parents] for path in map(Path.resolve, map(Path, config.args)))
-    return True if collection_path == BOOK_TESTS and not is_named else None
+    """Leave some folders to commands of their own, which install what their tests need."""
+    named = [
+        path
+        for argument in config.args
+        for path in (Path(argument).resolve(), *Path(argument).resolve().parents)
+    ]
+    return True if collection_path in NAMED_ONLY and collection_path not in named else None
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

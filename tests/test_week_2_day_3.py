@@ -574,6 +574,18 @@ def test_task_6_a_gpu_gets_what_its_kernels_know(
     check_equal(calls, [bits] * goes_to_gpu, f"bits of the weights that the GPU got, of {bits}")
 
 
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("bits", [4, 6])
+def test_task_6_no_rows_give_an_empty_product(
+    bits: int, device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the head gets of a chunk from which nothing is sampled."""
+    use_device(device, monkeypatch)
+    product = quantized_matmul(normal(2, 0, 128, seed=1, dtype=mx.float16), make_weights(11, 128, bits, 64))
+    mx.eval(product)
+    check_equal((product.shape, product.dtype), ((2, 0, 11), mx.float32), "shape and type of the product")
+
+
 @pytest.mark.parametrize("name", ["qwen3-4bit", "qwen3-8bit", "llama-mixed-bits"])
 def test_task_6_the_model_gives_the_same_logits(name: str, tmp_path: Path) -> None:
     (variant,) = (variant for variant in VARIANTS if variant.name == name)

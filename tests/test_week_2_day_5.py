@@ -753,8 +753,12 @@ def test_task_5_other_numbers_of_axes(D: int) -> None:
     check_close(fast_attention(*operands), expected, "attention with two batch axes")
 
 
-@pytest.mark.parametrize("D", [16, 20])
-def test_task_5_arrays_without_entries(D: int) -> None:
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("D", [16, 20, 64])
+def test_task_5_arrays_without_entries(
+    D: int, device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_device(device, monkeypatch)
     query, key, value = draw((1, 4, 2, 5, 21, D))
     no_queries = fast_attention(query[:, :, :0], key, value)
     check_equal(no_queries.shape, (1, 4, 0, D), "shape of the attention of no queries")

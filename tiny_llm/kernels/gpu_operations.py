@@ -41,7 +41,7 @@ def quantized_matmul_gpu(x: mx.array, weights: QuantizedWeights, target: Target 
     """The product with packed weights, transposed, on a GPU; sums are float32.
 
     Args:
-        x: [..., in], float32, float16 or bfloat16.
+        x: [..., in], float32, float16 or bfloat16. No rows give an empty result, and no kernel runs.
         weights: of shape (out, in), 4 or 8 bits.
         target: where to run; what this machine has unless given.
 
@@ -58,6 +58,8 @@ def quantized_matmul_gpu(x: mx.array, weights: QuantizedWeights, target: Target 
     if weights.bits not in CODE_BITS:
         raise ValueError(f"the GPU kernels unpack 4 and 8 bits, not {weights.bits}")
     dtype = mx.result_type(x, weights.scales)
+    if x.size == 0:
+        return mx.zeros((*x.shape[:-1], N), dtype)
     M = x.size // K
     kernel, num_groups, num_threads = QUANTIZED_MATMUL, (ceil(N, TILE), ceil(M, TILE), 1), SIMD_GROUPS * LANES
     if M <= FEW_ROWS:
@@ -117,7 +119,7 @@ def flash_attention_gpu(
     """Grouped-query attention on a GPU, softmax over blocks of keys; sums are float32.
 
     Args:
-        query: [..., H_q, L, D], with D one of HEAD_DIMS.
+        query: [..., H_q, L, D], with D one of HEAD_DIMS. No queries give an empty result, and no kernel runs.
         key: [..., H, S, D], H a divisor of H_q.
         value: [..., H, S, D]
         scale: factor of the scores, 1 / sqrt(D) unless given.
@@ -148,6 +150,8 @@ def flash_attention_gpu(
         raise ValueError(f"a causal mask of {L} queries needs at least {L} keys, got {S}")
     if D not in HEAD_DIMS:
         raise ValueError(f"the GPU kernels have heads of {', '.join(map(str, HEAD_DIMS))}, not {D}")
+    if query.size == 0:
+        return mx.zeros(query.shape, query.dtype)
     B = query.size // (H_q * L * D)
     added, strides = flat_mask(mask, (*batch, H_q, L, S))
     is_few = L <= FEW_QUERIES

@@ -1,0 +1,50 @@
+"""The first minutes on a machine whose default device is a GPU, such as every Mac."""
+
+import json
+from pathlib import Path
+
+import pytest
+from gpu_default import run_on_gpu
+
+from scripts.course import ROOT, load_course
+from scripts.learner import write_bytes
+from scripts.render import render
+
+CHUNK = 8
+PROMPTS = ("In the beginning God created the heaven and the earth. And the earth was", "And God", "Blessed")
+ENGINES = {
+    "batch": ("--prefill-step", str(CHUNK)),
+    "serving": ("--engine", "serving", "--budget", str(CHUNK)),
+    "serving without blocks": ("--engine", "serving", "--budget", str(CHUNK), "--blocks", "0"),
+}
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """Prompts of which one has several chunks, so that some chunk is not its last."""
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps(PROMPTS))
+    return file
+
+
+def check_demo(prompts: Path, *options: str, folder: Path = ROOT) -> None:
+    __tracebackhide__ = True
+    arguments = ("scripts.demo", "--prompts", str(prompts), "--max-tokens", "3", "--json", *options)
+    run = json.loads(run_on_gpu(*arguments, folder=folder))
+    assert [row["output_tokens"] for row in run["requests"]] == [3] * len(PROMPTS)
+    chunks = [event["tokens"]["0"] for event in run["events"] if "0" in event["tokens"]][:2]
+    assert chunks[0] <= CHUNK < run["requests"][0]["prompt_tokens"], "the first prompt has several chunks"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_demo(engine: str, prompts: Path) -> None:
+    check_demo(prompts, *ENGINES[engine])
+
+
+@pytest.mark.parametrize("engine", ["batch", "serving"])
+def test_demo_with_the_learner_s_package_after_catch_up(engine: str, prompts: Path, tmp_path: Path) -> None:
+    write_bytes(render(()), tmp_path / "tiny_llm")
+    last = load_course().days[-1]
+    day = f"w{last.week}d{last.day}"
+    run_on_gpu("scripts.catch_up", "--to", day, "--yes", "--package", str(tmp_path / "tiny_llm"))
+    check_demo(prompts, *ENGINES[engine], "--mine", folder=tmp_path)
