@@ -29,6 +29,7 @@ ROWS = [
         "packing",
         "quantize",
         "native",
+        "device",
         "kernels",
     },
     {"kv_cache"},

@@ -1,6 +1,9 @@
 """An LLM serving engine on MLX, from a matrix product to an engine that serves by one token budget."""
 
 from . import native  # noqa: F401  before MLX is loaded
+
+# isort: split
+from . import device  # noqa: F401  before anything is computed
 from .answer import GenerationResult
 from .attention import (
     SimpleMultiHeadAttention,

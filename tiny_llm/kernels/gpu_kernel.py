@@ -132,6 +132,7 @@ class GpuKernel:
             threadgroup=(launch.num_threads, 1, 1),
             output_shapes=[launch.shape],
             output_dtypes=[launch.dtype],
+            stream=mx.gpu,  # whatever the default device is
         )
         ensure_it_compiles(run, tuple(template), outputs)
         return outputs[0]
@@ -149,6 +150,7 @@ class GpuFunction(Protocol):
         threadgroup: tuple[int, int, int],
         output_shapes: Sequence[Sequence[int]],
         output_dtypes: Sequence[mx.Dtype],
+        stream: mx.DeviceType,
     ) -> list[mx.array]: ...
 
 
