@@ -2,15 +2,16 @@
 
 import hashlib
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from scripts import setup
+from scripts.machine import Finding, check_machine, check_python, find_compiler
 
 try:
     import typer
@@ -23,27 +24,23 @@ from scripts.checkpoints import REPO, SHIPPED_MODEL, is_complete
 from scripts.errors import usage_errors
 from scripts.learner import PACKAGE, Package, check_syntax, read_package
 
-Level = Literal["ok", "note", "problem"]
 STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 PROBLEM_EXIT_CODE = 1
-COMPILERS = ("c++", "clang++", "g++")
 MIN_FREE_GB = 2
 IMPORT_SECONDS = 120
 DEVICE_PROBE = "import mlx.core as mx; mx.eval(mx.ones(2) + 1); print(mx.default_device())"
 
-KERNEL_PROBE = """
+KERNEL_PROBE = "from scripts.kernel_probe import probe; print(probe({kind!r}))"
+MODEL_PROBE = """
 from tiny_llm_ref import accelerate, native
 print(accelerate.best_matmul() is not None, native.num_blas_calls() is not None)
 """
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report; `fix` is empty where all is well."""
-
-    level: Level
-    text: str
-    fix: str = ""
+COMPILER_FIX = "update the C++ compiler, or name another one in the variable CXX"
+KERNEL_KINDS = {
+    "cpu": ("C++ kernels", COMPILER_FIX),
+    "gpu": ("GPU kernels", "update the system and its GPU driver, or set TINY_LLM_KERNELS=off"),
+    "emulator": ("GPU kernels under the emulator", COMPILER_FIX),
+}
 
 
 def main(package: Package = PACKAGE) -> None:
@@ -64,38 +61,28 @@ def main(package: Package = PACKAGE) -> None:
 
 def findings(package: Path) -> Iterable[Finding]:
     """Every finding, as each check ends."""
-    checks: list[Callable[[], Finding]] = [
-        lambda: check_python(sys.version_info[:2]),
-        lambda: check_packages(setup.LOCK_FILE, setup.read_stamp()),
+    yield check_python(sys.version_info[:2])
+    stamp = setup.read_stamp()
+    yield from check_machine("cuda" if "cuda" in stamp[1] else "cpu")
+    checks: list[Callable[[], Finding | None]] = [
+        lambda: check_packages(setup.LOCK_FILE, stamp),
         check_mlx,
-        lambda: check_compiler(COMPILERS),
-        check_kernels,
+        *(partial(check_kernels, kind) for kind in KERNEL_KINDS),
+        check_model_parts,
         lambda: check_checkpoint(REPO / "models" / SHIPPED_MODEL),
         lambda: check_disk(REPO, shutil.disk_usage(REPO).free),
         lambda: check_package(package),
         lambda: check_encoding(sys.stdout.encoding or "ascii"),
     ]
     for check in checks:
-        yield check()
+        if finding := check():
+            yield finding
 
 
 def line_of(finding: Finding) -> Text:
-    """Level, finding and fix."""
-    fix = f": {finding.fix}" if finding.fix else ""
+    """Level, finding and, on a line of its own, the fix."""
+    fix = f"\n        fix: {finding.fix}" if finding.fix else ""
     return Text.assemble((f"{finding.level:8}", STYLES[finding.level]), f"{finding.text}{fix}")
-
-
-def check_python(version: tuple[int, int]) -> Finding:
-    """MLX has wheels for some versions only."""
-    oldest, newest = setup.SUPPORTED_PYTHONS
-    name = f"Python {version[0]}.{version[1]}"
-    if oldest <= version <= newest:
-        return Finding("ok", name)
-    return Finding(
-        "problem",
-        f"{name} is not supported, {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]} are",
-        "choose one with `pdm use PYTHON`",
-    )
 
 
 def check_packages(lock_file: Path, stamp: tuple[str, set[str]]) -> Finding:
@@ -116,9 +103,8 @@ def check_mlx() -> Finding:
         return Finding("problem", "MLX is not installed", "run `pdm run setup`")
     result = run_python(DEVICE_PROBE)
     if result.returncode != 0:
-        reason = last_line(result.stderr) or f"its process ended with code {result.returncode}"
         fix = f"remove {shown_environment()} and run `pdm run setup`"
-        return Finding("problem", f"MLX {version} does not compute: {reason}", fix)
+        return Finding("problem", f"MLX {version} does not compute: {reason_of(result)}", fix)
     device = "the GPU" if "gpu" in result.stdout else "the CPU"
     return Finding("ok", f"MLX {version}, {backend()} backend, computing on {device}")
 
@@ -136,31 +122,34 @@ def distribution_name(distribution: importlib.metadata.Distribution) -> str:
     return str(distribution.metadata["Name"] or "")
 
 
-def check_compiler(names: Iterable[str]) -> Finding:
-    """A C++ compiler, which the kernels of week 2 need from day 3 on."""
-    for name in names:
-        if path := shutil.which(name):
-            return Finding("ok", f"C++ compiler {path}")
-    fix = (
-        "run `xcode-select --install`"
-        if sys.platform == "darwin"
-        else "install g++ (Debian: `apt install g++`)"
-    )
-    return Finding("note", "no C++ compiler found, and week 2 needs one from day 3 on", fix)
-
-
-def check_kernels() -> Finding:
-    """The reference's kernels compile and compute the right thing, and on Linux MLX has a fast BLAS."""
-    result = run_python(KERNEL_PROBE)
+def check_kernels(kind: str) -> Finding | None:
+    """One kernel of a kind compiles, loads and computes what MLX does; None if this machine can run none."""
+    if kind != "gpu" and not find_compiler():
+        return None
+    what, fix = KERNEL_KINDS[kind]
+    result = run_python(KERNEL_PROBE.format(kind=kind))
+    answer = last_line(result.stdout)
     if result.returncode != 0:
-        return Finding("problem", f"the kernels cannot be tried: {last_line(result.stderr)}")
+        return Finding("problem", f"{what} do not work here: {reason_of(result)}", fix)
+    if answer == "wrong":
+        fix = "open an issue with what `pdm run test --week 2 --day 3 --ref` prints"
+        return Finding("problem", f"{what} compute something else than MLX does", fix)
+    return Finding("ok", f"{what} compile, load and compute what MLX does") if answer == "right" else None
+
+
+def check_model_parts() -> Finding:
+    """Models are made of kernels on the default device, and on Linux MLX has a fast BLAS."""
+    result = run_python(MODEL_PROBE)
+    if result.returncode != 0:
+        return Finding("problem", f"the parts of a model cannot be tried: {reason_of(result)}")
     has_kernels, has_blas = (word == "True" for word in result.stdout.split())
     if has_kernels and (has_blas or sys.platform != "linux"):
         blas = ", and MLX multiplies with OpenBLAS" if has_blas else ""
-        return Finding("ok", f"the kernels compile and are right{blas}")
-    what = "the kernels" if not has_kernels else "the fast BLAS"
-    reason = last_line(result.stderr).removeprefix("tiny-llm: ") or "a TINY_LLM_ variable turns it off"
-    return Finding("note", f"{what} cannot be used here, so models are slow: {reason}")
+        return Finding("ok", f"models use the kernels{blas}")
+    switch = "TINY_LLM_BLAS" if has_kernels else "TINY_LLM_KERNELS"
+    notice = last_line(result.stderr).removeprefix("tiny-llm: ")
+    reason = re.sub(r"\. TINY_LLM_\w+=off hides this line\.$", "", notice) or f"{switch} is off"
+    return Finding("note", f"models are slow here: {reason}")
 
 
 def check_checkpoint(folder: Path) -> Finding:
@@ -213,6 +202,12 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=IMPORT_SECONDS)
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 1, "", f"no answer within {IMPORT_SECONDS} s")
+
+
+def reason_of(result: subprocess.CompletedProcess[str]) -> str:
+    """Why a process failed: the message of its error, or its exit code if it left none."""
+    line = last_line(result.stderr)
+    return re.sub(r"^[\w.]*BuildError: ", "", line) or f"its process ended with code {result.returncode}"
 
 
 def last_line(text: str) -> str:

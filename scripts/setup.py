@@ -8,6 +8,8 @@ standard library and pip alone: a lock file is worth something only if nothing e
 The Linux backend is MLX's CPU one; `TINY_LLM_BACKEND=cuda` in a new environment chooses CUDA.
 """
 
+from __future__ import annotations
+
 import argparse
 import hashlib
 import importlib.util
@@ -18,11 +20,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # importing the package takes what this script installs
+    from machine import Finding, check_machine, check_python
+else:
+    from scripts.machine import Finding, check_machine, check_python
+
 LOCK_FILE = Path(__file__).resolve().parent.parent / "pdm.lock"
 STAMP_FILE = Path(sys.prefix) / "tiny-llm-setup.txt"
 BACKENDS = ("cpu", "cuda")
 OPTIONAL_GROUPS = ("book", "pages", "engines")
-SUPPORTED_PYTHONS = ((3, 10), (3, 13))
 
 
 def main() -> None:
@@ -32,7 +38,7 @@ def main() -> None:
     parser.add_argument("--group", action="append", default=[], choices=OPTIONAL_GROUPS, help="a group more")
     arguments = parser.parse_args()
 
-    check_python()
+    report(check_python(sys.version_info[:2]))
     groups = {"default", chosen_backend(), *arguments.group} | ({"dev"} if arguments.dev else set())
     lock_hash = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()
     stamp_hash, stamp_groups = read_stamp()
@@ -40,18 +46,19 @@ def main() -> None:
         return
     if stamp_hash == lock_hash:
         groups |= stamp_groups
+    for finding in check_machine(chosen_backend()):
+        report(finding)
     install(groups)
     STAMP_FILE.write_text(" ".join([lock_hash, *sorted(groups)]))
 
 
-def check_python() -> None:
-    """Stop in one sentence on a Python that MLX has no wheels for."""
-    oldest, newest = SUPPORTED_PYTHONS
-    if not oldest <= sys.version_info[:2] <= newest:
-        sys.exit(
-            f"Python {sys.version_info.major}.{sys.version_info.minor} is not supported, 3.10 to 3.13 are: "
-            "choose one with `pdm use PYTHON` and run the command again."
-        )
+def report(finding: Finding) -> None:
+    """Stop in one sentence at a problem; print a note and go on."""
+    sentence = f"{finding.text}: {finding.fix}."
+    if finding.level == "problem":
+        sys.exit(sentence)
+    if finding.level == "note":
+        print(f"Note: {sentence}", file=sys.stderr)
 
 
 def chosen_backend() -> str:

@@ -1,4 +1,4 @@
-"""The learner's daily commands: progress, watch, catch-up, reset, doctor."""
+"""The learner's daily commands: progress, watch, catch-up, reset."""
 
 import difflib
 import importlib
@@ -19,14 +19,13 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scripts import doctor, import_lines, languages, learner, patching, source_lines
+from scripts import import_lines, languages, learner, patching, source_lines
 from scripts.catch_up import catch_up, mixed_classes, task_ids_up_to
 from scripts.course import ROOT, Day, load_course
 from scripts.learner import functions_of_tasks, read_package, write_bytes
 from scripts.render import read_reference, render
 from scripts.reset import reset
 from scripts.search import steps_after
-from scripts.setup import LOCK_FILE, SUPPORTED_PYTHONS
 
 COURSE = load_course()
 ALL_TASKS = {task.id for day in COURSE.days for task in day.tasks}
@@ -438,61 +437,6 @@ def test_what_bodies_need_comes_along_and_no_more() -> None:
     assert filled.endswith("\n\n\ndef _g() -> float:\n    return math.pi\n")
     assert "os" not in filled.split()
     assert "B = 2" not in filled
-
-
-# doctor
-
-
-def test_doctor_finds_nothing_wrong_here() -> None:
-    result = run("scripts.doctor", "--package", str(ROOT / "tiny_llm_ref"))
-    assert "problem" not in result.stdout
-    assert result.returncode == 0
-    assert "MLX 0." in result.stdout
-    assert "\x1b" not in result.stdout
-
-
-def test_doctor_names_each_failure_and_its_fix(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    (package / "basics.py").write_text("no_such_name\n")
-    found = [
-        doctor.check_python((3, 9)),
-        doctor.check_packages(LOCK_FILE, ("", set())),
-        doctor.check_packages(LOCK_FILE, ("of another lock file", {"cpu"})),
-        doctor.check_checkpoint(package),
-        doctor.check_package(package),
-        doctor.check_package(package / "nowhere"),
-        doctor.check_encoding("ascii"),
-        doctor.check_encoding("nonsense"),
-    ]
-    assert {finding.level for finding in found} == {"problem"}
-    assert [finding.level for finding in (doctor.check_compiler(["c++"]), doctor.check_disk(ROOT, 10))] == [
-        "note"
-    ] * 2
-    assert "NameError" in found[4].text
-    assert all("`" in finding.fix + finding.text or "PYTHONUTF8" in finding.fix for finding in found)
-    assert doctor.check_python(SUPPORTED_PYTHONS[0]).level == "ok"
-
-
-def test_doctor_says_why_kernels_are_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.check_kernels().level == "ok"
-    monkeypatch.setenv("TINY_LLM_KERNELS", "off")
-    finding = doctor.check_kernels()
-    assert (finding.level, "a TINY_LLM_ variable" in finding.text) == ("note", True)
-    monkeypatch.setattr(doctor, "KERNEL_PROBE", "raise RuntimeError('no kernels')")
-    assert "no kernels" in doctor.check_kernels().text
-
-
-def test_doctor_reports_an_mlx_that_does_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "DEVICE_PROBE", "raise RuntimeError('no device')")
-    finding = doctor.check_mlx()
-    assert (finding.level, "RuntimeError: no device" in finding.text) == ("problem", True)
-
-
-def test_doctor_exits_with_1_at_a_problem(package: Path) -> None:
-    (package / "basics.py").write_text("def f(:\n")
-    result = run("scripts.doctor", "--package", str(package))
-    assert result.returncode == 1
-    assert re.search(r"^problem .*basics\.py, line 1: invalid syntax$", result.stdout, re.M)
 
 
 # watch

@@ -158,19 +158,3 @@ def test_the_backend_of_an_environment_is_not_changed(stamp: Path, monkeypatch: 
     monkeypatch.setenv("TINY_LLM_BACKEND", "tpu")
     with pytest.raises(SystemExit, match="TINY_LLM_BACKEND is 'tpu': set it to one of cpu, cuda"):
         setup.main()
-
-
-def test_an_unsupported_python_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", Version(3, 9))
-    with pytest.raises(SystemExit, match=r"Python 3\.9 is not supported, 3\.10 to 3\.13 are"):
-        setup.check_python()
-
-
-class Version(tuple[int, ...]):
-    """Stands for sys.version_info."""
-
-    def __new__(cls, major: int, minor: int) -> "Version":
-        return super().__new__(cls, (major, minor))
-
-    major = property(lambda self: self[0])
-    minor = property(lambda self: self[1])

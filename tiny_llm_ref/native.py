@@ -80,9 +80,17 @@ def find_compiler() -> str:
         BuildError: there is none.
     """
     for name in [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS:
-        if path := shutil.which(name):
+        if (path := shutil.which(name)) and not _is_stand_in(path):
             return path
     raise BuildError(f"there is no C++ compiler here: {COMPILER_FIX}")
+
+
+def _is_stand_in(path: str) -> bool:
+    """Whether this is macOS's stand-in for a tool that is not installed: running it opens a dialog."""
+    if sys.platform != "darwin" or Path(path).parent != Path("/usr/bin"):
+        return False
+    answer = subprocess.run(["xcode-select", "-p"], capture_output=True, text=True)
+    return answer.returncode != 0 or not Path(answer.stdout.strip()).is_dir()
 
 
 def architecture_flags() -> list[str]:
