@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from scripts.processor import num_cores
+
 
 class Engine(Protocol):
     """A model ready to run."""
@@ -168,9 +170,7 @@ class Torch:
         from tiny_llm_ref.loader import Quantization, Tensors
 
         self.torch = torch
-        torch.set_num_threads(
-            len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        )
+        torch.set_num_threads(num_cores())
         torch.set_grad_enabled(False)
         config = AutoConfig.from_pretrained(checkpoint)
         self.model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()

@@ -25,6 +25,7 @@ from benches.engines import ENGINES, ENVIRONMENTS
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.errors import usage_errors
+from scripts.processor import num_cores, processor
 
 BASELINE = "mlx-lm as installed"
 SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow
@@ -144,12 +145,9 @@ def tokens_of(request: dict[str, Any]) -> int:
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
     packages = {name: version(name) for name in ("mlx", "mlx-lm")}
-    cpu_info = Path("/proc/cpuinfo")
-    lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return {
-        "processor": model or platform.processor() or platform.machine(),
-        "cores": f"{len(os.sched_getaffinity(0)) if sys.platform == 'linux' else os.cpu_count()} cores",
+        "processor": processor(),
+        "cores": f"{num_cores()} cores",
         "system": platform.system(),
         "python": f"Python {platform.python_version()}",
         **{name: f"{name} {number}" for name, number in packages.items()},

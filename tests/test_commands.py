@@ -24,6 +24,7 @@ COMMANDS = [
     "doctor",
     "generate",
     "get_model",
+    "hardware_report",
     "hint",
     "messages",
     "mutants",

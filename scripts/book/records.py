@@ -15,6 +15,7 @@ from pathlib import Path
 from scripts.book.commands import arguments_of
 from scripts.book.problems import ChapterError
 from scripts.course import ROOT
+from scripts.processor import num_cores, processor
 
 TERMINAL_WIDTH = 100
 TIMEOUT_SECONDS = 1800
@@ -108,16 +109,7 @@ def without_machine(output: str) -> str:
 
 def machine() -> str:
     """Processor and cores."""
-    model = platform.processor() or platform.machine()
-    if sys.platform == "darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        model = subprocess.run(command, capture_output=True, text=True).stdout.strip() or model
-    elif Path("/proc/cpuinfo").is_file():
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        found = re.search(r"^model name\s*: (.+)$", text, re.M)
-        model = found[1] if found else platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{' '.join(model.split())}, {cores} cores"
+    return f"{processor()}, {num_cores()} cores"
 
 
 def versions() -> str:
