@@ -1,5 +1,7 @@
 """Week 1 day 3: the causal mask and grouped-query attention."""
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -249,3 +251,9 @@ def test_task_2_type_is_kept(dtype: mx.Dtype, tolerance: float, is_causal: bool)
 def test_task_2_uneven_groups_are_refused(H_q: int, H: int) -> None:
     with check_value_error(str(H_q), str(H)):
         scaled_dot_product_attention_grouped(*qkv(B, H_q=H_q, H=H))
+
+
+@pytest.mark.parametrize("mask", ["Causal", "causal_mask", "full"])
+def test_task_2_a_word_that_is_no_mask_is_refused(mask: Any) -> None:
+    with check_value_error(mask):
+        scaled_dot_product_attention_grouped(*qkv(B), mask=mask)

@@ -519,6 +519,36 @@ def test_task_3_one_cache_a_layer_is_needed(num_caches: int) -> None:
     )
 
 
+class CacheThatEnds(PrefixCache):
+    """One that says where the next token goes."""
+
+    def __init__(self, next_position: int | list[int]) -> None:
+        super().__init__(5)
+        self.end = next_position
+
+    @property
+    def next_position(self) -> int | list[int]:
+        return self.end
+
+
+@pytest.mark.parametrize(
+    ("offset", "end"), [(7, 0), (0, 5), (4, 5), ([5, 4], 5), (5, [5, 6]), ([6, 5], [5, 6])], ids=str
+)
+def test_task_3_an_offset_where_a_cache_does_not_end_is_refused(offset: Any, end: Any) -> None:
+    parts = FakeModelParts()
+    with check_value_error(str(offset), str(end)):
+        parts.model(TOKENS, offset, [PrefixCache(5), CacheThatEnds(end), PrefixCache(5)])
+    calls = [layer.calls for layer in parts.layers]
+    check_equal(calls, [[], [], []], "calls of the layers before the refusal")
+
+
+@pytest.mark.parametrize(("offset", "end"), [(5, 5), ([5, 5], 5), (5, [5, 5]), ([5, 6], [5, 6])], ids=str)
+def test_task_3_the_offset_where_the_caches_end(offset: Any, end: Any) -> None:
+    parts = FakeModelParts()
+    parts.model(TOKENS, offset, [CacheThatEnds(end) for _ in range(3)])
+    check_equal([len(layer.calls) for layer in parts.layers], [1, 1, 1], "calls of each layer")
+
+
 def variant(name: str) -> Variant:
     return next(each for each in VARIANTS if each.name == name)
 
@@ -642,6 +672,31 @@ def test_task_4_head_dim_given_need_not_divide_the_width() -> None:
 def test_task_4_head_dim_that_does_not_follow_is_refused() -> None:
     with check_value_error("6", "128"):
         read(head_dim=..., num_attention_heads=6)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", "128"),
+        ("hidden_size", 128.0),
+        ("num_hidden_layers", True),
+        ("num_key_value_heads", 0),
+        ("num_key_value_heads", 4),
+        ("max_position_embeddings", 2**63),
+        ("head_dim", [32]),
+        ("rms_norm_eps", math.nan),
+        ("rope_theta", {}),
+        ("rope_parameters", "default"),
+        ("tie_word_embeddings", "yes"),
+        ("layer_types", 3),
+        ("quantization", {"bits": 0}),
+        ("quantization", {"lm_head": {"group_size": "64"}}),
+    ],
+    ids=str,
+)
+def test_task_4_a_value_of_the_wrong_kind_is_refused(key: str, value: Any) -> None:
+    with check_value_error("config.json", what=f"a config.json whose {key} is {value!r}"):
+        read(**{key: value})
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -1095,6 +1150,12 @@ def test_task_5_packed_weights_need_their_scales(copy: Copy) -> None:
     folder, layer = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
     change_tensors(folder, lambda weights: [weights.pop(f"{layer}.{part}") for part in ("scales", "biases")])
     check_refused(folder, layer)
+
+
+def test_task_5_packed_weights_that_are_no_matrix_are_refused(copy: Copy) -> None:
+    folder, name = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
+    change_tensors(folder, lambda weights: weights.update({f"{name}.scales": mx.zeros(())}))
+    check_refused(folder, name)
 
 
 def test_task_5_packed_weights_need_a_quantization(copy: Copy) -> None:

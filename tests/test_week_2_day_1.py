@@ -74,6 +74,19 @@ def test_task_1_offset_counts_tokens() -> None:
     check_equal(cache.offset, 14, "offset after all appends")
 
 
+def test_task_1_the_next_token_goes_where_the_others_end() -> None:
+    cache = TinyKvFullCache()
+    ends = [cache.next_position]
+    for L in APPENDS:
+        cache.update_and_fetch(*keys_and_values(L, seed=1))
+        ends.append(cache.next_position)
+    cache.rewind(2)
+    ends.append(cache.next_position)
+    check_equal(
+        ends, [0, 3, 4, 11, 12, 14, 12], "next_position after appends of 3, 1, 7, 1 and 2 and a rewind of 2"
+    )
+
+
 @pytest.mark.parametrize("mask_length", [None, 1])
 def test_task_1_passes_the_mask_through(mask_length: int | None) -> None:
     cache, own_mask = TinyKvFullCache(), mx.zeros((2, 2))
@@ -282,6 +295,16 @@ def test_task_2_each_layer_caches_its_own_keys() -> None:
     keys = [layer.fetch()[0] for layer in cache]
     for earlier, later in ((0, 1), (1, 2)):
         assert not mx.allclose(keys[earlier], keys[later]), f"layers {earlier} and {later} hold the same keys"
+
+
+@pytest.mark.parametrize("offset", [0, 4, 6, [5, 4]], ids=str)
+def test_task_2_an_offset_where_the_cache_does_not_end_is_refused(offset: int | list[int]) -> None:
+    model, tokens = small_model(), mx.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    cache = model.create_kv_cache()
+    model(tokens, 0, cache)
+    with check_value_error(str(offset), "5"):
+        model(tokens, offset, cache)
+    check_equal([layer.offset for layer in cache], [5] * 3, "tokens cached in each layer after the error")
 
 
 @pytest.mark.parametrize("prompt", ["TINY", "X"])

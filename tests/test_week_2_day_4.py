@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -313,6 +314,12 @@ def test_task_2_causal_mask_of_a_block(L: int, S: int) -> None:
 
 def test_task_2_no_mask_hides_nothing() -> None:
     assert block_mask(None, range(0, 3), range(0, 4), 5, 11) is None, "no mask: expected None"
+
+
+def test_task_2_a_word_that_is_no_mask_is_refused() -> None:
+    wrong: Any = "Causal"
+    with check_value_error(wrong):
+        block_mask(wrong, range(0, 3), range(0, 4), 5, 11)
 
 
 @pytest.mark.parametrize("shape", [(5, 11), (1, 5, 11), (3, 5, 11), (2, 3, 1, 5, 11)], ids=str)
@@ -631,6 +638,12 @@ def test_task_4_more_causal_queries_than_keys_are_refused() -> None:
         flash_attention(*qkv(B, L=8, S=7), mask="causal")
     inputs = qkv(B, L=8, S=7)
     check_attention(flash_attention(*inputs, None, None, 3, 4), inputs, "attention of 8 queries to 7 keys")
+
+
+@pytest.mark.parametrize("mask", ["Causal", "causal_mask", "full"])
+def test_task_4_a_word_that_is_no_mask_is_refused(mask: Any) -> None:
+    with check_value_error(mask):
+        flash_attention(*qkv(B), mask=mask)
 
 
 @pytest.mark.parametrize("blocks", [(0, 4), (3, 0), (-1, 4)], ids=str)

@@ -785,6 +785,9 @@ def test_task_5_what_does_not_fit_is_refused(D: int) -> None:
         fast_attention(query, key[:, :, :3], value[:, :, :3], None, "causal")
     with check_value_error():
         fast_attention(query, key, value, None, mx.zeros((4, 4)))
+    wrong: Any = "Causal"
+    with check_value_error(wrong):
+        fast_attention(query, key, value, None, wrong)
 
 
 def test_task_5_what_the_kernel_would_read_past_is_refused() -> None:

@@ -70,6 +70,13 @@ def test_task_1_each_slot_holds_its_own_request() -> None:
         check_slot(cache, slot, cache_of(length, seed=slot))
 
 
+def test_task_1_the_next_token_of_a_row_goes_where_it_ends() -> None:
+    cache = slots_with({0: 2, 1: 5, 3: 7})
+    check_equal(cache.next_position, cache.lengths, "next_position, a row each")
+    cache.remove_request(0)
+    check_equal(cache.next_position, cache.lengths, "next_position after a request left")
+
+
 def test_task_1_remove_frees_that_slot_alone() -> None:
     cache = slots_with({0: 2, 1: 5, 3: 7})
     cache.remove_request(1)

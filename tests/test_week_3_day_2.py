@@ -999,6 +999,21 @@ def test_task_5_tokens_without_room_are_refused_and_nothing_is_written(L: int) -
     check_close(cache.update_and_fetch(*second)[0], dense.update_and_fetch(*second)[0], "keys after it", 0)
 
 
+@pytest.mark.parametrize("id", [-1, 3, 50_000_000])
+def test_task_5_a_block_that_the_pool_has_not_is_refused(id: int) -> None:
+    cache = PagedKvCache(PagedKvPool(1, 3, 3), 0, [2, id])
+    with check_value_error(str(id), what=f"a sequence with blocks 2 and {id} of a pool of 3"):
+        cache.update_and_fetch(*keys_and_values(4, 1))
+    check_equal((cache.offset, cache.state), (0, []), "offset and state after the error")
+
+
+def test_task_5_the_next_token_goes_where_the_others_end() -> None:
+    cache = PagedKvCache(PagedKvPool(1, 3, 3), 0, [2, 0])
+    ends = [cache.next_position]
+    cache.update_and_fetch(*keys_and_values(4, 1))
+    check_equal([*ends, cache.next_position], [0, 4], "next_position before 4 tokens and after them")
+
+
 MISFIT_PAIRS: dict[str, Callable[[mx.array, mx.array], tuple[mx.array, mx.array]]] = {
     "two rows": lambda key, value: (mx.concatenate([key] * 2), mx.concatenate([value] * 2)),
     "no batch axis": lambda key, value: (key[0], value[0]),

@@ -1,6 +1,6 @@
 """Week 3, day 3: one ragged forward."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from typing import Any
@@ -209,6 +209,21 @@ def test_task_1_the_batch_of_a_step() -> None:
     check_equal(batch.final_rows.tolist(), [4, 7], "final rows")
 
 
+@pytest.mark.parametrize(
+    ("block_ids", "words"),
+    [([7, 3], ("9 tokens", "2")), ([7, -1, 3], ("-1",)), ([7, 20, 3], ("20",))],
+    ids=str,
+)
+def test_task_1_a_step_whose_blocks_are_not_there_is_refused(
+    block_ids: list[int], words: tuple[str, ...]
+) -> None:
+    pool = PagedKvPool(1, 20, 4)
+    tables = {4: BlockTable([7, 3, 11]), 9: BlockTable([5, 9]), 2: BlockTable([2])}
+    ForwardBatch.of(SchedulerOutput(three_entries()), tables, pool)
+    with check_value_error(*words, what=f"a step in which 9 tokens are in the blocks {block_ids} of 20"):
+        ForwardBatch.of(SchedulerOutput(three_entries()), {**tables, 4: BlockTable(block_ids)}, pool)
+
+
 # Tasks 2 and 3: attention to blocks, in array operations
 
 SHAPES = [
@@ -225,6 +240,29 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 MIXED = Shape((4, 1, 9, 1), (11, 6, 9, 23))
 
 
+def misplaced(*places: mx.array) -> Iterator[tuple[str, tuple[str, ...], list[mx.array]]]:
+    """Tables, starts and lengths of MIXED with one number that leads astray, and words of the error."""
+    num_blocks = sum(-(-S // MIXED.block_size) for S in MIXED.contexts) + 3
+    for what, changed, place, number, words in (
+        ("a block of -1", 0, (1, 1), -1, ("-1",)),
+        ("a block just behind the pool", 0, (3, 4), num_blocks, (str(num_blocks),)),
+        ("a block far behind the pool", 0, (0, 0), 50_000_000, ("50000000",)),
+        ("more queries than context", 2, 0, 3, ("4 queries", "3")),
+        ("a context of no tokens", 2, 3, 0, ("0",)),
+        ("a context longer than its table", 2, 1, 36, ("36 tokens",)),
+        ("queries that start behind the first", 1, 0, 1, ("query_starts",)),
+        ("queries behind the last", 1, 4, 16, ("query_starts",)),
+        ("a sequence without queries", 1, 2, 4, ("query_starts",)),
+        ("queries that start before those before", 1, 2, 3, ("query_starts",)),
+    ):
+        arrays = [np.array(x) for x in places]
+        arrays[changed][place] = number
+        yield what, words, [mx.array(x) for x in arrays]
+    tables, starts, lengths = places
+    yield "a table that is too short", ("23 tokens",), [tables[:, :4], starts, lengths]
+    yield "tables of no whole numbers", ("block_tables",), [tables.astype(mx.float32), starts, lengths]
+
+
 def check_what_does_not_fit(attend: Attend) -> None:
     """Shapes that contradict each other."""
     query, keys, values, tables, starts, lengths = draw(MIXED).arguments
@@ -239,6 +277,9 @@ def check_what_does_not_fit(attend: Attend) -> None:
         attend(query, keys, values, tables, starts[:-1], lengths)
     with check_value_error("block_tables", "(3, "):
         attend(query, keys, values, tables[:3], starts, lengths)
+    for what, words, changed in misplaced(tables, starts, lengths):
+        with check_value_error(*words, what=what):
+            attend(query, keys, values, *changed)
 
 
 @every_shape
@@ -866,7 +907,9 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("D", [16, 24])
 def test_task_5_what_the_kernel_would_read_past_is_refused(D: int) -> None:
+    check_what_does_not_fit(fast_paged_attention)
     query, keys, values, tables, starts, lengths = draw(Shape((4, 1), (11, 6), D=D)).arguments
+    fast_paged_attention(query, keys, values, tables, starts, lengths)
     with check_value_error("3 query heads", "2 key heads"):
         fast_paged_attention(query[:, :3], keys, values, tables, starts, lengths)
     with check_value_error("query_starts", "(2,)"):

@@ -8,6 +8,12 @@ Mask = mx.array | Literal["causal"] | None
 """Added to the scores: 0 where a query may look, -inf where it may not; or the word "causal"; or nothing."""
 
 
+def check_mask(mask: Mask) -> None:
+    """ValueError for a string other than "causal"."""
+    if isinstance(mask, str) and mask != "causal":
+        raise ValueError(f'mask must be an array, None or the word "causal", got {mask!r}')
+
+
 class Attention(Protocol):
     """What the model asks of an attention function; later days bring faster ones."""
 
@@ -34,6 +40,9 @@ def scaled_dot_product_attention_simple(
 
     Returns:
         [..., L, D]
+
+    Raises:
+        ValueError: the mask is a string, "causal" included.
     """
     raise NotImplementedError("week 1 day 1 task 2: scaled_dot_product_attention_simple is not written yet")
 
@@ -80,7 +89,8 @@ def scaled_dot_product_attention_grouped(
         [..., H_q, L, D]
 
     Raises:
-        ValueError: H_q is not a multiple of H.
+        ValueError: H_q is not a multiple of H, a causal mask has more queries than keys, or the mask is
+            another string than "causal".
     """
     raise NotImplementedError("week 1 day 3 task 2: scaled_dot_product_attention_grouped is not written yet")
 
@@ -116,5 +126,8 @@ class SimpleMultiHeadAttention:
 
         Returns:
             [B, L, E]
+
+        Raises:
+            ValueError: the mask is a string.
         """
         raise NotImplementedError("week 1 day 1 task 3: SimpleMultiHeadAttention.__call__ is not written yet")

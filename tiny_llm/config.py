@@ -40,6 +40,7 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a value is missing, and which; or the model does something that is not supported.
+            ValueError: a value is missing or of the wrong kind (`check_config`), and which; or the model does
+                something that is not supported.
         """
         raise NotImplementedError("week 1 day 5 task 4: ModelConfig.from_dict is not written yet")

@@ -1,10 +1,11 @@
 """Key-value caches: what attention needs of the tokens before, so that they are not computed again."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import mlx.core as mx
 
-from .attention import Attention, Mask
+from .attention import Attention, Mask, check_mask
 
 
 class TinyKvCache(ABC):
@@ -45,10 +46,19 @@ class TinyKvCache(ABC):
             [B, H_q, L, D]
 
         Raises:
-            ValueError: as for `update_and_fetch`.
+            ValueError: as for `update_and_fetch`, or the mask is another string than "causal".
         """
+        check_mask(mask)
         key, value, _, mask = self.update_and_fetch(key, value, mask_length=query.shape[2], mask=mask)
         return attention(query, key, value, mask=mask)
+
+    @property
+    def next_position(self) -> int | list[int] | None:
+        """Position of the next token, one for all rows or a list with one a row; None if it is not known.
+
+        The model refuses any other offset.
+        """
+        return None
 
     @property
     @abstractmethod
@@ -61,6 +71,26 @@ class TinyKvCache(ABC):
     @abstractmethod
     def release(self) -> None:
         """Give the memory back; the cache is empty and can be used again."""
+
+
+def check_offset(offset: int | list[int], caches: Sequence[TinyKvCache]) -> None:
+    """ValueError unless the offset is where every cache ends: new tokens follow those that are cached."""
+    for layer, cache in enumerate(caches):
+        end = cache.next_position
+        if end is not None and not _is_same_position(offset, end):
+            raise ValueError(
+                f"offset {offset} is not where the cache of layer {layer} ends, which is {end}: "
+                "call the model with the number of tokens that are cached"
+            )
+
+
+def _is_same_position(a: int | list[int], b: int | list[int]) -> bool:
+    """Whether two are the same in every row; a single number stands for all rows."""
+    if isinstance(a, list) and not isinstance(b, list):
+        return all(each == b for each in a)
+    if isinstance(b, list) and not isinstance(a, list):
+        return all(each == a for each in b)
+    return a == b
 
 
 class TinyKvFullCache(TinyKvCache):
@@ -93,6 +123,10 @@ class TinyKvFullCache(TinyKvCache):
             ValueError: n is negative or more than is cached.
         """
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.rewind is not written yet")
+
+    @property
+    def next_position(self) -> int:
+        raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.next_position is not written yet")
 
     @property
     def state(self) -> list[mx.array]:
@@ -148,6 +182,10 @@ class BatchingKvCache(TinyKvCache):
         self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
     ) -> tuple[mx.array, mx.array, list[int], Mask]:
         raise NotImplementedError("week 2 day 6 task 2: BatchingKvCache.update_and_fetch is not written yet")
+
+    @property
+    def next_position(self) -> list[int]:
+        raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.next_position is not written yet")
 
     @property
     def state(self) -> list[mx.array]:

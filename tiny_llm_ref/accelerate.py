@@ -20,7 +20,8 @@ from .layer_norm import RMSNorm
 from .loader import Parts
 from .mlp import Qwen3MLP
 from .native import BuildError, is_on, notice
-from .paged_attention import PagedAttention, paged_attention
+from .paged_attention import paged_attention
+from .paged_check import PagedAttention
 from .positional_encoding import RoPE
 from .quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
 from .qwen3 import Qwen3MultiHeadAttention

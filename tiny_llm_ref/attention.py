@@ -10,6 +10,12 @@ Mask = mx.array | Literal["causal"] | None
 """Added to the scores: 0 where a query may look, -inf where it may not; or the word "causal"; or nothing."""
 
 
+def check_mask(mask: Mask) -> None:
+    """ValueError for a string other than "causal"."""
+    if isinstance(mask, str) and mask != "causal":
+        raise ValueError(f'mask must be an array, None or the word "causal", got {mask!r}')
+
+
 class Attention(Protocol):
     """What the model asks of an attention function; later days bring faster ones."""
 
@@ -36,7 +42,12 @@ def scaled_dot_product_attention_simple(
 
     Returns:
         [..., L, D]
+
+    Raises:
+        ValueError: the mask is a string, "causal" included.
     """
+    if isinstance(mask, str):
+        raise ValueError(f"mask must be an array or None, got {mask!r}: make one with causal_mask")
     D = query.shape[-1]
     scores = (query @ key.swapaxes(-1, -2)) * (D**-0.5 if scale is None else scale)
     if mask is not None:
@@ -90,8 +101,10 @@ def scaled_dot_product_attention_grouped(
         [..., H_q, L, D]
 
     Raises:
-        ValueError: H_q is not a multiple of H.
+        ValueError: H_q is not a multiple of H, a causal mask has more queries than keys, or the mask is
+            another string than "causal".
     """
+    check_mask(mask)
     *batch, H_q, L, D = query.shape
     H, S = key.shape[-3], key.shape[-2]
     if H_q % H != 0:
@@ -151,6 +164,9 @@ class SimpleMultiHeadAttention:
 
         Returns:
             [B, L, E]
+
+        Raises:
+            ValueError: the mask is a string.
         """
         B, L, E = query.shape
         heads = scaled_dot_product_attention_simple(

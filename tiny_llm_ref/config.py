@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .config_check import check_config
 from .positional_encoding import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 SUPPORTED_MODEL_TYPES = ("qwen3", "qwen2", "llama")
@@ -41,8 +42,10 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a value is missing, and which; or the model does something that is not supported.
+            ValueError: a value is missing or of the wrong kind (`check_config`), and which; or the model does
+                something that is not supported.
         """
+        check_config(config)
         model_type = _required(config, "model_type")
         _check_supported(config, model_type)
         hidden_size = _required(config, "hidden_size")

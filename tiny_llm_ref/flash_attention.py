@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from .attention import Mask
+from .attention import Mask, check_mask
 
 QUERY_BLOCK = 128
 KEY_BLOCK = 512
@@ -102,7 +102,11 @@ def block_mask(mask: Mask, queries: range, keys: range, L: int, S: int) -> mx.ar
 
     Returns:
         Broadcast to [..., len(queries), len(keys)]; None where a causal mask or none hides nothing.
+
+    Raises:
+        ValueError: the mask is another string than "causal".
     """
+    check_mask(mask)
     if mask is None:
         return None
     if not isinstance(mask, str):
@@ -196,9 +200,10 @@ def flash_attention(
         [..., H_q, L, D] in the type of the query; the sums are float32.
 
     Raises:
-        ValueError: H_q is not a multiple of H, the mask is causal and L is larger than S, or a block
-            is empty.
+        ValueError: H_q is not a multiple of H, the mask is causal and L is larger than S, the mask is
+            another string than "causal", or a block is empty.
     """
+    check_mask(mask)
     *batch, H_q, L, D = query.shape
     H, S = key.shape[-3], key.shape[-2]
     if H_q % H != 0:

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from .attention import Attention, scaled_dot_product_attention_grouped
 from .basics import Projection, as_projection
-from .checkpoint import read_eos_token_ids, read_json, read_tensors
+from .checkpoint import damage_refused, read_eos_token_ids, read_json, read_tensors
 from .config import ModelConfig
 from .embedding import Embedding, QuantizedEmbedding
 from .layer_norm import RMSNorm
@@ -53,7 +53,8 @@ class Quantization:
         mode = settings.get("mode", "affine")
         if mode != "affine" or biases is None:
             raise ValueError(f"{layer} is quantized in mode {mode!r} and only 'affine' is supported")
-        if weight.shape[-1] * 32 // bits != scales.shape[-1] * group_size:
+        is_matrix = weight.ndim == scales.ndim == 2
+        if not is_matrix or weight.shape[-1] * 32 // bits != scales.shape[-1] * group_size:
             raise ValueError(
                 f"{layer} is not packed as config.json says, {bits} bits in groups of {group_size}: "
                 f"the packed weight is {weight.shape}, the scales {scales.shape}"
@@ -166,14 +167,20 @@ def load_model(
 
 
 def load_tokenizer(path: Path) -> "TokenizerWrapper":
-    """mlx-lm's tokenizer of a checkpoint folder, with every end-of-text id the checkpoint names."""
+    """mlx-lm's tokenizer of a checkpoint folder, with every end-of-text id the checkpoint names.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
     from mlx_lm.tokenizer_utils import load as load_wrapper  # a second to import: only when needed
 
     if not any(
         (path / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
     ):
         raise ValueError(f"there is no tokenizer in {path}: a checkpoint needs its tokenizer.json")
-    return load_wrapper(path, eos_token_ids=read_eos_token_ids(path) or None)
+    eos_token_ids = read_eos_token_ids(path) or None
+    with damage_refused(f"the tokenizer in {path}"):
+        return load_wrapper(path, eos_token_ids=eos_token_ids)
 
 
 def build_model(

@@ -1,19 +1,15 @@
 """Attention over keys and values that lie in blocks, for a ragged batch of queries."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
 from .attention import scaled_dot_product_attention_grouped
-
-Ints = npt.NDArray[np.int32]
-PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
-"""`paged_attention_simple`, or a faster one."""
+from .paged_check import Ints, checked
 
 
+@checked
 def paged_attention_simple(
     query: mx.array,
     keys: mx.array,
@@ -41,11 +37,12 @@ def paged_attention_simple(
         [T, H_q, D], in the type of the query.
 
     Raises:
-        ValueError: the shapes do not fit each other.
+        ValueError: the shapes do not fit each other; query_starts do not rise from 0 to T; a sequence has
+            more queries than context; or its table is too short for its context or names a block that is
+            not there. `checked` raises it.
 
     Source: PagedAttention, arXiv:2309.06180.
     """
-    check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
     _, block_size, H, D = keys.shape
     starts, lengths = np.array(query_starts).tolist(), np.array(context_lengths).tolist()
     outputs = []
@@ -58,6 +55,7 @@ def paged_attention_simple(
     return mx.concatenate(outputs).astype(query.dtype)
 
 
+@checked
 def paged_attention(
     query: mx.array,
     keys: mx.array,
@@ -71,7 +69,6 @@ def paged_attention(
 
     Arguments, result and errors are those of `paged_attention_simple`.
     """
-    check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
     tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
     num_queries = np.diff(starts)
     rows, outputs = [], []
@@ -123,36 +120,3 @@ def padded_slots(tables: Ints, lengths: Ints, block_size: int) -> Ints:
     blocks = np.take_along_axis(tables, positions // block_size, axis=1)
     slots: Ints = blocks * block_size + positions % block_size
     return slots
-
-
-def check_paged_shapes(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
-) -> None:
-    """ValueError for shapes that do not fit each other; what the tables hold is not looked at."""
-    if query.ndim != 3 or keys.ndim != 4 or values.shape != keys.shape or query.shape[2] != keys.shape[3]:
-        raise ValueError(
-            "query must be [T, H_q, D], keys and values both [num_blocks, block_size, H, D], "
-            f"got {query.shape}, {keys.shape} and {values.shape}"
-        )
-    H_q, H = query.shape[1], keys.shape[2]
-    if H_q % H != 0:
-        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
-    N = context_lengths.size
-    if (
-        query.shape[0] < N
-        or N == 0
-        or block_tables.shape[:1] != (N,)
-        or block_tables.ndim != 2
-        or query_starts.shape != (N + 1,)
-        or context_lengths.ndim != 1
-    ):
-        raise ValueError(
-            "N sequences with a query each at least have block_tables [N, longest], query_starts [N + 1] and "
-            f"context_lengths [N]; got {query.shape[0]} queries, {block_tables.shape}, {query_starts.shape} "
-            f"and {context_lengths.shape}"
-        )

@@ -12,7 +12,7 @@ from .attention import Attention, Mask, scaled_dot_product_attention_grouped
 from .basics import Projection, as_projection
 from .config import ModelConfig
 from .embedding import Embedding, QuantizedEmbedding
-from .kv_cache import TinyKvCache, TinyKvFullCache
+from .kv_cache import TinyKvCache, TinyKvFullCache, check_offset
 from .layer_norm import RMSNorm
 from .mlp import Qwen3MLP
 from .positional_encoding import RoPE
@@ -190,12 +190,15 @@ class Qwen3Model:
         """What the last layer gives for each token, [B, L, E]; the arguments are those of the call.
 
         Raises:
-            ValueError: tokens are not [B, L] with L > 0, or the caches are not one a layer.
+            ValueError: tokens are not [B, L] with L > 0, the caches are not one a layer, or the offset is not
+                where they end (`check_offset`).
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens must be [B, L] with at least one token, got shape {tokens.shape}")
         if cache is not None and len(cache) != len(self.layers):
             raise ValueError(f"{len(self.layers)} layers need as many caches, got {len(cache)}")
+        if cache is not None:
+            check_offset(offset, cache)
         x = self.embedding(tokens)
         for i, layer in enumerate(self.layers):
             x = layer(x, offset, cache[i] if cache is not None else None)

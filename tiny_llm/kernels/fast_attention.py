@@ -4,7 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..attention import Attention, Mask
+from ..attention import Attention, Mask, check_mask
 from .cpu_kernel import CpuKernel
 
 READ_BY_STRIDES = (0, 1, 2, 3)
@@ -32,8 +32,8 @@ def fast_attention(
         [B, H_q, L, D]
 
     Raises:
-        ValueError: key and value do not fit query or each other, H_q is not a multiple of H, or a causal mask
-            has more queries than keys.
+        ValueError: key and value do not fit query or each other, H_q is not a multiple of H, a causal mask
+            has more queries than keys, or the mask is another string than "causal".
     """
     raise NotImplementedError("week 2 day 5 task 5: fast_attention is not written yet")
 
@@ -63,6 +63,7 @@ def _flash_attention(
     query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask, shape: tuple[int, ...]
 ) -> mx.array:
     """The kernel's output [B, L, H_q, D] in the shape it is given."""
+    check_mask(mask)
     B, H_q, L, _ = query.shape
     S = key.shape[2]
     inputs = [array.astype(mx.float32) for array in (query, key, value)]
@@ -74,7 +75,8 @@ def _flash_attention(
 
 
 def check_shapes(query: mx.array, key: mx.array, value: mx.array, mask: Mask) -> None:
-    """ValueError for shapes that the kernels would read past."""
+    """ValueError for shapes that the kernels would read past, and for a mask that is no mask."""
+    check_mask(mask)
     B, H_q, L, D = query.shape
     if key.ndim != 4 or value.shape != key.shape or (key.shape[0], key.shape[3]) != (B, D):
         raise ValueError(

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from ..paged_check import checked
 from .cpu_kernel import CpuKernel
 
 PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
 
 
+@checked
 def fast_paged_attention(
     query: mx.array,
     keys: mx.array,
@@ -38,7 +40,10 @@ def paged_attention_cpu(
     context_lengths: mx.array,
     scale: float,
 ) -> mx.array:
-    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are float32."""
+    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are float32.
+
+    The kernel reads where the arguments lead it: they were checked.
+    """
     inputs = [query.astype(mx.float32), keys, values]
     inputs += [x.astype(mx.int32) for x in (block_tables, query_starts, context_lengths)]
     (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale])

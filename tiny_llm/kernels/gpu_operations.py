@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from ..attention import Mask
+from ..attention import Mask, check_mask
 from ..quantize import GROUP_SIZES, QuantizedWeights
 from .gpu_kernel import GpuKernel
 from .launch import FLOATS, LANES, Launch, Target, default_target
@@ -131,8 +131,10 @@ def flash_attention_gpu(
 
     Raises:
         BuildError, NotImplementedError: there is no such kernel here, as for `GpuKernel`.
-        ValueError: the shapes or types do not fit each other, or no kernel is made for them.
+        ValueError: the shapes or types do not fit each other, no kernel is made for them, or the mask is
+            another string than "causal".
     """
+    check_mask(mask)
     *batch, H_q, L, D = query.shape
     *key_batch, H, S, key_D = key.shape
     if value.shape != key.shape or (key_batch, key_D) != (batch, D):

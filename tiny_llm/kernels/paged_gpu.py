@@ -69,6 +69,7 @@ def paged_attention_gpu(
 ) -> mx.array:
     """`paged_attention_simple` on a GPU; sums are float32, and the result is in the type of the query.
 
+    The kernels read where the arguments lead them: they were checked.
     Sequences of at most FEW_QUERIES queries are computed by `paged_decode`, the others by `paged_attention`.
 
     Args:

@@ -1,7 +1,7 @@
 """Runs a step in one pass of the model, on the blocks of a pool."""
 
 from ..accelerate import best_paged_attention
-from ..paged_attention import PagedAttention
+from ..paged_check import PagedAttention
 from ..qwen3 import Qwen3Model
 from .block_manager import BlockManager
 from .paged_kv_cache import PagedKvPool

@@ -59,6 +59,12 @@ class PagedKvPool:
         """The arrays of the layers that were written to."""
         return [x for x in (*self._keys, *self._values) if x is not None]
 
+    def check_blocks(self, block_ids: Items[int]) -> None:
+        """ValueError for the id of a block that is not given out: its slots are the sink's or nobody's."""
+        for id in block_ids:
+            if not 0 <= id < self.num_blocks:
+                raise ValueError(f"there is no block {id}: this pool has blocks 0 to {self.num_blocks - 1}")
+
     def write(self, layer: int, key: mx.array, value: mx.array, slots: mx.array) -> None:
         """Store the keys and values of tokens, in place: nothing is copied but them.
 
@@ -90,7 +96,7 @@ class PagedKvPool:
         """A copy of what is in some slots of a layer.
 
         Args:
-            slots: [...]
+            slots: [...], of the pool, which is not checked either.
 
         Returns:
             keys, values: [..., H, D]
@@ -110,6 +116,7 @@ class PagedKvCache(TinyKvCache):
     """One layer of one sequence whose blocks are given; to the model it is a cache as any other.
 
     It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
+    `update_and_fetch` refuses an id that is none of the pool's (`check_blocks`).
 
     Args:
         pool: where its tokens are.
@@ -125,6 +132,10 @@ class PagedKvCache(TinyKvCache):
         self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
     ) -> tuple[mx.array, mx.array, int, Mask]:
         raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.update_and_fetch is not written yet")
+
+    @property
+    def next_position(self) -> int:
+        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.next_position is not written yet")
 
     @property
     def state(self) -> list[mx.array]:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..paged_attention import check_paged_shapes, paged_attention
+from ..paged_attention import paged_attention
+from ..paged_check import checked
 from .cpu_kernel import CpuKernel
 from .gpu_operations import HEAD_DIMS
 from .paged_gpu import paged_attention_gpu
@@ -13,6 +14,7 @@ PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp
 HEAD_DIM_UNIT = 16
 
 
+@checked
 def fast_paged_attention(
     query: mx.array,
     keys: mx.array,
@@ -30,7 +32,6 @@ def fast_paged_attention(
 
     Arguments, result and errors are those of `paged_attention_simple`.
     """
-    check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
     arrays = (query, keys, values, block_tables, query_starts, context_lengths)
@@ -51,7 +52,10 @@ def paged_attention_cpu(
     context_lengths: mx.array,
     scale: float,
 ) -> mx.array:
-    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are float32."""
+    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are float32.
+
+    The kernel reads where the arguments lead it: they were checked.
+    """
     inputs = [query.astype(mx.float32), keys, values]
     inputs += [x.astype(mx.int32) for x in (block_tables, query_starts, context_lengths)]
     (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale])

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..attention import Attention, Mask
 from ..kv_cache import TinyKvCache
-from ..paged_attention import PagedAttention, paged_attention_simple
+from ..paged_attention import paged_attention_simple
+from ..paged_check import PagedAttention, check_queries, check_tables, unchecked
 from .block_manager import BlockTable
 from .paged_kv_cache import Ints, PagedKvPool, slot_mapping
 from .scheduled import ScheduledTokens, SchedulerOutput
@@ -47,11 +48,18 @@ class ForwardBatch:
             output: what the scheduler chose, one entry at least.
             tables: the blocks of each sequence, by its id.
             pool: where keys and values are stored.
+
+        Raises:
+            ValueError: a sequence lacks blocks for its tokens, or has one that the pool has not.
         """
         entries = output.entries
         entry_tables = [tables[entry.sequence.id] for entry in entries]
         token_ids, positions, query_starts = flatten(entries)
         block_tables = pad_block_tables(entry_tables)
+        context_lengths = np.array([entry.end for entry in entries], dtype=np.int32)
+        table_lengths = np.array([len(table.block_ids) for table in entry_tables])
+        check_queries(len(token_ids), query_starts, context_lengths)
+        check_tables(pool.num_blocks, pool.block_size, block_tables, table_lengths, context_lengths)
         num_stored = np.array([table.num_stored_tokens for table in entry_tables])
         slots = batch_slots(positions, query_starts, block_tables, num_stored, pool)
         return cls(
@@ -59,7 +67,7 @@ class ForwardBatch:
             positions.tolist(),
             mx.array(slots),
             mx.array(query_starts),
-            mx.array(np.array([entry.end for entry in entries], dtype=np.int32)),
+            mx.array(context_lengths),
             mx.array(block_tables),
             mx.array(final_rows(entries, query_starts)),
         )
@@ -135,7 +143,7 @@ class RaggedKvCache(TinyKvCache):
         self.pool = pool
         self.layer = layer
         self.batch = batch
-        self.attention = attention
+        self.attention = unchecked(attention)  # the numbers of a batch were checked as it was made
 
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
@@ -174,6 +182,10 @@ class RaggedKvCache(TinyKvCache):
         visible = mx.arange(S)[None, :] <= mx.array(self.batch.positions)[:, None]
         mask = mx.where(visible, 0.0, -mx.inf).astype(key.dtype)[:, None, None]
         return keys.swapaxes(1, 2), values.swapaxes(1, 2), self.batch.positions, mask
+
+    @property
+    def next_position(self) -> list[int]:
+        return self.batch.positions
 
     @property
     def state(self) -> list[mx.array]:

@@ -4,7 +4,7 @@ import mlx.core as mx
 
 from ..accelerate import best_paged_attention
 from ..generate import to_logprobs
-from ..paged_attention import PagedAttention
+from ..paged_check import PagedAttention
 from ..qwen3 import Qwen3Model
 from ..sampler import token_id
 from .block_manager import BlockManager

@@ -67,6 +67,12 @@ class PagedKvPool:
         """The arrays of the layers that were written to."""
         return [x for x in (*self._keys, *self._values) if x is not None]
 
+    def check_blocks(self, block_ids: Items[int]) -> None:
+        """ValueError for the id of a block that is not given out: its slots are the sink's or nobody's."""
+        for id in block_ids:
+            if not 0 <= id < self.num_blocks:
+                raise ValueError(f"there is no block {id}: this pool has blocks 0 to {self.num_blocks - 1}")
+
     def write(self, layer: int, key: mx.array, value: mx.array, slots: mx.array) -> None:
         """Store the keys and values of tokens, in place: nothing is copied but them.
 
@@ -106,7 +112,7 @@ class PagedKvPool:
         """A copy of what is in some slots of a layer.
 
         Args:
-            slots: [...]
+            slots: [...], of the pool, which is not checked either.
 
         Returns:
             keys, values: [..., H, D]
@@ -153,6 +159,7 @@ class PagedKvCache(TinyKvCache):
     """One layer of one sequence whose blocks are given; to the model it is a cache as any other.
 
     It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
+    `update_and_fetch` refuses an id that is none of the pool's (`check_blocks`).
 
     Args:
         pool: where its tokens are.
@@ -172,12 +179,17 @@ class PagedKvCache(TinyKvCache):
     ) -> tuple[mx.array, mx.array, int, Mask]:
         if key.ndim != 4 or key.shape[0] != 1 or key.shape[:3] != value.shape[:3]:
             raise ValueError(f"key and value must both be [1, H, L, D], got {key.shape} and {value.shape}")
+        self.pool.check_blocks(self.block_ids)
         end = self.offset + key.shape[2]
         slots = mx.array(slot_mapping(self.block_ids, self.pool.block_size, 0, end))
         self.pool.write(self.layer, key[0].swapaxes(0, 1), value[0].swapaxes(0, 1), slots[self.offset :])
         self.offset = end
         keys, values = self.pool.fetch(self.layer, slots)
         return keys.swapaxes(0, 1)[None], values.swapaxes(0, 1)[None], end, mask
+
+    @property
+    def next_position(self) -> int:
+        return self.offset
 
     @property
     def state(self) -> list[mx.array]:

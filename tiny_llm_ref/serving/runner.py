@@ -119,6 +119,12 @@ class RowKvCaches(TinyKvCache):
         raise ValueError("each row has keys in a cache of its own, and no array holds all: call attend")
 
     @property
+    def next_position(self) -> list[int] | None:
+        ends = [cache.next_position for cache in self.rows]
+        known = [end for end in ends if isinstance(end, int)]
+        return known if len(known) == len(ends) else None
+
+    @property
     def state(self) -> list[mx.array]:
         return [array for cache in self.rows for array in cache.state]
 

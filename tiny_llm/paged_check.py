@@ -1,0 +1,136 @@
+"""What paged attention refuses: shapes that do not fit each other, and numbers that lead out of the pool."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
+"""`paged_attention_simple`, or a faster one."""
+Attend = TypeVar("Attend", bound=PagedAttention)
+
+
+def checked(attend: Attend) -> Attend:
+    """The same attention to blocks, but with a ValueError before it starts where its arguments do not fit.
+
+    To look at the numbers of an array means to wait for them. Those of a `ForwardBatch` were checked as it
+    was made, so a model that attends in every layer takes what `unchecked` returns.
+    """
+
+    @wraps(attend)
+    def checking(
+        query: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        block_tables: mx.array,
+        query_starts: mx.array,
+        context_lengths: mx.array,
+        *options: Any,
+        **named: Any,
+    ) -> mx.array:
+        check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
+        tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
+        check_queries(query.shape[0], starts, lengths)
+        check_tables(keys.shape[0], keys.shape[1], tables, np.full(len(tables), tables.shape[1]), lengths)
+        return attend(query, keys, values, block_tables, query_starts, context_lengths, *options, **named)
+
+    return cast(Attend, checking)
+
+
+def unchecked(attend: PagedAttention) -> PagedAttention:
+    """The attention that `checked` was given; any other as it is."""
+    inner: PagedAttention = getattr(attend, "__wrapped__", attend)
+    return inner
+
+
+def check_paged_shapes(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    block_tables: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+) -> None:
+    """ValueError for shapes that do not fit each other, and for places that are no whole numbers."""
+    if query.ndim != 3 or keys.ndim != 4 or values.shape != keys.shape or query.shape[2] != keys.shape[3]:
+        raise ValueError(
+            "query must be [T, H_q, D], keys and values both [num_blocks, block_size, H, D], "
+            f"got {query.shape}, {keys.shape} and {values.shape}"
+        )
+    H_q, H = query.shape[1], keys.shape[2]
+    if H_q % H != 0:
+        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
+    N = context_lengths.size
+    if (
+        query.shape[0] < N
+        or N == 0
+        or block_tables.shape[:1] != (N,)
+        or block_tables.ndim != 2
+        or query_starts.shape != (N + 1,)
+        or context_lengths.ndim != 1
+    ):
+        raise ValueError(
+            "N sequences with a query each at least have block_tables [N, longest], query_starts [N + 1] and "
+            f"context_lengths [N]; got {query.shape[0]} queries, {block_tables.shape}, {query_starts.shape} "
+            f"and {context_lengths.shape}"
+        )
+    for name, places in (
+        ("block_tables", block_tables),
+        ("query_starts", query_starts),
+        ("context_lengths", context_lengths),
+    ):
+        if not mx.issubdtype(places.dtype, mx.integer):
+            raise ValueError(f"{name} must be whole numbers, got {places.dtype}")
+
+
+def check_queries(num_queries: int, query_starts: Ints, context_lengths: Ints) -> None:
+    """ValueError unless each sequence has a query at least, and a context that holds its queries.
+
+    Args:
+        num_queries: T
+        query_starts: [N + 1]
+        context_lengths: [N]
+    """
+    own = np.diff(query_starts.astype(np.int64))
+    if query_starts[0] != 0 or query_starts[-1] != num_queries or own.min() < 1:
+        raise ValueError(
+            f"query_starts must rise from 0 to the {num_queries} queries, one at least for each sequence, "
+            f"got {query_starts.tolist()}"
+        )
+    if (own > context_lengths).any():
+        i = int(np.argmax(own > context_lengths))
+        raise ValueError(
+            f"sequence {i} has {own[i]} queries and context_lengths says {context_lengths[i]}: "
+            "a context includes its queries"
+        )
+
+
+def check_tables(
+    num_blocks: int, block_size: int, block_tables: Ints, table_lengths: Ints, context_lengths: Ints
+) -> None:
+    """ValueError unless the blocks of each context are in its table, and in the pool.
+
+    Args:
+        num_blocks, block_size: of the pool.
+        block_tables: [N, longest]; what lies behind a context may be anything.
+        table_lengths: [N], entries of each table without those it was filled up with.
+        context_lengths: [N]
+    """
+    num_used = -(-context_lengths.astype(np.int64) // block_size)
+    if (num_used > table_lengths).any():
+        i = int(np.argmax(num_used > table_lengths))
+        raise ValueError(
+            f"the context of sequence {i} has {context_lengths[i]} tokens, which need "
+            f"{num_used[i]} blocks of {block_size}, and its block table has {table_lengths[i]}"
+        )
+    is_used = np.arange(block_tables.shape[1]) < num_used[:, None]
+    is_outside = is_used & ((block_tables < 0) | (block_tables >= num_blocks))
+    if is_outside.any():
+        i, j = np.argwhere(is_outside)[0]
+        raise ValueError(
+            f"block_tables[{i}, {j}] is {block_tables[i, j]}, and the pool has blocks 0 to {num_blocks - 1}"
+        )
