@@ -343,7 +343,7 @@ def definition(symbol: str) -> Place | None:
         found = getattr(found, name, None)
     try:
         lines, first = inspect.getsourcelines(found)
-        file = inspect.getsourcefile(found)
+        file = inspect.getsourcefile(inspect.unwrap(found))
     except (TypeError, OSError):
         return None
     offset = next((i for i, line in enumerate(lines) if re.match(r"\s*(def|class) ", line)), 0)

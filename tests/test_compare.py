@@ -307,8 +307,8 @@ def test_a_run_on_day_6_takes_the_chunks_of_day_7_from_the_reference(package: Pa
 
 
 def test_a_run_with_other_answers_says_which_token(package: Path) -> None:
-    find = "offsets = [request.offset for _, request in active]"
-    write_changed(package, "batch.py", find, find.replace("request.offset for", "request.offset + 1 for"))
+    find = "next_tokens = mx.array([[request.next_token] for _, request in active])"
+    write_changed(package, "batch.py", find, find.replace("request.next_token]", "request.next_token ^ 1]"))
     result = compare(package, "2.6", "--task", "4")
     assert result.exit_code == 1
     assert re.search(r"request 0: differs in tokens at \[\d+\]: yours \d+, reference \d+", words(result))
