@@ -15,6 +15,7 @@ import typer
 
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
+from scripts.memory import memory_use
 from tiny_llm_ref import (
     BatchingKvCache,
     BlockManager,
@@ -119,14 +120,10 @@ def print_held(config: ModelConfig, held: list[Lengths], slot_tokens: int, block
 def bytes_held(make: Callable[[], object]) -> tuple[int, int]:
     """Bytes of MLX's arrays once something is made, and the most while it was."""
     gc.collect()
-    mx.synchronize()
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
-    made = make()
-    mx.synchronize()
-    found = mx.get_active_memory() - before, mx.get_peak_memory() - before
+    with memory_use(reuses_buffers=False) as memory:
+        made = make()
     del made
-    return found
+    return memory.held, memory.peak
 
 
 def entries(config: ModelConfig, L: int) -> mx.array:

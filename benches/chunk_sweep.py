@@ -4,12 +4,12 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-import mlx.core as mx
 from rich.table import Table
 
 from benches.load import EndlessTokenizer
 from benches.trade_off import Point, trade_off_chart
 from benches.turns import in_turns
+from scripts.memory import memory_use
 from scripts.recorder import Recorder
 from tiny_llm_ref import BatchGenerator, Qwen3Model
 
@@ -63,18 +63,15 @@ def serve_arrival(model: Qwen3Model, prompt_ids: list[int], num_decodes: int, ch
         while not all(request in generator.slots for request in decoding):
             recorder.step()
         before = {request.prompt_idx: len(request.token_ids) for request in decoding}
-        mx.synchronize()
-        held = mx.get_active_memory()
-        mx.reset_peak_memory()
-        long = recorder.submit(prompt_ids)
-        while not long.is_prefill_done:
-            recorder.step()
-        peak_bytes = mx.get_peak_memory() - held
+        with memory_use() as memory:
+            long = recorder.submit(prompt_ids)
+            while not long.is_prefill_done:
+                recorder.step()
         # The gap that is open when the prompt arrives counts: it starts one token earlier.
         gaps = [recorder.metrics.gaps(number)[count - 1 :] for number, count in before.items()]
     ttft = recorder.metrics.ttft(long.prompt_idx)
     assert ttft is not None
-    return Arrival(ttft, max(map(max, gaps)), sum(map(len, gaps)), peak_bytes)
+    return Arrival(ttft, max(map(max, gaps)), sum(map(len, gaps)), memory.peak)
 
 
 def as_json(runs: dict[str, list[Arrival]]) -> dict[str, list[dict[str, Any]]]:

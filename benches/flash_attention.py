@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from scripts.memory import finish_work, memory_use
 from tiny_llm_ref.attention import Attention, scaled_dot_product_attention_grouped
 from tiny_llm_ref.flash_attention import KEY_BLOCK, QUERY_BLOCK, flash_attention
 
@@ -83,13 +84,12 @@ def measure(sides: dict[str, Attention], inputs: list[mx.array], repeats: int) -
 def cost_of(attention: Attention, inputs: list[mx.array]) -> Cost:
     """One call, evaluated."""
     query, key, value = inputs
-    mx.synchronize()
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
-    start = time.perf_counter()
-    mx.eval(attention(query, key, value, mask="causal"))
-    mx.synchronize()
-    return Cost(time.perf_counter() - start, mx.get_peak_memory() - before)
+    with memory_use() as memory:
+        start = time.perf_counter()
+        mx.eval(attention(query, key, value, mask="causal"))
+        finish_work()
+        seconds = time.perf_counter() - start
+    return Cost(seconds, memory.peak)
 
 
 def describe(costs: list[Cost]) -> str:

@@ -12,6 +12,7 @@ from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.compare_package import Learner
 from scripts.compare_runs import computed, guarded
 from scripts.compare_trees import Difference, Tree, first_difference
+from scripts.memory import memory_use
 from scripts.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -183,10 +184,7 @@ def serve(
             recorder.step()
         return None
 
-    mx.synchronize()
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
-    failed = guarded(learner, run_all, SECONDS_TO_END)
-    peak = max(0, mx.get_peak_memory() - before)
+    with memory_use() as memory:
+        failed = guarded(learner, run_all, SECONDS_TO_END)
     guarded(learner, recorder.generator.close, SECONDS_TO_END)
-    return BatchRun(recorder, model, peak, failed)
+    return BatchRun(recorder, model, memory.peak, failed)

@@ -15,6 +15,7 @@ import mlx.core as mx
 from scripts.compare_cases import Case
 from scripts.compare_package import Learner, is_hole, silent
 from scripts.compare_trees import Difference, Tree, arrays_of, first_difference
+from scripts.memory import finish_work, memory_use
 
 SECONDS_PER_CASE = 0.3  # after so long no repeat is started,
 FEW = 3  # unless there were fewer: then
@@ -116,15 +117,13 @@ def measure(runs: list[Callable[[], Tree]], repeats: int) -> list[Cost]:
 
 def measure_once(run: Callable[[], Tree]) -> Cost:
     """Time and memory of a single run."""
-    mx.synchronize()
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
-    start = time.perf_counter()
-    tree = computed(run)
-    mx.synchronize()
-    seconds = time.perf_counter() - start
+    with memory_use() as memory:
+        start = time.perf_counter()
+        tree = computed(run)
+        finish_work()
+        seconds = time.perf_counter() - start
     del tree
-    return Cost(seconds, max(0, mx.get_peak_memory() - before))
+    return Cost(seconds, memory.peak)
 
 
 @contextlib.contextmanager

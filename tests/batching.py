@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten
 from check import check_equal, normal
 from checkpoints import Variant, build
 from fakes import VOCAB_SIZE, FakeModel
+from scripts.memory import memory_use
 from tiny_llm import (
     BatchGenerator,
     BatchingKvCache,
@@ -111,9 +112,6 @@ def ends_within(seconds: float = 20) -> Iterator[None]:
 
 def peak_bytes(compute: Callable[[], object]) -> int:
     """The most memory that a computation held at once, beyond what was held before it."""
-    mx.synchronize()
-    before = mx.get_active_memory()
-    mx.reset_peak_memory()
-    compute()
-    mx.synchronize()
-    return max(0, mx.get_peak_memory() - before)
+    with memory_use(reuses_buffers=False) as memory:
+        compute()
+    return memory.peak

@@ -9,6 +9,7 @@ import pytest
 from batching import cache_of, keys_and_values, peak_bytes, small_model
 from check import check_close, check_equal, check_value_error, fail, short
 from fakes import VOCAB_SIZE, FakeModel, FakeTokenizer, ModelFailureError, continuation
+from scripts.memory import memory_use
 from tiny_llm import Qwen3Model, TinyKvFullCache, make_sampler, simple_generate, simple_generate_with_kv_cache
 
 APPENDS = (3, 1, 7, 1, 2)
@@ -195,10 +196,11 @@ def test_task_1_rewind_of_too_much_is_an_error(n: int) -> None:
 def test_task_1_release_gives_the_memory_back() -> None:
     cache = cache_of(5000, seed=0)
     mx.eval(cache.state)
-    num_bytes, before = sum(held.nbytes for held in cache.state), mx.get_active_memory()
-    cache.release()
+    num_bytes = sum(held.nbytes for held in cache.state)
+    with memory_use() as memory:
+        cache.release()
     check_equal([cache.offset, cache.state], [0, []], "offset and state after release")
-    assert before - mx.get_active_memory() >= num_bytes, "release did not give the arrays' memory back"
+    assert -memory.held >= num_bytes, "release did not give the arrays' memory back"
 
 
 def test_task_1_released_cache_is_usable_again() -> None:

@@ -27,6 +27,7 @@ from quantized import (
     random_words,
     unpacking_mistakes,
 )
+from scripts.memory import memory_use
 from tiny_llm import (
     Embedding,
     ModelConfig,
@@ -513,11 +514,12 @@ def test_task_3_nothing_of_the_weights_changes() -> None:
 def test_task_3_expanded_weights_are_not_kept() -> None:
     weights, x = weights_by_mlx(num_outputs=1009, num_groups=7), normal(3, 448, seed=30)
     mx.eval(weights.weight, weights.scales, weights.biases, x)
-    before = mx.get_active_memory()
-    product = quantized_matmul_simple(x, weights)
-    mx.eval(product)
-    num_bytes = mx.get_active_memory() - before
-    assert num_bytes < weights.num_bytes, f"{num_bytes} bytes are held after a product of {product.nbytes}"
+    with memory_use(reuses_buffers=False) as memory:
+        product = quantized_matmul_simple(x, weights)
+        mx.eval(product)
+    assert memory.held < weights.num_bytes, (
+        f"{memory.held} bytes are held after a product of {product.nbytes}"
+    )
 
 
 # --- task 4 ------------------------------------------------------------------------------------------------
@@ -846,14 +848,12 @@ def test_task_4_a_model_holds_what_its_file_holds(tmp_path: Path) -> None:
         layout = {"group_size": weights.group_size, "bits": weights.bits}
         return mx.quantized_matmul(x, weights.weight, weights.scales, weights.biases, True, **layout)
 
-    mx.synchronize()
-    before = mx.get_active_memory()
-    model = load_packed_model(folder, matmul=matmul)
-    mx.eval(model(mx.array([[1, 2, 3]])))
-    mx.synchronize()
-    held = mx.get_active_memory() - before
-    assert held < 1.2 * file_bytes, (
-        f"the model holds {held / file_bytes:.1f} times the bytes of its file: packed weights were expanded"
+    with memory_use(reuses_buffers=False) as memory:
+        model = load_packed_model(folder, matmul=matmul)
+        mx.eval(model(mx.array([[1, 2, 3]])))
+    assert memory.held < 1.2 * file_bytes, (
+        f"the model holds {memory.held / file_bytes:.1f} times the bytes of its file: "
+        "packed weights were expanded"
     )
 
 

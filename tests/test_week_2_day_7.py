@@ -22,6 +22,7 @@ from batching import (
 from check import check_close, check_equal, check_value_error, fail
 from fakes import EOS, FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from oracles import causal_mask_mistakes
+from scripts.memory import memory_use
 from tiny_llm import (
     AdaptiveChunker,
     BatchGenerator,
@@ -386,13 +387,10 @@ def test_task_2_nothing_but_the_cache_is_kept() -> None:
     Request(
         model, endless, prompt_of(16), 16
     ).try_prefill()  # what the model computes once, such as rotations
-    mx.synchronize()
-    mx.clear_cache()  # a buffer that an earlier test left may be larger than what is asked for
-    before = mx.get_active_memory()
-    request = Request(model, endless, prompt_of(480), 16)
-    prefill_all(request)
-    mx.synchronize()
-    kept = mx.get_active_memory() - before - cache_bytes(request)
+    with memory_use(reuses_buffers=False) as memory:
+        request = Request(model, endless, prompt_of(480), 16)
+        prefill_all(request)
+    kept = memory.held - cache_bytes(request)
     assert kept < 20_000, f"{kept} bytes are held beside the cache after 30 chunks"
 
 
