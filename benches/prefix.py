@@ -19,6 +19,7 @@ from rich.table import Table
 from benches.speed import machine
 from scripts.checkpoints import SHIPPED_MODEL
 from scripts.errors import usage_errors
+from scripts.precision import use_full_float32
 from tiny_llm_ref import (
     BlockManager,
     Engine,
@@ -98,6 +99,7 @@ def main(
 
     Example: pdm run bench-prefix --users 8 --turns 2
     """
+    use_full_float32()
     with usage_errors():
         from scripts.models import load_by_name
 

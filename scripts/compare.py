@@ -1,6 +1,5 @@
 """Compare the learner's functions with the reference: results, time and memory, on the same inputs."""
 
-import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from scripts.compare_trees import Difference
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.learner import PACKAGE, Package
+from scripts.precision import use_full_float32
 from scripts.setup import show_progress
 
 DIFFERENT_EXIT_CODE = 1
@@ -50,7 +50,7 @@ def main(
 
     Example: pdm run compare --week 1 --day 1
     """
-    os.environ["MLX_ENABLE_TF32"] = "0"  # where MLX would multiply float32 in fewer bits
+    use_full_float32()
     with usage_errors():
         course = load_course()
         chosen = course.day(week, day)

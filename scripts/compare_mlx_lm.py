@@ -8,6 +8,7 @@ import typer
 
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
+from scripts.precision import use_full_float32
 from scripts.runs import read_prompts
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -19,6 +20,7 @@ def main(model: Model = SHIPPED_MODEL, max_tokens: MaxTokens = 48) -> None:
 
     Example: pdm run compare-mlx-lm --model smollm2
     """
+    use_full_float32()
     with usage_errors():
         different = differing_prompts(model, max_tokens)
     sys.exit(1 if different else 0)

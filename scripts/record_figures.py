@@ -17,6 +17,7 @@ from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.models import load_by_name
+from scripts.precision import use_full_float32
 from tiny_llm_ref.generate import encode_prompt, to_logprobs
 
 COMMAND = "pdm run record-figures"
@@ -47,6 +48,7 @@ def main(out: Out = DATA) -> None:
 
     Example: pdm run record-figures
     """
+    use_full_float32()
     with usage_errors():
         out.mkdir(parents=True, exist_ok=True)
         write(out / "sampler.js", "sampler", record_sampler())

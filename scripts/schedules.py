@@ -11,6 +11,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainin
 from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.packages import choose_package
+from scripts.precision import use_full_float32
 
 BATCH = 500  # schedules of one seed: hypothesis varies what it has drawn, so fresh seeds reach further
 
@@ -27,6 +28,7 @@ def main(count: Count = 50_000, first_seed: Seed = None, engine: Engine = "batch
 
     Example: pdm run schedules --engine serving --ref --count 2000
     """
+    use_full_float32()
     with usage_errors():
         choose_package(ref)
         start = SystemRandom().randrange(2**32) if first_seed is None else first_seed

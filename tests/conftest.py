@@ -1,7 +1,6 @@
 """One suite for two packages: the tests import `tiny_llm`, and --ref makes that name mean the reference."""
 
 import gc
-import os
 import signal
 from pathlib import Path
 
@@ -11,13 +10,14 @@ from hypothesis import HealthCheck, Phase, settings
 import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from reporting import FailureReporter
 from scripts.packages import choose_package
+from scripts.precision import use_full_float32
 
 TESTS = Path(__file__).resolve().parent
 NAMED_ONLY = (TESTS / "book", TESTS / "platforms")  # run by `pdm run test-book` and `pdm run test-platforms`
 LONGEST_ID = 40  # characters
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
-os.environ["MLX_ENABLE_TF32"] = "0"  # where MLX would multiply float32 in fewer bits
+use_full_float32()
 settings.register_profile(  # how long a machine takes decides no test
     "course",
     deadline=None,

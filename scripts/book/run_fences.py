@@ -13,6 +13,7 @@ import traceback
 from typing import Any
 
 from scripts.packages import choose_package
+from scripts.precision import use_full_float32
 
 PAGE = "<page>"
 
@@ -20,6 +21,7 @@ PAGE = "<page>"
 def main() -> None:
     """Answer on standard output."""
     fences = json.load(sys.stdin)
+    use_full_float32()
     choose_package(reference=True)
     import mlx.core as mx
 
