@@ -18,6 +18,9 @@ try:
     from rich.console import Console
     from rich.text import Text
 except ImportError as error:
+    for finding in (check_python(sys.version_info[:2]), *check_machine("cpu")):
+        if finding.level != "ok":
+            print(f"{finding.level:8}{finding.text}: {finding.fix}")
     sys.exit(f"problem {error.name} is not installed: run `pdm run setup`")
 
 from scripts.checkpoints import REPO, SHIPPED_MODEL, is_complete
@@ -132,7 +135,7 @@ def check_kernels(kind: str) -> Finding | None:
     if result.returncode != 0:
         return Finding("problem", f"{what} do not work here: {reason_of(result)}", fix)
     if answer == "wrong":
-        fix = "open an issue with what `pdm run test --week 2 --day 3 --ref` prints"
+        fix = "open an issue with the report that `pdm run hardware-report` writes"
         return Finding("problem", f"{what} compute something else than MLX does", fix)
     return Finding("ok", f"{what} compile, load and compute what MLX does") if answer == "right" else None
 

@@ -25,9 +25,14 @@ if __name__ == "__main__":  # importing the package takes what this script insta
 else:
     from scripts.machine import Finding, check_machine, check_python
 
-LOCK_FILE = Path(__file__).resolve().parent.parent / "pdm.lock"
+ROOT = Path(__file__).resolve().parent.parent
+LOCK_FILE = ROOT / "pdm.lock"
 STAMP_FILE = Path(sys.prefix) / "tiny-llm-setup.txt"
 BACKENDS = ("cpu", "cuda")
+USE_KERNELS = """
+from tiny_llm_ref.accelerate import best_attention, best_matmul, best_paged_attention, best_parts
+best_matmul(), best_attention(), best_paged_attention(), best_parts()
+"""
 OPTIONAL_GROUPS = ("book", "pages", "engines")
 
 
@@ -101,6 +106,13 @@ def install(groups: set[str]) -> None:
             sys.exit(
                 "The installation stopped; the lines above say why. Mend that and run the command again."
             )
+    compile_kernels()
+
+
+def compile_kernels() -> None:
+    """Fill the cache of compiled code, so that no later command seems to hang; what fails there says why."""
+    print("Compiling the kernels, once.", file=sys.stderr)
+    subprocess.run([sys.executable, "-c", USE_KERNELS], cwd=ROOT)
 
 
 def ensure_pip() -> None:

@@ -1,5 +1,6 @@
 """Doctor names what is wrong and its fix, and never calls all well while one kind of kernel is broken."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -92,6 +93,20 @@ def test_doctor_shows_every_finding_of_the_machine(monkeypatch: pytest.MonkeyPat
     assert doctor.line_of(planted).plain == "problem the machine lacks a wheel\n        fix: turn it"
 
 
+def test_doctor_without_packages_says_what_the_machine_lacks_too() -> None:
+    program = "import runpy; runpy.run_module('scripts.doctor', run_name='__main__')"
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", program],  # -S: no site-packages
+        cwd=ROOT,
+        env={**os.environ, "CXX": "no-such-compiler", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert re.fullmatch(r"note    a C\+\+ compiler [^\n]+\n", result.stdout)
+    assert re.fullmatch(r"problem \w+ is not installed: run `pdm run setup`\n", result.stderr)
+
+
 def test_doctor_reports_an_mlx_that_does_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "DEVICE_PROBE", "raise RuntimeError('no device')")
     finding = doctor.check_mlx()
@@ -143,7 +158,7 @@ def test_a_cpp_kernel_that_computes_something_else(tmp_path: Path, monkeypatch: 
     finding = doctor.check_kernels("cpu")
     assert finding is not None
     assert (finding.level, finding.text) == ("problem", "C++ kernels compute something else than MLX does")
-    assert "--week 2 --day 3" in finding.fix
+    assert "`pdm run hardware-report`" in finding.fix
 
 
 @pytest.mark.parametrize("broken", ["metal/quantized_matvec.metal", "cuda/quantized_matvec.cu"])

@@ -1,6 +1,7 @@
 """The lock file serves every machine the course names, and set-up installs what it says."""
 
 import itertools
+import json
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from packaging.utils import parse_wheel_filename
 
 from scripts import setup
 from scripts.course import ROOT
+from scripts.machine import SUPPORTED_PYTHONS
 from scripts.setup import LOCK_FILE, load_toml, locked_requirements
 
 LOCK = load_toml(LOCK_FILE.read_text(encoding="utf-8"))
@@ -158,3 +160,32 @@ def test_the_backend_of_an_environment_is_not_changed(stamp: Path, monkeypatch: 
     monkeypatch.setenv("TINY_LLM_BACKEND", "tpu")
     with pytest.raises(SystemExit, match="TINY_LLM_BACKEND is 'tpu': set it to one of cpu, cuda"):
         setup.main()
+
+
+def test_kernels_are_compiled_once_the_packages_are_there(
+    stamp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "run_with_counter", lambda command: 0)
+    monkeypatch.setenv("TINY_LLM_KERNELS", "on")
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    setup.install({"default", "cpu"})
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[1] == "Compiling the kernels, once."
+    assert any("there is no C++ compiler here" in line for line in lines[2:])
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_the_dev_container_opens_the_course_ready_to_use() -> None:
+    text = (ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8")
+    container = json.loads(text)
+    version = re.fullmatch(r".*/python:3\.(\d+)-bookworm", container["image"])  # glibc 2.36
+    assert version is not None
+    oldest, newest = SUPPORTED_PYTHONS
+    assert oldest <= (3, int(version[1])) <= newest
+    assert "g++" in container["onCreateCommand"]
+    scripts = load_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pdm"]["scripts"]
+    commands = re.findall(r"python -m pdm run (\w+)", container["postCreateCommand"])
+    assert commands == ["setup", "doctor"]
+    assert set(commands) <= set(scripts)
+    assert container["waitFor"] == "postCreateCommand"

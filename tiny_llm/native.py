@@ -185,6 +185,8 @@ def replace_reference_blas() -> None:
     """Load OpenBLAS where MLX will look for its BLAS; a notice if that cannot be done."""
     if sys.platform != "linux" or not is_on("TINY_LLM_BLAS") or num_blas_calls() is not None:
         return
+    if importlib.util.find_spec("mlx") is None:
+        return  # before set-up: no command but doctor runs, which says so itself
     try:
         if "mlx.core" in sys.modules:
             raise BuildError("mlx.core was imported before it: import tiny_llm first")
