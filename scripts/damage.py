@@ -97,7 +97,7 @@ def load_as_it_serves(folder: Path) -> None:
     from tiny_llm import load
 
     model, tokenizer = load(folder)
-    tokenizer.encode("In the beginning")
+    tokenizer.decode(tokenizer.encode("In the beginning"))
     mx.eval(model(mx.array([[3]])))
 
 

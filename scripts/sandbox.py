@@ -1,7 +1,8 @@
 """Run tests on a package that is not in the repository, many packages at a time.
 
-Each run is a forked process with the package under the name `tiny_llm`: the slow imports are done once,
-before the forks, and nothing one package does can reach another.
+Each run is a process of its own with the package under the name `tiny_llm`, and nothing one package does can
+reach another. On Linux it is forked, so that the slow imports are done once. On macOS it is spawned: a forked
+child dies there at its first GPU operation.
 """
 
 import contextlib
@@ -13,16 +14,20 @@ import io
 import marshal
 import multiprocessing
 import os
+import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from multiprocessing.context import ForkProcess, SpawnProcess
 from pathlib import Path
 from types import FrameType
+from typing import Literal, NamedTuple
 
 import pytest
 
@@ -30,6 +35,9 @@ from scripts.course import ROOT
 from scripts.render import write
 
 SECONDS_PER_RUN = 120
+StartMethod = Literal["fork", "spawn"]
+START_METHOD: StartMethod = "spawn" if sys.platform == "darwin" else "fork"
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IN_MEMORY = Path("/dev/shm")  # of Linux; on a disk, to write a package takes a third of a short run
 SLOW_IMPORTS = (
     "hypothesis",
@@ -63,71 +71,115 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run_all(runs: Iterable[Run], num_workers: int | None = None) -> Generator[Outcome, None, None]:
+class Running(NamedTuple):
+    """A run whose process has begun, and the folder that holds its package."""
+
+    run: Run
+    process: ForkProcess | SpawnProcess
+    receiver: Connection
+    folder: Path
+
+
+def run_all(
+    runs: Iterable[Run], num_workers: int | None = None, start_method: StartMethod = START_METHOD
+) -> Generator[Outcome, None, None]:
     """The outcome of each run, as they end; a process that died is an outcome too."""
-    for module in SLOW_IMPORTS:
-        importlib.import_module(module)
-    gc.freeze()  # or each process would look through all of these objects, and so copy their memory
-    context = multiprocessing.get_context("fork")
+    if start_method == "fork":
+        for module in SLOW_IMPORTS:
+            importlib.import_module(module)
+        gc.freeze()  # or each process would look through all of these objects, and so copy their memory
     waiting = iter(runs)
-    running: dict[object, tuple[Run, ForkProcess, Connection]] = {}
+    running: dict[object, Running] = {}
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None) as folder:
+        try:
+            while True:
+                for run in islice(waiting, (num_workers or os.cpu_count() or 1) - len(running)):
+                    started = start(run, Path(tempfile.mkdtemp(dir=folder)), start_method)
+                    running[started.receiver] = started
+                if not running:
+                    return
+                for ready in wait([each.receiver for each in running.values()]):
+                    yield receive_outcome(running.pop(ready))
+        finally:
+            for each in running.values():
+                each.process.kill()
+                each.process.join()  # which may still write into its folder until then
+
+
+def start(run: Run, folder: Path, start_method: StartMethod) -> Running:
+    """Write the package of a run, and begin its process."""
+    write(run.sources, folder / "tiny_llm")
+    write_bytecode(run, folder / "tiny_llm")
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    arguments = (run.name, folder, [*run.tests], [*run.pytest_options], sender)
+    process: ForkProcess | SpawnProcess
+    if start_method == "spawn":
+        process = multiprocessing.get_context("spawn").Process(target=send_outcome, args=arguments)
+        resource_tracker.ensure_running()  # which lets signals in again, in some releases of Python
+    else:
+        process = multiprocessing.get_context("fork").Process(target=send_outcome, args=arguments)
+    with signals_held():
+        process.start()
+    sender.close()
+    return Running(run, process, receiver, folder)
+
+
+@contextlib.contextmanager
+def signals_held() -> Generator[None, None, None]:
+    """Hold back what would end the process; a child that starts meanwhile goes on holding it back."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
     try:
-        while True:
-            for run in islice(waiting, (num_workers or os.cpu_count() or 1) - len(running)):
-                for source in python_sources(run).values():
-                    bytecode(source)  # before the fork, so that each source is compiled once
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=send_outcome, args=(run, sender))
-                process.start()
-                sender.close()
-                running[receiver] = (run, process, receiver)
-            if not running:
-                return
-            for ready in wait([receiver for _, _, receiver in running.values()]):
-                yield receive_outcome(*running.pop(ready))
+        yield
     finally:
-        for _, process, _ in running.values():
-            process.kill()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def send_outcome(run: Run, sender: Connection) -> None:
-    """The whole life of a forked process; what would end it does so at once and without a word."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)  # not what the command that forked does at them
-    sender.send(run_one(run))
+def send_outcome(
+    name: str, folder: Path, tests: Sequence[str], options: Sequence[str], sender: Connection
+) -> None:
+    """The whole life of a process; what would end it does so at once and without a word."""
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)  # not what the command that started it does at them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+    sender.send(run_one(name, folder, tests, options))
 
 
-def receive_outcome(run: Run, process: ForkProcess, receiver: Connection) -> Outcome:
+def receive_outcome(running: Running) -> Outcome:
     """What the process sent, or that it ended without a word."""
+    name, process = running.run.name, running.process
     try:
-        outcome: Outcome = receiver.recv()
+        outcome: Outcome = running.receiver.recv()
     except EOFError:
         process.join()
         sentence = f"the process died with exit code {process.exitcode}, in native code perhaps"
-        outcome = Outcome(run.name, failed={"(the run)": sentence}, exit_code=1)
-    receiver.close()
+        outcome = Outcome(name, failed={"(the run)": sentence}, exit_code=1)
+    running.receiver.close()
     process.join()
+    shutil.rmtree(running.folder)
     return outcome
 
 
-def run_one(run: Run) -> Outcome:
-    """Run in this process, which is used up by it."""
-    outcome = Outcome(run.name)
+def run_one(name: str, folder: Path, tests: Sequence[str], options: Sequence[str]) -> Outcome:
+    """Run in this process, which is used up by it.
+
+    Args:
+        name: of the run.
+        folder: holds the package, as tiny_llm.
+        tests, options: for pytest.
+    """
+    outcome = Outcome(name)
     start = time.perf_counter()
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS_PER_RUN)
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None) as folder:
-        write(run.sources, Path(folder) / "tiny_llm")
-        write_bytecode(run, Path(folder) / "tiny_llm")
-        # Before the repository, which has a tiny_llm of its own.
-        options = ["-o", f"pythonpath={folder} {ROOT}", *run.pytest_options]
-        with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
-            try:
-                outcome.exit_code = pytest.main([*run.tests, *options], plugins=[Collector(outcome)])
-            except TimeoutError as error:
-                outcome.failed["(the run)"] = str(error)
-                outcome.exit_code = 1
-        outcome.output = output.getvalue()
+    # Before the repository, which has a tiny_llm of its own.
+    arguments = [*tests, "-o", f"pythonpath={folder} {ROOT}", *options]
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
+        try:
+            outcome.exit_code = pytest.main(arguments, plugins=[Collector(outcome)])
+        except TimeoutError as error:
+            outcome.failed["(the run)"] = str(error)
+            outcome.exit_code = 1
+    outcome.output = output.getvalue()
     signal.alarm(0)
     outcome.seconds = time.perf_counter() - start
     return outcome

@@ -130,7 +130,9 @@ def load_tokenizer(path: Path) -> "TokenizerWrapper":
         raise ValueError(f"there is no tokenizer in {path}: a checkpoint needs its tokenizer.json")
     eos_token_ids = read_eos_token_ids(path) or None
     with damage_refused(f"the tokenizer in {path}"):
-        return load_wrapper(path, eos_token_ids=eos_token_ids)
+        tokenizer = load_wrapper(path, eos_token_ids=eos_token_ids)
+        tokenizer.decode(tokenizer.encode("a"))  # which some damage shows only in
+    return tokenizer
 
 
 def build_model(
