@@ -31,7 +31,7 @@ STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 PROBLEM_EXIT_CODE = 1
 MIN_FREE_GB = 2
 IMPORT_SECONDS = 120
-DEVICE_PROBE = "import mlx.core as mx; mx.eval(mx.ones(2) + 1); print(mx.default_device())"
+DEVICE_PROBE = "import scripts, mlx.core as mx; mx.eval(mx.ones(2) + 1); print(mx.default_device())"
 
 KERNEL_PROBE = "from scripts.kernel_probe import probe; print(probe({kind!r}))"
 MODEL_PROBE = """

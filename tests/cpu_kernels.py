@@ -46,12 +46,12 @@ def compiled_for(target: str, kernel: CpuKernel, monkeypatch: pytest.MonkeyPatch
 def threads(count: int) -> Iterator[None]:
     """So many threads for the kernels called inside, which must be evaluated there too."""
     extension = cpu_kernel.load_extension()
-    mx.synchronize()
+    mx.synchronize(mx.cpu)
     extension.set_num_threads(count)
     try:
         yield
     finally:
-        mx.synchronize()
+        mx.synchronize(mx.cpu)
         extension.set_num_threads(cpu_kernel.num_threads())
 
 

@@ -10,6 +10,8 @@ import pytest
 from scripts.course import ROOT
 from scripts.errors import USAGE_EXIT_CODE
 
+STAND_IN = ROOT / "tests" / "platforms" / "stand_in"
+
 # As if MLX had chosen something else before the package is imported: another index is a device of its own.
 BEFORE = "import mlx.core as mx; mx.set_default_device(mx.Device(mx.cpu, 1)); import tiny_llm_ref; "
 IN_A_THREAD = "import threading; threading.Thread(target=lambda: print(mx.default_device())).start()"
@@ -53,6 +55,21 @@ def test_a_command_that_lacks_its_gpu_says_so_in_one_line() -> None:
     result = run("-m", "scripts.hint", "--help", device="gpu")
     lacking = (USAGE_EXIT_CODE, f"error: {NO_GPU}\n")
     assert (result.returncode, result.stderr) == ((0, "") if mx.is_available(mx.gpu) else lacking)
+
+
+@pytest.mark.parametrize(
+    ("device", "computing_on", "rope"), [("cpu", "the CPU", "FusedRoPE"), ("", "the GPU", "RoPE")]
+)
+def test_on_a_mac_the_cpu_runs_its_own_kernels_in_a_model(
+    device: str, computing_on: str, rope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    program = (
+        "from scripts.doctor import check_mlx; from tiny_llm_ref import accelerate; "
+        "print(check_mlx().text.rpartition(' on ')[2], accelerate.best_parts().rope.__name__, sep=', ')"
+    )
+    result = run("-c", program, device=device)
+    assert (result.stdout, result.stderr) == (f"{computing_on}, {rope}\n", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

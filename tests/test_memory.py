@@ -3,6 +3,7 @@
 import mlx.core as mx
 
 from check import check_equal, normal
+from scripts.course import ROOT
 from scripts.memory import memory_use
 
 SIZE = 1536  # a multiple of what GPUs allocate
@@ -57,3 +58,9 @@ def test_without_reuse_a_larger_buffer_that_was_kept_is_left_alone() -> None:
         x = mx.arange(250)
         mx.eval(x)
     assert memory.held < 450 * 4, f"{memory.held} bytes are held by an array of {x.nbytes}"
+
+
+def test_nothing_else_asks_for_memory_before_the_work_is_done() -> None:
+    files = [file for folder in ("scripts", "benches", "tests") for file in (ROOT / folder).rglob("*.py")]
+    asking = {file.name for file in files if "_active_memory()" in file.read_text(encoding="utf-8")}
+    assert asking == {"memory.py", "test_memory.py"}
