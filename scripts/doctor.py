@@ -11,17 +11,18 @@ from functools import partial
 from pathlib import Path
 
 from scripts import setup
-from scripts.machine import Finding, check_machine, check_python, find_compiler
+from scripts.machine import Finding, check_compiler, check_machine, check_python, find_compiler
 
 try:
     import typer
     from rich.console import Console
     from rich.text import Text
 except ImportError as error:
-    for finding in (check_python(sys.version_info[:2]), *check_machine("cpu")):
+    lacking = Finding("problem", f"the package {error.name} is not installed", "run `pdm run setup`")
+    for finding in (check_python(sys.version_info[:2]), *check_machine("cpu"), lacking):
         if finding.level != "ok":
             print(f"{finding.level:8}{finding.text}: {finding.fix}")
-    sys.exit(f"problem {error.name} is not installed: run `pdm run setup`")
+    sys.exit(1)
 
 from scripts.checkpoints import REPO, SHIPPED_MODEL, is_complete
 from scripts.errors import usage_errors
@@ -130,6 +131,8 @@ def check_kernels(kind: str) -> Finding | None:
     if kind != "gpu" and not find_compiler():
         return None
     what, fix = KERNEL_KINDS[kind]
+    if kind == "cpu":
+        fix = check_compiler().fix or fix  # Python's headers may be what it lacks
     result = run_python(KERNEL_PROBE.format(kind=kind))
     answer = last_line(result.stdout)
     if result.returncode != 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import doctor
+from scripts import doctor, machine
 from scripts.course import ROOT
 from scripts.learner import write_bytes
 from scripts.machine import Finding, check_python
@@ -103,8 +103,10 @@ def test_doctor_without_packages_says_what_the_machine_lacks_too() -> None:
         text=True,
     )
     assert result.returncode == 1
-    assert re.fullmatch(r"note    a C\+\+ compiler [^\n]+\n", result.stdout)
-    assert re.fullmatch(r"problem \w+ is not installed: run `pdm run setup`\n", result.stderr)
+    note, problem = result.stdout.splitlines()
+    assert note.startswith("note    a C++ compiler cannot be found")
+    assert re.fullmatch(r"problem the package \w+ is not installed: run `pdm run setup`", problem)
+    assert not result.stderr
 
 
 def test_doctor_reports_an_mlx_that_does_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +143,21 @@ def test_an_extension_that_cannot_be_linked_is_a_problem_of_the_cpu_alone(
     emulator = doctor.check_kernels("emulator")
     assert emulator is not None
     assert emulator.level == "ok"
+
+
+def test_kernels_without_python_s_headers_say_how_to_get_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'x.h:21:10: fatal error: Python.h: No such file' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
+    monkeypatch.setattr(machine.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
+    finding = doctor.check_kernels("cpu")
+    assert finding is not None
+    assert ("Python.h" in finding.text, "python3-dev" in finding.fix) == (True, True)
 
 
 def test_without_a_compiler_the_machine_s_finding_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
