@@ -111,7 +111,7 @@ def limit_of(parts: Sequence[Part], seconds: float) -> float:
 def run_part(part: Part, limit: float, identity: Identity) -> Result:
     """Run one part and read its results."""
     with tempfile.TemporaryDirectory() as folder:
-        ended = run(part.to_run(Path(folder)), limit)
+        ended = run(part.to_run(Path(folder)), limit, part.environment)
         outcome, reason, results = judge(part, ended, Path(folder))
     failure = ""
     if outcome != "passed":

@@ -18,7 +18,7 @@ from scripts.course import ROOT
 from scripts.hardware.description import describe_machine, describe_versions
 from scripts.hardware.parts import PARTS, Part
 from scripts.hardware.privacy import Identity, without_paths
-from scripts.hardware.report import SCHEMA, Report, Result, as_json, as_markdown, read_report
+from scripts.hardware.report import SCHEMA, Report, Result, as_json, as_markdown, read_report, read_reports
 from scripts.hardware.running import GRACE_SECONDS, run
 
 IDENTITY = Identity(
@@ -78,6 +78,13 @@ def test_names_and_paths_are_taken_out(text: str, expected: str) -> None:
     assert IDENTITY.scrub(text) == expected
 
 
+def test_a_folder_is_known_by_where_its_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "where it is").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "where it is")
+    identity = Identity(frozenset(), frozenset(), ((str(tmp_path / "link"), "."),))
+    assert identity.scrub(f"{tmp_path}/link/a.py {tmp_path}/where it is/b.py") == "a.py b.py"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -95,12 +102,12 @@ def test_a_planted_failure_gives_nobody_away(tmp_path: Path, monkeypatch: pytest
     home = tmp_path / "people" / "zoe-q"
     home.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("USER", "zoe-q")
+    monkeypatch.setenv("USER", "zq")
     monkeypatch.setattr("socket.gethostname", lambda: "Zoes-Box.example.org")
-    secrets = [str(ROOT), str(home), str(tmp_path), sys.prefix, sys.base_prefix, "zoe-q", "Zoes-Box"]
+    secrets = [str(ROOT), str(home), str(tmp_path), sys.prefix, sys.base_prefix, "zq", "zoe-q", "Zoes-Box"]
     said = [
         *(f"{text} '{text}/a b' {text!r}/x:3 file://{text}/y ({text})" for text in secrets),
-        *(text.upper() for text in secrets[-2:]),
+        *(text.upper() for text in secrets[-3:]),
         f"{home}/clients/secret/x.py",
         "zoe-q@zoes-box: /opt/clients/secret and ~/clients/secret",
     ]
@@ -176,6 +183,13 @@ def test_a_part_that_fails_says_how(code: str, reason: str) -> None:
     result = command.run_part(planted(code, read=read), 60, IDENTITY)
     assert result.outcome == "failed"
     assert result.failure.splitlines()[0] == reason
+
+
+def test_variables_of_a_part_are_set_and_shown() -> None:
+    part = replace(planted("import os; print(os.environ['TINY_LLM_X'])"), environment={"TINY_LLM_X": "7"})
+    assert part.shown == "TINY_LLM_X=7 pdm run none"
+    read: Callable[[str, Path], dict] = lambda output, _: {"x": output}  # noqa: E731
+    assert command.run_part(replace(part, read=read), 60, IDENTITY).results == {"x": "7\n"}
 
 
 def test_only_the_end_of_a_long_output_is_kept() -> None:
@@ -280,7 +294,7 @@ def test_bad_input_is_refused(options: list[str], sentence: str) -> None:
 
 def test_real_parts_are_run_and_read(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "scripts.hardware_report", "--output", str(tmp_path)]
-    for name in ("doctor", "answers of mlx-lm", "demo, week 2", "demo, week 3"):
+    for name in ("doctor", "answers of mlx-lm", "demo, week 3", "demo on the CPU"):
         arguments += ["--part", name]
     result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -383,6 +397,10 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     with pytest.raises(ValueError, match=r"a\.json cannot be read"):
         read_report(tmp_path / "a.json")
+
+
+def test_every_report_of_the_book_can_be_read_and_names_no_path() -> None:
+    assert read_reports(ROOT / "book" / "records" / "hardware")
 
 
 def test_a_report_is_named_by_machine_and_backend() -> None:

@@ -10,6 +10,7 @@ from scripts.book import blocks
 from scripts.book.execute import Code, check_format, execute
 from scripts.book.figures import figure_block, parse_figure, scripts_of
 from scripts.book.folders import Folders
+from scripts.book.hardware import hardware_table
 from scripts.book.inline import Handlers, replace_inline
 from scripts.book.maths import render_math
 from scripts.book.names import check_code
@@ -152,10 +153,14 @@ class Page:
             self.counts["figures"] += 1
             sentence = self.render_text(figure.sentence, line)
             return figure_block(figure, sentence, self.folders)
+        if name == "hardware":
+            return hardware_table(self.folders.records / "hardware")
         if name in ("ref", "starter", "test"):
             self.counts["symbols"] += 1
             return self.included(name, rest)
-        raise ChapterError(f"{{{{#{name}}}}} is no word: there are task, starter, ref, test and figure")
+        raise ChapterError(
+            f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure and hardware"
+        )
 
     def included(self, name: str, dotted: str) -> str:
         """A source with its caption."""

@@ -3,8 +3,8 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -33,6 +33,7 @@ class Part:
         share: of the time, compared with those of the other parts.
         read: the results in its output, and in the folder of its files; ValueError if they are not there.
         writes_files: whether it takes `--output FOLDER`.
+        environment: variables that are set for it.
     """
 
     name: str
@@ -42,12 +43,14 @@ class Part:
     share: float
     read: Callable[[str, Path], Results]
     writes_files: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:
         """What a reader types to run it alone."""
         words = (f'"{word}"' if " " in word else word for word in self.arguments)
-        return " ".join(["pdm run", self.command, *words])
+        settings = (f"{name}={value}" for name, value in self.environment.items())
+        return " ".join([*settings, "pdm run", self.command, *words])
 
     def to_run(self, folder: Path) -> list[str]:
         """The command, with a folder for its files."""
@@ -139,6 +142,12 @@ def bench_part(repeats: int = 3) -> Part:
     return Part("speed beside mlx-lm", "benches.bench", "bench", arguments, 3, read_speed, writes_files=True)
 
 
+def demo_part(name: str, *arguments: str, **environment: str) -> Part:
+    """A run of the demo."""
+    words = (*arguments, "--json")
+    return Part(name, "scripts.demo", "demo", words, 1, read_demo, environment=environment)
+
+
 PARTS: Sequence[Part] = (
     Part("doctor", "scripts.doctor", "doctor", (), 1, read_findings),
     test_part("kernels of day 2.3", 2, "--week", "2", "--day", "3"),
@@ -148,6 +157,7 @@ PARTS: Sequence[Part] = (
     schedules_part("schedules, week 2", "batch", NUM_SCHEDULES),
     schedules_part("schedules, week 3", "serving", NUM_ENGINE_SCHEDULES),
     bench_part(),
-    Part("demo, week 2", "scripts.demo", "demo", ("--json",), 1, read_demo),
-    Part("demo, week 3", "scripts.demo", "demo", ("--engine", "serving", "--json"), 1, read_demo),
+    demo_part("demo, week 2"),
+    demo_part("demo, week 3", "--engine", "serving"),
+    demo_part("demo on the CPU", TINY_LLM_DEVICE="cpu"),
 )

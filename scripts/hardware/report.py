@@ -101,6 +101,23 @@ def read_report(file: Path) -> Report:
     return Report(**{**content, "parts": parts})
 
 
+def read_reports(folder: Path) -> list[Report]:
+    """The reports of a folder by their names, each complete and under the name that it must have.
+
+    Raises:
+        ValueError: one is not.
+    """
+    reports = []
+    for file in sorted(folder.glob("*.json")):
+        report = read_report(file)
+        if file.name != report.file_name:
+            raise ValueError(f"{file.name} must be named {report.file_name}, as its machine and backend say")
+        if any(part.outcome in ("interrupted", "not run") for part in report.parts):
+            raise ValueError(f"{file.name} is not complete: run `pdm run hardware-report` to its end")
+        reports.append(report)
+    return reports
+
+
 def read_part(part: Any, where: str) -> Result:
     """One part; ValueError for what is not one."""
     kinds = {"name": str, "command": str, "outcome": str, "seconds": (int, float), "results": dict}
