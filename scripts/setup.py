@@ -33,7 +33,7 @@ USE_KERNELS = """
 from tiny_llm_ref.accelerate import best_attention, best_matmul, best_paged_attention, best_parts
 best_matmul(), best_attention(), best_paged_attention(), best_parts()
 """
-OPTIONAL_GROUPS = ("book", "pages", "engines")
+OPTIONAL_GROUPS = ("book", "pages", "platforms", "engines")
 
 
 def main() -> None:

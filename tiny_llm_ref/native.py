@@ -24,6 +24,9 @@ from pathlib import Path
 
 COMPILERS = ("c++", "g++", "clang++")
 COMPILER_FIX = "xcode-select --install" if sys.platform == "darwin" else "apt install g++ (or your system's)"
+# macOS merges templates and inline functions of one name across a process's libraries, so that a learner's
+# kernels could call the reference's. What a library does not export stays its own.
+HIDE_FUNCTIONS = "-fvisibility=hidden"
 LIBRARY_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
 # OpenBLAS as scipy packs it prefixes its symbols. The counter proves that MLX calls these.

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 
 import mlx.core as mx
 
-from ..native import BuildError, architecture_flags, compile_library
+from ..native import HIDE_FUNCTIONS, BuildError, architecture_flags, compile_library
 
 FOLDER = Path(__file__).parent
 INCLUDED = re.compile(r'^#include "(\w+\.cpp)"', re.M)
@@ -97,17 +97,23 @@ def load_kernels(file: Path) -> ctypes.CDLL:
     if hole := HOLE.search(file.read_text(encoding="utf-8") + included):
         raise NotImplementedError(hole[1])
     extension = load_extension()
+    library = ctypes.CDLL(str(compile_kernels(file)))
+    ctypes.c_void_p.in_dll(library, "tiny_llm_run_tasks").value = extension.run_tasks_address()
+    return library
+
+
+def compile_kernels(file: Path) -> Path:
+    """The shared library of one C++ file's functions; BuildError if it cannot be compiled here."""
+    included = "".join(path.read_text(encoding="utf-8") for path in included_sources(file))
     options = [
         "-std=c++17",
         "-O3",
         "-ffast-math",
         "-fno-finite-math-only",
+        HIDE_FUNCTIONS,
         *architecture_flags(),
     ]
-    path = compile_library(file.stem, [file], options, key=headers() + included, headers=FOLDER)
-    library = ctypes.CDLL(str(path))
-    ctypes.c_void_p.in_dll(library, "tiny_llm_run_tasks").value = extension.run_tasks_address()
-    return library
+    return compile_library(file.stem, [file], options, key=headers() + included, headers=FOLDER)
 
 
 @cache
@@ -134,7 +140,7 @@ def compile_extension() -> Path:
     options = [
         "-std=c++20",
         "-O2",
-        "-fvisibility=hidden",
+        HIDE_FUNCTIONS,
         "-DNB_DOMAIN=mlx",
         f"-I{nanobind / 'include'}",
         f"-I{nanobind / 'ext' / 'robin_map' / 'include'}",

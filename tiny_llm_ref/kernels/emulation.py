@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from ..native import compile_library
+from ..native import HIDE_FUNCTIONS, compile_library
 from .launch import Launch, Template
 
 FOLDER = Path(__file__).parent
@@ -78,7 +78,8 @@ def generate_source(file: Path, call: str, templates: Sequence[Template], shared
         ]
     functions = ", ".join(f"run_{number}" for number in range(len(templates)))
     lines += [
-        'extern "C" const char* tiny_llm_emulate(int number, const emulator::Launch* launch) {',
+        'extern "C" __attribute__((visibility("default")))',
+        "const char* tiny_llm_emulate(int number, const emulator::Launch* launch) {",
         f"  static void (*const functions[])() = {{{functions}}};",
         "  return emulator::run(functions[number], *launch);",
         "}",
@@ -95,17 +96,21 @@ def declare(name: str, value: int | mx.Dtype) -> str:
 
 @cache
 def load_emulated(name: str, source: str) -> ctypes.CDLL:
-    """The library of a generated source, compiled unless the cache has it; BuildError where that fails."""
+    """The library of a generated source; BuildError where it cannot be compiled."""
+    library = ctypes.CDLL(str(compile_emulated(name, source)))
+    library.tiny_llm_emulate.restype = ctypes.c_char_p
+    return library
+
+
+def compile_emulated(name: str, source: str) -> Path:
+    """Compile a generated source, unless the cache has its library."""
     headers = [header.read_text(encoding="utf-8") for header in sorted(EMULATOR.iterdir())]
-    options = ["-std=c++17", "-O1", "-fno-exceptions", "-fno-rtti"]
+    options = ["-std=c++17", "-O1", "-fno-exceptions", "-fno-rtti", HIDE_FUNCTIONS]
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(EMULATOR, folder, dirs_exist_ok=True)
         generated = Path(folder) / "kernel.cpp"
         generated.write_text(source, encoding="utf-8")
-        path = compile_library(name, [generated], options, key="".join(headers))
-    library = ctypes.CDLL(str(path))
-    library.tiny_llm_emulate.restype = ctypes.c_char_p
-    return library
+        return compile_library(name, [generated], options, key="".join(headers))
 
 
 def emulate(library: ctypes.CDLL, number: int, names: Sequence[str], launch: Launch, order: int) -> mx.array:

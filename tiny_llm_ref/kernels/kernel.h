@@ -42,13 +42,15 @@ struct Array {
 };
 
 // A kernel is a C function of inputs, outputs and the numbers that Python passes along, as in the example.
-#define KERNEL extern "C" void
+// All else in a source is its library's own.
+#define KERNEL extern "C" __attribute__((visibility("default"))) void
 
 // Cuts 0 ... count into even pieces of `grain` or less and calls `task(context, first, last)` for each, on all
 // threads. The extension puts its address here.
 using Task = void (*)(void* context, long first, long last);
 extern "C" {
-__attribute__((used)) inline void (*tiny_llm_run_tasks)(long count, long grain, Task, void* context) = nullptr;
+__attribute__((used, visibility("default"))) void (*tiny_llm_run_tasks)(long count, long grain, Task,
+                                                                        void* context) = nullptr;
 }
 
 // The same for any `body(first, last)`.

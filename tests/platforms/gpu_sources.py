@@ -1,0 +1,62 @@
+"""The GPU kernels of the course, and each with the signature that MLX makes for it."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import mlx.core as mx
+
+from tiny_llm_ref.kernels import gpu_operations, paged_gpu
+from tiny_llm_ref.kernels.gpu_kernel import SMALLEST_BUFFER, GpuKernel
+from tiny_llm_ref.kernels.launch import Language, Template
+
+GPU_KERNELS = list(
+    {
+        value.name: value
+        for module in (gpu_operations, paged_gpu)
+        for value in vars(module).values()
+        if isinstance(value, GpuKernel)
+    }.values()
+)
+TYPES: Mapping[Language, Mapping[mx.Dtype, str]] = {
+    "metal": {mx.float32: "float", mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"},
+    "cuda": {mx.float32: "float", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"},
+}
+INPUT_TYPES = {"weights": "uint32_t", "mask": "float"}
+INTEGER_INPUTS = ("block_tables", "sequences", "num_keys", "tiles")
+METAL_PLACE = (
+    "uint3 threadgroup_position_in_grid",
+    "uint simdgroup_index_in_threadgroup",
+    "uint thread_index_in_simdgroup",
+)
+
+
+def templates(kernel: GpuKernel) -> Iterator[Template]:
+    """Every combination of a kernel's template arguments."""
+    for values in itertools.product(*kernel.templates.values()):
+        yield dict(zip(kernel.templates, values, strict=True))
+
+
+def parameters(kernel: GpuKernel, language: Language, template: Template) -> str:
+    """The parameters of the kernel that MLX generates; in Metal it chooses the address space by the size."""
+    T = TYPES[language][template["T"]]
+    types = dict.fromkeys(INTEGER_INPUTS, "int32_t") | INPUT_TYPES
+    spaces = ("device ", "constant ") if language == "metal" else ("", "")
+    declared = [f"const {spaces[0]}{types.get(name, T)}* {name}" for name in kernel.inputs]
+    for name, type_name, count in (
+        ("integers", "int32_t", len(kernel.integers)),
+        ("reals", "float", len(kernel.reals)),
+    ):
+        if count:
+            declared.append(f"const {spaces[count < SMALLEST_BUFFER]}{type_name}* {name}")
+    declared.append(f"{spaces[0]}{T}* {kernel.output}")
+    return ", ".join([*declared, *(METAL_PLACE if language == "metal" else ())])
+
+
+def declarations(language: Language, template: Template) -> str:
+    """The template arguments as names of the generated kernel."""
+    return " ".join(
+        f"using {name} = {TYPES[language][value]};"
+        if isinstance(value, mx.Dtype)
+        else f"constexpr int {name} = {value};"
+        for name, value in template.items()
+    )
