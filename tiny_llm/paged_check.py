@@ -35,7 +35,7 @@ def checked(attend: Attend) -> Attend:
         check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
         tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
         check_queries(query.shape[0], starts, lengths)
-        check_tables(keys.shape[0], keys.shape[1], tables, np.full(len(tables), tables.shape[1]), lengths)
+        check_tables(keys.shape[0], keys.shape[1], tables, lengths)
         return attend(query, keys, values, block_tables, query_starts, context_lengths, *options, **named)
 
     return cast(Attend, checking)
@@ -109,25 +109,23 @@ def check_queries(num_queries: int, query_starts: Ints, context_lengths: Ints) -
         )
 
 
-def check_tables(
-    num_blocks: int, block_size: int, block_tables: Ints, table_lengths: Ints, context_lengths: Ints
-) -> None:
+def check_tables(num_blocks: int, block_size: int, block_tables: Ints, context_lengths: Ints) -> None:
     """ValueError unless the blocks of each context are in its table, and in the pool.
 
     Args:
         num_blocks, block_size: of the pool.
         block_tables: [N, longest]; what lies behind a context may be anything.
-        table_lengths: [N], entries of each table without those it was filled up with.
         context_lengths: [N]
     """
+    longest = block_tables.shape[1]
     num_used = -(-context_lengths.astype(np.int64) // block_size)
-    if (num_used > table_lengths).any():
-        i = int(np.argmax(num_used > table_lengths))
+    if num_used.max() > longest:
+        i = int(np.argmax(num_used))
         raise ValueError(
             f"the context of sequence {i} has {context_lengths[i]} tokens, which need "
-            f"{num_used[i]} blocks of {block_size}, and its block table has {table_lengths[i]}"
+            f"{num_used[i]} blocks of {block_size}, and block_tables has room for {longest}"
         )
-    is_used = np.arange(block_tables.shape[1]) < num_used[:, None]
+    is_used = np.arange(longest) < num_used[:, None]
     is_outside = is_used & ((block_tables < 0) | (block_tables >= num_blocks))
     if is_outside.any():
         i, j = np.argwhere(is_outside)[0]

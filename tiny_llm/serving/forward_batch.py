@@ -10,7 +10,7 @@ import numpy as np
 from ..attention import Attention, Mask
 from ..kv_cache import TinyKvCache
 from ..paged_attention import paged_attention_simple
-from ..paged_check import PagedAttention, check_queries, check_tables, unchecked
+from ..paged_check import PagedAttention, unchecked
 from .block_manager import BlockTable
 from .paged_kv_cache import Ints, PagedKvPool, slot_mapping
 from .scheduled import ScheduledTokens, SchedulerOutput
@@ -56,10 +56,7 @@ class ForwardBatch:
         entry_tables = [tables[entry.sequence.id] for entry in entries]
         token_ids, positions, query_starts = flatten(entries)
         block_tables = pad_block_tables(entry_tables)
-        context_lengths = np.array([entry.end for entry in entries], dtype=np.int32)
-        table_lengths = np.array([len(table.block_ids) for table in entry_tables])
-        check_queries(len(token_ids), query_starts, context_lengths)
-        check_tables(pool.num_blocks, pool.block_size, block_tables, table_lengths, context_lengths)
+        check_room(entries, entry_tables, block_tables, pool)
         num_stored = np.array([table.num_stored_tokens for table in entry_tables])
         slots = batch_slots(positions, query_starts, block_tables, num_stored, pool)
         return cls(
@@ -67,10 +64,31 @@ class ForwardBatch:
             positions.tolist(),
             mx.array(slots),
             mx.array(query_starts),
-            mx.array(context_lengths),
+            mx.array(np.array([entry.end for entry in entries], dtype=np.int32)),
             mx.array(block_tables),
             mx.array(final_rows(entries, query_starts)),
         )
+
+
+def check_room(
+    entries: Items[ScheduledTokens], tables: Items[BlockTable], block_tables: Ints, pool: PagedKvPool
+) -> None:
+    """ValueError unless each sequence has blocks of the pool for all tokens that it has after the step.
+
+    Args:
+        entries, tables: of the step, and the table of each.
+        block_tables: the same tables in one array, in which a block that is not there is found at once.
+        pool: where keys and values are stored.
+    """
+    for entry, table in zip(entries, tables, strict=True):
+        if entry.end > len(table.block_ids) * pool.block_size:
+            raise ValueError(
+                f"sequence {entry.sequence.id} has {entry.end} tokens after this step, and its table has "
+                f"{len(table.block_ids)} blocks of {pool.block_size}: allocate blocks before the model runs"
+            )
+    if block_tables.min() < 0 or block_tables.max() >= pool.num_blocks:
+        for table in tables:
+            pool.check_blocks(table.block_ids)
 
 
 def flatten(entries: Items[ScheduledTokens]) -> tuple[Ints, Ints, Ints]:
