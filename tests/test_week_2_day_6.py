@@ -18,7 +18,7 @@ from batching import (
     submit_prefilled,
 )
 from check import check_close, check_equal, check_value_error
-from fakes import FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
+from fakes import VOCAB_SIZE, FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from oracles import causal_mask, causal_mask_mistakes, hidden_where
 from tiny_llm import BatchGenerator, BatchingKvCache, Request, SamplingParams, TinyKvFullCache
 from tiny_llm.attention import scaled_dot_product_attention_grouped
@@ -750,6 +750,9 @@ BAD_PROMPTS = {
     "empty text": ("", {}, ("empty",)),
     "no step": (prompt_of(3), {"prefill_max_step": 0}, ("prefill_max_step", "0")),
     "negative step": (prompt_of(3), {"prefill_max_step": -2}, ("prefill_max_step", "-2")),
+    "an id below 0": ([3, -1], {}, ("-1",)),
+    "an id behind the vocabulary": ([3, VOCAB_SIZE], {}, (str(VOCAB_SIZE),)),
+    "an id far behind the vocabulary": ([50_000_000], {}, ("50000000",)),
 }
 
 

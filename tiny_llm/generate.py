@@ -84,6 +84,17 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int
     raise NotImplementedError("week 1 day 6 task 1: encode_prompt is not written yet")
 
 
+def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    """ValueError for an id that a vocabulary of this size does not have: a model would read past its end."""
+    for place, token in enumerate(token_ids):
+        if not isinstance(token, int) or isinstance(token, bool):
+            raise ValueError(f"token {place} of the prompt is {token!r}: token ids are Python integers")
+        if not 0 <= token < vocab_size:
+            raise ValueError(
+                f"token {place} of the prompt is {token}, and the vocabulary ends with {vocab_size - 1}"
+            )
+
+
 class TextStream:
     """Text of the tokens added so far, handed on piece by piece.
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .answer import Answer
-from .generate import Tokenizer, encode_prompt
+from .generate import Tokenizer, check_token_ids, encode_prompt
 from .kv_cache import TinyKvFullCache
 from .qwen3 import Qwen3Model
 from .sampler import Sampler, make_sampler
@@ -29,7 +29,8 @@ class Request(Answer):
         stop: strings that end the answer.
 
     Raises:
-        ValueError: the prompt is empty or longer than max_seq_len, or prefill_max_step is not positive.
+        ValueError: the prompt is empty, longer than max_seq_len or holds an id that is not in the vocabulary,
+            or prefill_max_step is not positive.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Request(Answer):
         if prefill_max_step < 1:
             raise ValueError(f"prefill_max_step must be at least 1, got {prefill_max_step}")
         self.prompt_ids = encode_prompt(tokenizer, prompt)
+        check_token_ids(self.prompt_ids, model.config.vocab_size)
         if max_seq_len is not None and len(self.prompt_ids) > max_seq_len:
             raise ValueError(
                 f"prompt {prompt_idx} has {len(self.prompt_ids)} tokens and max_seq_len is {max_seq_len}: "

@@ -41,10 +41,9 @@ def checked(attend: Attend) -> Attend:
     return cast(Attend, checking)
 
 
-def unchecked(attend: PagedAttention) -> PagedAttention:
+def unchecked(attend: Attend) -> Attend:
     """The attention that `checked` was given; any other as it is."""
-    inner: PagedAttention = getattr(attend, "__wrapped__", attend)
-    return inner
+    return cast(Attend, getattr(attend, "__wrapped__", attend))
 
 
 def check_paged_shapes(

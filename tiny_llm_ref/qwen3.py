@@ -165,7 +165,7 @@ class Qwen3Model:
         """Logits of the next token after each of the tokens.
 
         Args:
-            tokens: [B, L] ids
+            tokens: [B, L] ids, each below V. That they are is not checked: it would mean to wait for them.
             offset: position of the first token, one for all rows or one a row: what the cache holds.
             cache: one a layer, appended to; None computes everything anew.
             logits_to_keep: only the last so many positions get logits; all of them unless given.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Items
 
 from ..answer import Answer
-from ..generate import Tokenizer
+from ..generate import Tokenizer, check_token_ids
 from ..sampler import SamplingParams
 from .sequence import Sequence
 
@@ -19,22 +19,11 @@ def check_request(prompt_ids: Items[int], priority: int, vocab_size: int) -> Non
     Raises:
         ValueError: an id is no integer or outside the vocabulary, or the priority is no integer from 0 on.
     """
-    for place, token in enumerate(prompt_ids):
-        if not is_integer(token):
-            raise ValueError(f"token {place} of the prompt is {token!r}: token ids are Python integers")
-        if not 0 <= token < vocab_size:
-            raise ValueError(
-                f"token {place} of the prompt is {token}, and the vocabulary ends with {vocab_size - 1}"
-            )
-    if not is_integer(priority) or priority < 0:
+    check_token_ids(prompt_ids, vocab_size)
+    if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
         raise ValueError(
             f"priority is an integer, 0 for the most urgent and never negative, got {priority!r}"
         )
-
-
-def is_integer(value: object) -> bool:
-    """Whether it is an integer; True and False are not meant as such."""
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class EngineRequest(Answer):

@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from ..paged_attention import paged_attention
-from ..paged_check import checked
+from ..paged_check import checked, unchecked
 from .cpu_kernel import CpuKernel
 from .gpu_operations import HEAD_DIMS
 from .paged_gpu import paged_attention_gpu
@@ -40,7 +40,7 @@ def fast_paged_attention(
             return paged_attention_gpu(*arrays, scale)
     elif D % HEAD_DIM_UNIT == 0 and keys.dtype == values.dtype == mx.float32:
         return paged_attention_cpu(*arrays, scale)
-    return paged_attention(*arrays, scale)
+    return unchecked(paged_attention)(*arrays, scale)
 
 
 def paged_attention_cpu(
