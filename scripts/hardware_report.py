@@ -87,7 +87,8 @@ def make_report(parts: Sequence[Part], deadline: float, keep: Callable[[Report],
     start = time.monotonic()
     identity = Identity.of_this_machine()
     today = datetime.now(timezone.utc).date().isoformat()
-    report = Report(SCHEMA, today, describe_machine(), describe_versions(), 0.0, ())
+    versions = scrubbed(describe_versions(), identity)
+    report = Report(SCHEMA, today, describe_machine(), versions, 0.0, ())
     console = Console(highlight=False)
     results = [Result(part.name, part.shown, "not run", 0.0, {}, "") for part in parts]
     for i, part in enumerate(parts):

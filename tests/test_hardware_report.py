@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -113,10 +113,13 @@ def test_a_planted_failure_gives_nobody_away(tmp_path: Path, monkeypatch: pytest
     ]
     read = lambda *_: {"notes": said, "rate": 3}  # noqa: E731
     part = planted(f"print('\\n'.join({said!r})); raise SystemExit(3)", read=read)
-    result = command.run_part(part, 60, Identity.of_this_machine())
+    monkeypatch.setenv("MLX_PLANTED", f"{home}/secrets,zq")
+    report = command.make_report([part], time.monotonic() + 60, lambda report: None)
+    (result,) = report.parts
+    assert report.versions["settings"].endswith("MLX_PLANTED=<home>,<user>")
     assert (result.outcome, result.results["rate"]) == ("failed", 3)
     assert result.failure.startswith("ended with exit code 3\n\n.")
-    for text in (json.dumps(asdict(result)), as_markdown(report_of(result))):
+    for text in (as_json(report), as_markdown(report)):
         for secret in [*secrets, "clients", "secret", str(tmp_path.parent)]:
             assert secret.lower() not in text.lower(), secret
     assert without_paths(result.failure) == result.failure
@@ -269,12 +272,12 @@ def test_the_command_reports_each_part_on_a_line_and_fails_if_one_does(tmp_path:
 def test_time_that_is_up_fails_the_rest_and_hangs_nowhere(tmp_path: Path) -> None:
     slow = "planted('import time; time.sleep(600)', '{}')"
     start = time.monotonic()
-    process = run_command(tmp_path, f"{slow.format('one')}, {slow.format('two')}", "--minutes", "0.2")
+    process = run_command(tmp_path, f"{slow.format('one')}, {slow.format('two')}", "--minutes", "0.1")
     assert process.wait(60) == 1
-    assert time.monotonic() - start < 12 + 10  # start and imports
+    assert time.monotonic() - start < 6 + 20  # start and imports
     report = read_report(tmp_path / "hardware-report.json")
     assert [part.outcome for part in report.parts] == ["out of time", "out of time"]
-    assert report.minutes <= 0.25
+    assert report.minutes <= 0.15
 
 
 @pytest.mark.parametrize(
@@ -294,14 +297,13 @@ def test_bad_input_is_refused(options: list[str], sentence: str) -> None:
 
 def test_real_parts_are_run_and_read(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "scripts.hardware_report", "--output", str(tmp_path)]
-    for name in ("doctor", "answers of mlx-lm", "demo, week 3", "demo on the CPU"):
+    for name in ("doctor", "demo, week 3", "demo on the CPU"):
         arguments += ["--part", name]
     result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     report = read_report(tmp_path / "hardware-report.json")
-    doctor, answers, *demos = report.parts
+    doctor, *demos = report.parts
     assert doctor.results["ok"] >= 8
-    assert answers.results["equal"] == answers.results["answers"] == 8
     assert all(demo.results["tokens/s"] > 0 for demo in demos)
     assert as_json(report) == (tmp_path / "hardware-report.json").read_text(encoding="utf-8")
 
@@ -324,6 +326,8 @@ def test_numbers_are_read_from_what_commands_print(tmp_path: Path) -> None:
         "skipped": 2,
         "skipped because": ["needs an NVIDIA GPU (CUDA)"],
     }
+    answers = "prompt 0: 36 tokens, equal\nprompt 1: 20 tokens, different\n"
+    assert read["answers of mlx-lm"](answers, tmp_path) == {"answers": 2, "equal": 1, "tokens": 56}
     schedules = "20 schedules, seed 7: every request got the tokens it gets alone\n"
     assert read["schedules, week 2"](schedules, tmp_path) == {"schedules": 20, "seed": 7}
     speed = {"tokens_per_s": {"decode alone": {"tiny-llm": [3.0, 1, 2], "mlx-lm as installed": [1]}}}

@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
 import sys
 import tempfile
 import unicodedata
@@ -16,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from scripts.course import ROOT
+from scripts.machine import answer_of
 
 REST = r"[^\s'\":;,()<>|]*"  # of a path, up to what may follow one in a sentence
 PATHS = re.compile(
@@ -126,8 +126,7 @@ def host_names() -> set[str]:
     names = {socket.gethostname(), platform.node()}
     if sys.platform == "darwin":
         for key in ("ComputerName", "LocalHostName"):
-            command = ["scutil", "--get", key]
-            names.add(subprocess.run(command, capture_output=True, text=True).stdout.strip())
+            names.add(answer_of("scutil", "--get", key))
     return long_enough(names | {name.partition(".")[0] for name in names})
 
 
