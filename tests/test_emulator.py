@@ -155,6 +155,15 @@ def test_simd_operations(language: Language, tmp_path: Path) -> None:
         check_close(run(kernel, language, order), np.concatenate(expected), what)
 
 
+def test_each_group_has_sums_of_its_own(tmp_path: Path) -> None:
+    """The first lane that goes on adds up for all: not what the group before it added up."""
+    kernel = make_probe(tmp_path, "metal", "out[at] = simd_sum(float(x[at]));")
+    sums = normal(3 * THREADS, seed=1).reshape(-1, 32).sum(axis=1)
+    for order in ORDERS:
+        result = run(kernel, "metal", order, size=3 * THREADS, groups=3)
+        check_close(result, mx.repeat(sums, 32), f"sums of 6 SIMD groups, order {order}")
+
+
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_low_precision_rounds_as_mlx_does(language: Language, dtype: mx.Dtype, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def load_emulated(name: str, source: str) -> ctypes.CDLL:
 def compile_emulated(name: str, source: str) -> Path:
     """Compile a generated source, unless the cache has its library."""
     headers = [header.read_text(encoding="utf-8") for header in sorted(EMULATOR.iterdir())]
-    options = ["-std=c++17", "-O1", "-fno-exceptions", "-fno-rtti", HIDE_FUNCTIONS]
+    options = ["-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti", HIDE_FUNCTIONS]
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(EMULATOR, folder, dirs_exist_ok=True)
         generated = Path(folder) / "kernel.cpp"

@@ -50,6 +50,11 @@ struct Thread {
   int num_exchanges;
 };
 
+struct Combined {
+  int num_exchanges;  // of the lanes, by which it is known to be theirs
+  uint64_t value;
+};
+
 struct Memory {
   const char* name;
   char *mapping, *start;
@@ -84,6 +89,7 @@ static void* scheduler;
 static Memory memories[MAX_BUFFERS];
 static int num_memories;
 static uint64_t exchanged[2][MAX_THREADS];  // what the lanes of a SIMD operation hold out to each other
+static Combined combined[2][MAX_THREADS / LANES];  // what a SIMD group made of all of it
 static uint64_t random_state;
 static char sentence[512];  // the error; empty as long as there is none
 static struct sigaction old_actions[2], old_tick_action;
@@ -116,7 +122,12 @@ __attribute__((format(printf, 1, 2))) static void fail(const char* format, ...) 
 // --- memory ------------------------------------------------------------------------------------------------
 
 static void fill(char* start, uint64_t bytes, uint16_t pattern) {
-  for (uint64_t i = 0; i < bytes; i += sizeof pattern) memcpy(start + i, &pattern, sizeof pattern);
+  uint64_t filled = bytes < sizeof pattern ? bytes : sizeof pattern;
+  memcpy(start, &pattern, filled);
+  for (uint64_t more; filled < bytes; filled += more) {
+    more = bytes - filled < filled ? bytes - filled : filled;
+    memcpy(start + filled, start, more);
+  }
 }
 
 static bool is_filled(const char* start, uint64_t bytes, uint16_t pattern) {
@@ -198,34 +209,49 @@ static void wait(State state, const char* operation) {
 // Waits until all threads of the group are here.
 static void barrier(const char* operation) { wait(State::AT_BARRIER, operation); }
 
+// What the lanes of the SIMD group hold out to each other, when all have come to this operation.
 template <typename V>
-struct Lanes {
-  V values[LANES];
-};
-
-// The values of all lanes of the SIMD group, when all have come to this operation.
-template <typename V>
-static Lanes<V> exchange(V value, const char* operation) {
+static const uint64_t* exchange(V value, const char* operation) {
   // The next exchange uses the other half: a lane may get there before the others have read this one.
   uint64_t* slots = exchanged[current->num_exchanges++ % 2] + thread_index() / LANES * LANES;
   slots[lane()] = 0;
   memcpy(&slots[lane()], &value, sizeof value);
   wait(State::AT_SIMD_OPERATION, operation);
-  Lanes<V> lanes;
-  for (int i = 0; i < LANES; i++) memcpy(&lanes.values[i], &slots[i], sizeof value);
-  return lanes;
+  return slots;
+}
+
+template <typename V>
+static V value_in(const uint64_t* slot) {
+  V value;
+  memcpy(&value, slot, sizeof value);
+  return value;
+}
+
+// One value of all lanes' values, taken in their order. The first lane that goes on computes it for all.
+template <typename V, typename Join>
+static V combine(V value, const char* operation, Join join) {
+  const uint64_t* slots = exchange(value, operation);
+  Combined& result = combined[current->num_exchanges % 2][thread_index() / LANES];
+  if (result.num_exchanges != current->num_exchanges) {
+    V all = value_in<V>(slots);
+    for (int i = 1; i < LANES; i++) all = join(all, value_in<V>(&slots[i]));
+    result.num_exchanges = current->num_exchanges;
+    memcpy(&result.value, &all, sizeof all);
+  }
+  return value_in<V>(&result.value);
 }
 
 template <typename V, typename Index>
 static V value_of_lane(V value, Index index, const char* operation) {
   if (static_cast<unsigned>(index) >= LANES)
     EMULATOR_STOP("thread %d asks %s for lane %d", thread_index(), operation, static_cast<int>(index));
-  return exchange(value, operation).values[index];
+  return value_in<V>(&exchange(value, operation)[index]);
 }
 
 template <typename V>
 static V value_of_later_lane(V value, int delta, const char* operation) {
-  return exchange(value, operation).values[lane() + delta < LANES ? lane() + delta : lane()];
+  int index = lane() + delta < LANES ? lane() + delta : lane();
+  return value_in<V>(&exchange(value, operation)[index]);
 }
 
 // --- taking turns ------------------------------------------------------------------------------------------
@@ -253,6 +279,10 @@ static void run_thread() {
   wait(State::ENDED, "its end");
 }
 
+static bool wait_alike(const Thread& one, const Thread& other) {
+  return one.waits_at == other.waits_at || !strcmp(one.waits_at, other.waits_at);
+}
+
 // Lets a SIMD group go as far as it gets without the others.
 static void run_simd_group(Thread* lanes) {
   int order[LANES];
@@ -265,7 +295,7 @@ static void run_simd_group(Thread* lanes) {
       if (sentence[0]) return;
     }
     for (int i = 0; i < LANES; i++)
-      goes_on &= lanes[i].state == State::AT_SIMD_OPERATION && !strcmp(lanes[i].waits_at, lanes[0].waits_at);
+      goes_on &= lanes[i].state == State::AT_SIMD_OPERATION && wait_alike(lanes[i], lanes[0]);
     for (int i = 0; goes_on && i < LANES; i++) lanes[i].state = State::READY;
   }
 }
@@ -282,7 +312,7 @@ static void fail_because_threads_diverge() {
     for (int i = 1; i < launch.num_threads; i++) {
       const Thread &one = threads[i - 1], &other = threads[i];
       if (in_one_simd_group && i % LANES == 0) continue;
-      if (one.state == other.state && !strcmp(one.waits_at, other.waits_at)) continue;
+      if (one.state == other.state && wait_alike(one, other)) continue;
       return fail("all threads must reach the same operations, but thread %d is at %s and thread %d at %s",
                   i - 1, one.waits_at, i, other.waits_at);
     }
@@ -290,6 +320,7 @@ static void fail_because_threads_diverge() {
 
 static void run_group(char* stacks, int first_shared) {
   for (int i = first_shared; i < num_memories; i++) fill(memories[i].start, memories[i].bytes, POISON);
+  memset(combined, 0, sizeof combined);
   for (int i = 0; i < launch.num_threads; i++)
     threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, "", 0};
   while (!sentence[0] && !all_threads_at(State::ENDED)) {

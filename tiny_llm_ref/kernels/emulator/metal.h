@@ -27,15 +27,11 @@ static void threadgroup_barrier(metal::mem_flags) { emulator::barrier("threadgro
 static void simdgroup_barrier(metal::mem_flags) { emulator::exchange(0, "simdgroup_barrier"); }
 
 static float simd_sum(float value) {
-  float sum = 0;
-  for (float other : emulator::exchange(value, "simd_sum").values) sum += other;
-  return sum;
+  return emulator::combine(value, "simd_sum", [](float sum, float other) { return sum + other; });
 }
 
 static float simd_max(float value) {
-  float maximum = value;
-  for (float other : emulator::exchange(value, "simd_max").values) maximum = fmaxf(maximum, other);
-  return maximum;
+  return emulator::combine(value, "simd_max", [](float maximum, float other) { return fmaxf(maximum, other); });
 }
 
 static float simd_min(float value) { return -simd_max(-value); }
