@@ -136,6 +136,14 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments: list[str], sente
     assert sentence in line
 
 
+@pytest.fixture
+def two_prompts(tmp_path: Path) -> str:
+    """A file of two short prompts."""
+    file = tmp_path / "prompts.txt"
+    file.write_text("In the beginning God created the heaven\nAnd the LORD spake unto Moses\n", "utf-8")
+    return str(file)
+
+
 def test_generate_streams_a_completion() -> None:
     result = run("scripts.generate", "In the beginning", "--max-tokens", "8")
     assert result.returncode == 0
@@ -169,21 +177,25 @@ def run_mine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]),
+        },
         timeout=300,
     )
 
 
-def test_demo_says_which_package_served() -> None:
-    assert "by the reference, tiny_llm_ref" in run("scripts.demo", "--max-tokens", "1").stdout
+def test_demo_says_which_package_served(two_prompts: str) -> None:
+    result = run("scripts.demo", "--prompts", two_prompts, "--max-tokens", "1")
+    assert "by the reference, tiny_llm_ref" in result.stdout
 
 
-def test_demo_serves_with_the_learner_s_package_and_says_so(tmp_path: Path) -> None:
+def test_demo_serves_with_the_learner_s_package_and_says_so(tmp_path: Path, two_prompts: str) -> None:
     write_bytes(read_reference(), tmp_path / "tiny_llm")
-    result = demo_of_package(tmp_path, "--max-tokens", "1")
+    result = demo_of_package(tmp_path, "--prompts", two_prompts, "--max-tokens", "1")
     assert result.returncode == 0, result.stderr
     assert "by your tiny_llm" in result.stdout
-    assert "request 7 done" in result.stdout
+    assert "request 1 done" in result.stdout
 
 
 def test_demo_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
@@ -228,36 +240,52 @@ def test_generate_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> 
     )
 
 
-def test_demo_prints_json_for_programs() -> None:
-    result = run("scripts.demo", "--json", "--max-tokens", "6")
-    run_json = json.loads(result.stdout)
+def test_the_demo_s_own_prompts_are_eight_and_one_is_long() -> None:
+    from scripts.models import load_by_name
+    from scripts.run_options import RunOptions
+    from scripts.runs import prompts_of
+
+    _, tokenizer = load_by_name(RunOptions().model)
+    lengths = [len(tokenizer.encode(prompt)) for prompt in prompts_of(RunOptions())]
+    assert len(lengths) == 8
+    assert max(lengths) >= 600
+
+
+def test_demo_prints_json_for_programs(two_prompts: str) -> None:
+    options = ("--prompts", two_prompts, "--max-tokens", "6", "--prefill-step", "5")
+    run_json = json.loads(run("scripts.demo", "--json", *options).stdout)
     requests = run_json["requests"]
-    assert len(requests) == 8
-    assert max(row["prompt_tokens"] for row in requests) >= 600
+    assert len(requests) == 2
     assert all(row["finish_reason"] in ("stop", "length") for row in requests)
     computed = [event["tokens"] for event in run_json["events"] if event["phase"] == "prefill"]
     assert sum(sum(tokens.values()) for tokens in computed) == sum(row["prompt_tokens"] for row in requests)
-    assert max(sum(tokens.values()) for tokens in computed) == 64
+    assert max(sum(tokens.values()) for tokens in computed) == 5
 
 
-def test_demo_without_chunking_gives_the_same_answers() -> None:
+def test_demo_without_chunking_gives_the_same_answers(two_prompts: str) -> None:
     chunked, whole = (
-        json.loads(run("scripts.demo", "--json", "--max-tokens", "6", *option).stdout)["requests"]
-        for option in ([], ["--no-chunking"])
+        json.loads(
+            run("scripts.demo", "--json", "--prompts", two_prompts, "--max-tokens", "6", *option).stdout
+        )
+        for option in (["--prefill-step", "5"], ["--no-chunking"])
     )
-    assert [row["token_ids"] for row in chunked] == [row["token_ids"] for row in whole]
+    assert [each["totals"]["prefill_chunks"] > 2 for each in (chunked, whole)] == [True, False]
+    answers = [[row["token_ids"] for row in each["requests"]] for each in (chunked, whole)]
+    assert answers[0] == answers[1]
 
 
-def test_demo_by_the_engine_gives_the_same_answers_within_its_budget() -> None:
+def test_demo_by_the_engine_gives_the_same_answers_within_its_budget(two_prompts: str) -> None:
     batch, engine, whole = (
-        json.loads(run("scripts.demo", "--json", "--max-tokens", "6", *options).stdout)
+        json.loads(
+            run("scripts.demo", "--json", "--prompts", two_prompts, "--max-tokens", "6", *options).stdout
+        )
         for options in (
             [],
-            ["--engine", "serving", "--budget", "24"],
+            ["--engine", "serving", "--budget", "7"],
             ["--engine", "serving", "--no-chunking"],
         )
     )
-    assert (engine["settings"]["engine"], engine["settings"]["budget"]) == ("serving", 24)
+    assert (engine["settings"]["engine"], engine["settings"]["budget"]) == ("serving", 7)
     for other in (engine, whole):
         for key in ("token_ids", "prompt_tokens", "finish_reason"):
             assert [row[key] for row in other["requests"]] == [row[key] for row in batch["requests"]]
@@ -266,15 +294,16 @@ def test_demo_by_the_engine_gives_the_same_answers_within_its_budget() -> None:
     tokens = [0] * engine["totals"]["steps"]
     for event in engine["events"]:
         tokens[event["step"]] += sum(event["tokens"].values())
-    assert max(tokens) == 24
-    assert whole["totals"]["prefill_chunks"] == 8
+    assert max(tokens) == 7
+    assert whole["totals"]["prefill_chunks"] == 2
 
 
-def test_demo_by_the_engine_shows_states_and_a_timeline() -> None:
-    result = run("scripts.demo", "--engine", "serving", "--max-tokens", "5")
+def test_demo_by_the_engine_shows_states_and_a_timeline(two_prompts: str) -> None:
+    options = ("--prompts", two_prompts, "--budget", "7", "--max-tokens", "3")
+    result = run("scripts.demo", "--engine", "serving", *options)
     assert result.returncode == 0, result.stderr
-    assert re.search(r"request 3 prefill \d+/659", result.stdout)
-    assert "request 7 done (length)" in result.stdout
+    assert re.search(r"request 0 prefill 7/\d+", result.stdout)
+    assert "request 1 done (length)" in result.stdout
     assert "gap between tokens: p99" in result.stdout
 
 
@@ -287,23 +316,15 @@ SMALL_POOL = (
     "--batch-size",
     "3",
     "--max-tokens",
-    "24",
+    "12",
 )
-
-
-@pytest.fixture
-def two_prompts(tmp_path: Path) -> str:
-    """A file of two short prompts."""
-    file = tmp_path / "prompts.txt"
-    file.write_text("In the beginning God created the heaven\nAnd the LORD spake unto Moses\n", "utf-8")
-    return str(file)
 
 
 def test_demo_by_the_engine_gives_the_same_answers_from_a_small_pool(two_prompts: str) -> None:
     options = ("--json", "--engine", "serving", "--rounds", "2", "--prompts", two_prompts)
     small, dense = (
         json.loads(run("scripts.demo", *options, *pool).stdout)
-        for pool in (SMALL_POOL, ("--blocks", "0", "--max-tokens", "24"))
+        for pool in (SMALL_POOL, ("--blocks", "0", "--max-tokens", "12"))
     )
     answers = [[row["token_ids"] for row in each["requests"]] for each in (small, dense)]
     assert answers[0] == answers[1]
@@ -362,8 +383,8 @@ def test_demo_by_the_engine_says_what_became_of_its_blocks(two_prompts: str) -> 
     assert re.search(r"request \d preempted", result.stdout)
 
 
-def test_demo_refuses_a_request_that_the_pool_cannot_hold() -> None:
-    result = run("scripts.demo", "--engine", "serving", "--blocks", "20")
+def test_demo_refuses_a_request_that_the_pool_cannot_hold(two_prompts: str) -> None:
+    result = run("scripts.demo", "--engine", "serving", "--prompts", two_prompts, "--blocks", "1")
     assert result.returncode == 2
     assert "raise the number of blocks" in result.stderr
     assert "Traceback" not in result.stderr
@@ -389,7 +410,7 @@ def test_the_picture_of_the_engine_has_a_line_of_its_blocks(two_prompts: str) ->
     assert f"blocks of 4: {used} used, 0 cached, {50 - used} free; 0 of {num_tokens} tokens found" in text
 
 
-def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path) -> None:
+def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path, two_prompts: str) -> None:
     later = {
         f"3.{day.day}.{task.number}"
         for day in load_course().days
@@ -398,7 +419,7 @@ def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path) -> None:
     }
     sources = read_reference()
     write_bytes(reset(sources, load_course(), later) if later else sources, tmp_path / "tiny_llm")
-    options = ("--engine", "serving", "--max-tokens", "1")
+    options = ("--engine", "serving", "--prompts", two_prompts, "--max-tokens", "1")
     assert demo_of_package(tmp_path, *options, "--blocks", "0").returncode == 0
     result = demo_of_package(tmp_path, *options)
     if later:
@@ -406,16 +427,16 @@ def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path) -> None:
         assert "--blocks 0 serves without blocks, as on day 3.1" in result.stderr
 
 
-def test_demo_by_the_engine_says_what_is_not_written_yet(tmp_path: Path) -> None:
+def test_demo_by_the_engine_says_what_is_not_written_yet(tmp_path: Path, two_prompts: str) -> None:
     write_bytes(reset(read_reference(), load_course(), {"3.1.3"}), tmp_path / "tiny_llm")
     result = demo_of_package(tmp_path, "--engine", "serving")
     assert result.returncode == 2
     assert "week 3 day 1 task 3: Scheduler.schedule is not written yet" in result.stderr
-    assert demo_of_package(tmp_path, "--max-tokens", "1").returncode == 0
+    assert demo_of_package(tmp_path, "--prompts", two_prompts, "--max-tokens", "1").returncode == 0
 
 
-def test_trace_records_the_engine_too(tmp_path: Path) -> None:
-    options = ("--engine", "serving", "--max-tokens", "3")
+def test_trace_records_the_engine_too(tmp_path: Path, two_prompts: str) -> None:
+    options = ("--engine", "serving", "--prompts", two_prompts, "--budget", "7", "--max-tokens", "3")
     result = run("scripts.trace", "--out", str(tmp_path / "run.json"), *options)
     assert result.returncode == 0, result.stderr
     trace = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
@@ -424,8 +445,8 @@ def test_trace_records_the_engine_too(tmp_path: Path) -> None:
     assert computed[0] == computed[1]
 
 
-def test_trace_writes_what_the_demo_computes(tmp_path: Path) -> None:
-    options = ("--max-tokens", "4", "--prefill-step", "100")
+def test_trace_writes_what_the_demo_computes(tmp_path: Path, two_prompts: str) -> None:
+    options = ("--prompts", two_prompts, "--max-tokens", "4", "--prefill-step", "5")
     result = run("scripts.trace", "--out", str(tmp_path / "run.json"), *options)
     assert result.returncode == 0, result.stderr
     assert "open book/viz/timeline.html in a browser and drop run.json on it" in result.stdout
@@ -438,9 +459,9 @@ def test_trace_writes_what_the_demo_computes(tmp_path: Path) -> None:
     assert trace["settings"] == demo["settings"]
 
 
-def test_trace_of_the_learner_s_package_says_so(tmp_path: Path) -> None:
+def test_trace_of_the_learner_s_package_says_so(tmp_path: Path, two_prompts: str) -> None:
     write_bytes(read_reference(), tmp_path / "tiny_llm")
-    result = run_mine(tmp_path, "scripts.trace", "--max-tokens", "1")
+    result = run_mine(tmp_path, "scripts.trace", "--prompts", two_prompts, "--max-tokens", "1")
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["package"] == "tiny_llm"
 
@@ -453,8 +474,9 @@ def test_trace_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> Non
     assert not (tmp_path / "trace.json").exists()
 
 
-def test_trace_makes_one_page_that_needs_no_other_file(tmp_path: Path) -> None:
-    result = run("scripts.trace", "--html", str(tmp_path / "run.html"), "--max-tokens", "2")
+def test_trace_makes_one_page_that_needs_no_other_file(tmp_path: Path, two_prompts: str) -> None:
+    options = ("--prompts", two_prompts, "--max-tokens", "2")
+    result = run("scripts.trace", "--html", str(tmp_path / "run.html"), *options)
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     assert re.findall(r'<(?:script|link)[^>]*(?:src|href)="([^"]*)"', page) == []

@@ -1,18 +1,23 @@
-"""Makes MLX name a GPU as its default device, in every process that finds this folder on PYTHONPATH.
+"""Changes what MLX says of its default device, in every process that finds this folder on PYTHONPATH.
 
-The package then takes every path that it takes on a Mac or an NVIDIA card, and the emulator runs the kernels.
-MLX's own operations are computed by the CPU all the same: what a real GPU does in them is not seen here.
+The default device is a GPU: the package takes every path that it takes on a Mac or an NVIDIA card, and the
+emulator runs the kernels. MLX's own operations are computed by the CPU all the same: what a real GPU does in
+them is not seen here, and libraries that ask are told the truth.
+
+With TINY_LLM_ASKING, the path of a file, nothing is changed: the file gets a line for each test in which the
+package asks for the default device, in this process or in one that the test starts.
 """
 
 import importlib.util
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class GpuFirst:
+class DeviceFinder:
     """Finds mlx.core once, as the next finder would, and changes it when it is loaded."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -22,12 +27,12 @@ class GpuFirst:
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.loader is not None
-        spec.loader = Changed(spec.loader)
+        spec.loader = ChangingLoader(spec.loader)
         return spec
 
 
-class Changed:
-    """A loader whose module has a GPU."""
+class ChangingLoader:
+    """Loads as another loader does, and changes the module then."""
 
     def __init__(self, loader) -> None:
         self.loader = loader
@@ -37,11 +42,33 @@ class Changed:
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        give_gpu(module)
+        file = os.environ.get("TINY_LLM_ASKING")
+        answer = noting(module.default_device, file) if file else gpu_first(module)
+        real = module.default_device
+        module.default_device = lambda: real() if is_library(sys._getframe(1)) else answer()
 
 
-def give_gpu(mx: ModuleType) -> None:
-    """Let the GPU be the default device until another is chosen."""
+def is_library(frame) -> bool:
+    return "site-packages" in frame.f_code.co_filename
+
+
+def noting(real: Callable, file: str) -> Callable:
+    """The real answer, and the name of the test that asked in a file."""
+
+    def default_device():
+        test = os.environ.get("PYTEST_CURRENT_TEST")
+        if test is not None and test not in noted:
+            noted.add(test)
+            with open(file, "a", encoding="utf-8") as tests:
+                tests.write(test.rpartition(" ")[0] + "\n")  # without the phase it is in
+        return real()
+
+    noted: set[str] = set()
+    return default_device
+
+
+def gpu_first(mx: ModuleType) -> Callable:
+    """The answer of a machine with a GPU, which is the default device until another is chosen."""
     default = [mx.Device(mx.gpu)]
     enter_stream = mx.stream
 
@@ -58,9 +85,9 @@ def give_gpu(mx: ModuleType) -> None:
         finally:
             default[0] = before
 
-    mx.default_device = lambda: default[0]
     mx.set_default_device = set_default_device
     mx.stream = stream
+    return lambda: default[0]
 
 
-sys.meta_path.insert(0, GpuFirst())
+sys.meta_path.insert(0, DeviceFinder())
