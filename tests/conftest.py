@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         for path in (Path(argument).resolve(), *Path(argument).resolve().parents)
     ]
     return True if collection_path in NAMED_ONLY and collection_path not in named else None
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    """Make the CPU the default device, as tests of CPU kernels need it on a machine with a GPU."""
+    import mlx.core as mx  # only after the package
+
+    with mx.stream(mx.cpu):
+        yield
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -4,14 +4,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from checkpoints import VARIANTS, build, save
 from scripts.course import ROOT, load_course
 from scripts.render import read_reference, render, write
+from tiny_llm.kernels.gpu_kernel import SUFFIXES
+from tiny_llm.kernels.launch import default_target
 
 PROGRAM = """
 import sys
@@ -41,12 +44,18 @@ print(with_all <= float(sys.argv[4]), error() <= float(sys.argv[5]))
 # Of the largest logit. Activations of 16 bits cost between 2e-4 and 3.2e-4 on six such models, the products
 # that keep them as floats 1e-6 together with all other parts.
 WITH_ALL, WITHOUT_ROUNDING = 5e-4, 1e-5
-FAST = ["integer_matmul fast_attention", "FusedRMSNorm FusedRoPE FusedMLP FusedAttention", "True True"]
-PLAIN = [
-    "None scaled_dot_product_attention_grouped",
-    "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention",
-    "True True",
-]
+DEVICE = "gpu" if mx.default_device() == mx.gpu else "cpu"
+TARGET = default_target()
+# What a model is made of where all kernels work: on a GPU the rotation and the heads have none.
+PARTS = {
+    "cpu": "FusedRMSNorm FusedRoPE FusedMLP FusedAttention",
+    "gpu": "FusedRMSNorm RoPE FusedMLP Qwen3MultiHeadAttention",
+}
+# And where none does: the norm on a GPU is MLX's own, and the gate is array operations.
+PLAIN_PARTS = {"cpu": "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention", "gpu": PARTS["gpu"]}
+FAST = ["integer_matmul fast_attention", PARTS[DEVICE], "True True"]
+PLAIN = ["None scaled_dot_product_attention_grouped", PLAIN_PARTS[DEVICE], "True True"]
+TURNED_OFF = [PLAIN[0], PLAIN_PARTS["cpu"], "True True"]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +92,7 @@ def test_all_kernels_are_used(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_kernels_turned_off_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
-    assert run(read_reference(), checkpoint, tmp_path, TINY_LLM_KERNELS="off") == (PLAIN, [])
+    assert run(read_reference(), checkpoint, tmp_path, TINY_LLM_KERNELS="off") == (TURNED_OFF, [])
 
 
 def test_kernels_not_written_yet_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
@@ -95,28 +104,48 @@ def test_kernels_not_written_yet_are_not_mentioned(checkpoint: Path, tmp_path: P
 
 def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) -> None:
     solved = {task.id for day in load_course().days for task in day.tasks} - {"2.5.4"}
-    expected = [FAST[0], PLAIN[1], "True True"]
+    expected = [FAST[0], PLAIN_PARTS[DEVICE], "True True"]
     assert run(render(solved), checkpoint, tmp_path) == (expected, [])
 
 
+def gpu_source(name: str) -> str:
+    return f"kernels/{TARGET.language}/{name}{SUFFIXES[TARGET.language]}"
+
+
+def check_one_is_left_out(
+    device: str, expected: list[str], words: Sequence[str], result: tuple[list[str], list[str]]
+) -> None:
+    """A kernel of this device is left out, with one line; one of another device is not missed here."""
+    __tracebackhide__ = True
+    if device != DEVICE:
+        assert result == (FAST, [])
+        return
+    output, (line,) = result
+    assert output == expected
+    assert all(word in line for word in words), line
+
+
 @pytest.mark.parametrize(
-    ("file", "find", "replace", "name", "expected"),
+    ("device", "file", "find", "replace", "name", "expected"),
     [
         (
+            "cpu",
             "kernels/cpu/quantized_matmul_simd.cpp",
             "first = first * scale + bias;",
             "first = first * scale;",
             "quantized_matmul",
-            ["None fast_attention", FAST[1], "True True"],
+            ["None fast_attention", PARTS["cpu"], "True True"],
         ),
         (
+            "cpu",
             "kernels/cpu/integer_matmul.cpp",
             "scales + x_sums[row] * biases;",
             "scales - x_sums[row] * biases;",
             "integer_matmul",
-            ["quantized_matmul fast_attention", FAST[1], "True True"],
+            ["quantized_matmul fast_attention", PARTS["cpu"], "True True"],
         ),
         (
+            "cpu",
             "kernels/cpu/swiglu.cpp",
             "1.0f + exponential(-g)",
             "1.0f + exponential(g)",
@@ -124,6 +153,7 @@ def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) ->
             [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
         ),
         (
+            "cpu",
             "kernels/cpu/swiglu_halves.cpp",
             "*up = gate + size;",
             "*up = gate;",
@@ -131,31 +161,79 @@ def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) ->
             [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
         ),
         (
+            "cpu",
             "kernels/cpu/split_heads.cpp",
             "if (part == 2) continue;",
             "",
             "split_heads",
             [FAST[0], "FusedRMSNorm FusedRoPE FusedMLP Qwen3MultiHeadAttention", "True True"],
         ),
+        (
+            "gpu",
+            gpu_source("quantized_matvec"),
+            "float(code_at<bits>(codes, i)) + bias;",
+            "float(code_at<bits>(codes, i));",
+            "quantized_matmul",
+            ["None fast_attention", PARTS["gpu"], "True True"],
+        ),
+        (
+            "gpu",
+            gpu_source("flash_decode"),
+            "float(query[dim]) * scale",
+            "float(query[dim])",
+            "fast_attention",
+            ["integer_matmul scaled_dot_product_attention_grouped", PARTS["gpu"], "True True"],
+        ),
     ],
-    ids=["quantized_matmul", "integer_matmul", "swiglu", "swiglu_halves", "split_heads"],
+    ids=[
+        "quantized_matmul",
+        "integer_matmul",
+        "swiglu",
+        "swiglu_halves",
+        "split_heads",
+        "quantized_matvec on a GPU",
+        "flash_decode on a GPU",
+    ],
 )
 def test_a_wrong_kernel_is_left_out_with_one_line(
-    file: str, find: str, replace: str, name: str, expected: list[str], checkpoint: Path, tmp_path: Path
+    device: str,
+    file: str,
+    find: str,
+    replace: str,
+    name: str,
+    expected: list[str],
+    checkpoint: Path,
+    tmp_path: Path,
 ) -> None:
-    output, (line,) = run(with_edit(file, find, replace), checkpoint, tmp_path)
-    assert output == expected
-    assert f"the kernel of {name} computes something else" in line
+    result = run(with_edit(file, find, replace), checkpoint, tmp_path)
+    words = [f"the kernel of {name} computes something else"]
+    check_one_is_left_out(device, expected, words, result)
 
 
-def test_a_kernel_that_does_not_compile_is_left_out_with_one_line(checkpoint: Path, tmp_path: Path) -> None:
-    sources = with_edit(
-        "kernels/cpu/rms_norm.cpp", "const float eps = numbers[0];", "const float eps = numbers[0]"
-    )
-    output, (line,) = run(sources, checkpoint, tmp_path)
-    assert output == [FAST[0], "RMSNorm FusedRoPE FusedMLP FusedAttention", "True True"]
-    assert "rms_norm.cpp:" in line
-    assert "TINY_LLM_KERNELS=off" in line
+@pytest.mark.parametrize(
+    ("device", "file", "find", "expected"),
+    [
+        (
+            "cpu",
+            "kernels/cpu/rms_norm.cpp",
+            "const float eps = numbers[0];",
+            [FAST[0], "RMSNorm FusedRoPE FusedMLP FusedAttention", "True True"],
+        ),
+        (
+            "gpu",
+            gpu_source("quantized_matvec"),
+            "float bias = float(biases[quantization_group]);",
+            ["None fast_attention", PARTS["gpu"], "True True"],
+        ),
+    ],
+    ids=["on the CPU", "on a GPU"],
+)
+def test_a_kernel_that_does_not_compile_is_left_out_with_one_line(
+    device: str, file: str, find: str, expected: list[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    result = run(with_edit(file, find, find.removesuffix(";")), checkpoint, tmp_path)
+    words = ["TINY_LLM_KERNELS=off", *([Path(file).name] if TARGET.device == "emulator" else [])]
+    check_one_is_left_out(device, expected, words, result)
 
 
 def test_a_part_that_raises_is_left_out_with_one_line(checkpoint: Path, tmp_path: Path) -> None:
@@ -183,9 +261,8 @@ def test_parts_may_name_what_they_hold_as_they_like(checkpoint: Path, tmp_path: 
 
 
 def test_an_impossible_number_of_threads_is_said_in_one_line(checkpoint: Path, tmp_path: Path) -> None:
-    output, (line,) = run(read_reference(), checkpoint, tmp_path, TINY_LLM_THREADS="many")
-    assert output == PLAIN
-    assert "TINY_LLM_THREADS is 'many'" in line
+    result = run(read_reference(), checkpoint, tmp_path, TINY_LLM_THREADS="many")
+    check_one_is_left_out("cpu", PLAIN, ["TINY_LLM_THREADS is 'many'"], result)
 
 
 def test_without_a_compiler_one_line_says_so(checkpoint: Path, tmp_path: Path) -> None:
@@ -194,6 +271,6 @@ def test_without_a_compiler_one_line_says_so(checkpoint: Path, tmp_path: Path) -
         "TINY_LLM_CACHE": str(tmp_path / "cache"),
         "TINY_LLM_BLAS": "off",
     }
-    output, (line,) = run(read_reference(), checkpoint, tmp_path, **environment)
-    assert output == PLAIN
-    assert "there is no C++ compiler here" in line
+    result = run(read_reference(), checkpoint, tmp_path, **environment)
+    needs_one = DEVICE if TARGET.device == "emulator" else "cpu"  # MLX itself compiles a GPU's kernels
+    check_one_is_left_out(needs_one, PLAIN, ["there is no C++ compiler here"], result)

@@ -7,7 +7,7 @@ import pytest
 
 from check import check_close, check_equal, check_value_error, normal
 from checkpoints import VARIANTS, build, save
-from cpu_kernels import poison
+from cpu_kernels import poison, use_device
 from passes import PASSES
 from tiny_llm.basics import as_projection
 from tiny_llm.flash_attention import flash_attention
@@ -20,6 +20,7 @@ from tiny_llm.loader import Parts
 from tiny_llm.packed_loader import load_packed_model
 from tiny_llm.quantize import QuantizedProjection, QuantizedWeights, quantize_weights
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 PARTS = Parts(FusedRMSNorm, FusedRoPE, FusedMLP, FusedAttention)
 MODELS = ("qwen3-4bit", "qwen3-8bit-bfloat16", "qwen2-4bit", "llama-mixed-bits", "llama-traditional", "qwen3")
 
@@ -74,6 +75,18 @@ def test_what_packed_models_are_made_of(checkpoints: dict[str, Path]) -> None:
         check_equal(has_one, is_packed, f"layers of {name} with one product for queries, keys and values")
         has_one = [layer.mlp._fused_gate_up is not None for layer in layers]
         check_equal(has_one, is_packed, f"layers of {name} with one product for gate and up")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_the_parts_for_a_gpu_gives_the_same_logits(
+    name: str, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = load_packed_model(checkpoints[name], mx.float32)
+    use_device(mx.gpu, monkeypatch)
+    parts = Parts(rms_norm=FusedRMSNorm, mlp=FusedMLP)
+    fused = load_packed_model(checkpoints[name], mx.float32, fast_attention, quantized_matmul, parts)
+    for kind, run in PASSES.items():
+        check_close(run(fused), run(plain), f"logits {kind} of {name}", tolerance=1e-4)
 
 
 @pytest.mark.parametrize("has_norms", [False, True])

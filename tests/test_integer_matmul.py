@@ -10,11 +10,13 @@ from oracles import exact
 from quantized import expanded_by, random_words
 from tiny_llm import QuantizedWeights
 from tiny_llm.kernels import integer_matmul as module
+from tiny_llm.kernels.gpu_operations import quantized_matmul_gpu
 from tiny_llm.kernels.integer_matmul import IntegerProjection, integer_matmul
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.quantize import QuantizedProjection
 
 TOLERANCE = 1e-4  # of the largest: x has 16 bits
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def make_weights(N: int, K: int, bits: int = 4, group_size: int = 64) -> QuantizedWeights:
@@ -173,6 +175,13 @@ def test_which_projections_can_be_made_ready(monkeypatch: pytest.MonkeyPatch) ->
     assert not IntegerProjection.fits(QuantizedProjection(weights, None, quantized_matmul))
     use_device(mx.gpu, monkeypatch)
     assert not IntegerProjection.fits(QuantizedProjection(weights, None, integer_matmul))
+
+
+@pytest.mark.parametrize("M", [0, 1, 20])
+def test_on_a_gpu_it_is_the_product_of_its_kernels(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_device(mx.gpu, monkeypatch)
+    x, weights = normal(M, 128, seed=3), make_weights(40, 128)
+    check_close(integer_matmul(x, weights), quantized_matmul_gpu(x, weights), "product on a GPU", tolerance=0)
 
 
 def test_other_widths_and_what_does_not_fit() -> None:
