@@ -12,6 +12,7 @@ import pytest
 
 from scripts import machine, setup
 from scripts.course import ROOT
+from scripts.hardware.report import read_report
 from scripts.setup import LOCK_FILE
 from tiny_llm_ref import native
 
@@ -267,3 +268,30 @@ def test_setup_stops_at_a_problem_before_pip_runs(
     assert installed == ([] if level == "problem" else [{"default", "cuda"}])
     assert ("turn it" in capsys.readouterr().err) == (level == "note")
     assert backends == ["cuda"]
+
+
+# What the README and the book claim
+
+
+def claims(page: str) -> dict[str, list[str]]:
+    """The rows of a page's table of what has run on real hardware, by machine."""
+    table = (ROOT / page).read_text(encoding="utf-8").split("| machine | on real hardware |")[1]
+    rows = [line.strip("| ").split(" | ") for line in table.split("\n\n")[0].splitlines()[2:]]
+    return {machine_name: cells for machine_name, *cells in rows}
+
+
+def test_readme_and_book_claim_what_the_reports_show() -> None:
+    readme, book = claims("README.md"), claims("book/src/setup.md")
+    assert readme.keys() == book.keys()
+    assert [cells[1:] for cells in readme.values()] == [cells[1:] for cells in book.values()]
+    dates: dict[str, list[str]] = {name: [] for name in readme}
+    for file in sorted((ROOT / "book" / "records" / "hardware").glob("*.json")):
+        report = read_report(file)
+        by_backend = {"Metal": "Apple silicon", "CUDA": "NVIDIA card"}
+        is_arm = "aarch64" in str(report.machine["system"])
+        cpu = "Linux, arm64 CPU" if is_arm else "Linux, x86-64 CPU"
+        dates[by_backend.get(report.versions["backend"], cpu)].append(report.date[:10])
+    for name, on_these in dates.items():
+        for cells in (readme[name], book[name]):
+            assert ("not yet" in cells[0]) == (not on_these)
+            assert not on_these or max(on_these) in cells[0]
