@@ -2,6 +2,7 @@
 
 import inspect
 import shutil
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import mlx.core as mx
@@ -44,6 +45,26 @@ def source(tmp_path: Path) -> Path:
 def call(kernel: CpuKernel, x: mx.array, factor: float = 2.5) -> list[mx.array]:
     poison(*x.shape)
     return kernel([x], [x.shape, x.shape[:1]], [mx.float32, mx.float32], [factor])
+
+
+def test_the_extension_is_compiled_for_the_backend_of_mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same version of MLX comes with several: its library is another one with each."""
+    installed, keys = {"mlx": "0.32.4", "nanobind": "3.1.0"}, []
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError
+        return installed[name]
+
+    monkeypatch.setattr(cpu_kernel, "version", version)
+    monkeypatch.setattr(
+        cpu_kernel, "compile_library", lambda name, sources, options, key, **rest: keys.append(key)
+    )
+    for name in cpu_kernel.BACKENDS:
+        installed[name] = "0.32.4"
+        cpu_kernel.compile_extension()
+        del installed[name]
+    check_equal(len(set(keys)), len(cpu_kernel.BACKENDS), "different keys")
 
 
 def test_too_many_dimensions_are_refused(source: Path) -> None:

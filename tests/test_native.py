@@ -104,6 +104,69 @@ def test_another_source_is_another_library(tmp_path: Path) -> None:
         assert int(result.stdout) == answer
 
 
+FAKE_COMPILER = """#!/bin/sh
+echo "$@" >> "$NOTES"
+if [ "$1" = --version ]; then echo "clang $CLANG"; exit; fi
+for target; do :; done
+echo > "$target"
+"""
+FAKE_XCRUN = '#!/bin/sh\necho xcrun "$@" >> "$NOTES"; echo $SDK\n'
+COMPILE_TWICE = """
+import sys
+from pathlib import Path
+from tiny_llm_ref import native
+sys.platform = "darwin"
+for name in ("a.cpp", "b.cpp"):
+    Path(name).write_text(f"// {name}")
+    print(native.compile_library("answer", [Path(name)], []).name)
+"""
+
+
+def compile_on_a_mac(folder: Path, **environment: str) -> tuple[list[str], list[str]]:
+    """Names of two libraries, and how compiler and xcrun were called; both here are scripts."""
+    notes = folder / "notes"
+    notes.write_text("")
+    for name, script in (("c++", FAKE_COMPILER), ("xcrun", FAKE_XCRUN)):
+        if not (folder / name).exists():
+            (folder / name).write_text(script)
+            (folder / name).chmod(0o755)
+    variables = {
+        "CXX": str(folder / "c++"),
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "TINY_LLM_BLAS": "off",
+        "TINY_LLM_CACHE": str(folder / "cache"),
+        "NOTES": str(notes),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", COMPILE_TWICE],
+        cwd=folder,
+        env={**os.environ, **variables, "CLANG": "1700.3", "SDK": "26.1", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.split(), notes.read_text().splitlines()
+
+
+@pytest.mark.parametrize("changed", [{"CLANG": "1700.4"}, {"SDK": "26.2"}, {"SDKROOT": "/SDKs/MacOSX15.sdk"}])
+def test_another_compiler_or_sdk_behind_the_same_file_compiles_anew(
+    changed: dict[str, str], tmp_path: Path
+) -> None:
+    first, _ = compile_on_a_mac(tmp_path)
+    assert compile_on_a_mac(tmp_path)[0] == first
+    second, _ = compile_on_a_mac(tmp_path, **changed)
+    assert not set(first) & set(second)
+
+
+def test_a_process_asks_for_versions_once_and_compiles_what_is_missing_alone(tmp_path: Path) -> None:
+    questions = ["--version", "xcrun --show-sdk-version"]
+    _, notes = compile_on_a_mac(tmp_path)
+    assert sorted(set(notes) & set(questions)) == sorted(notes[:2]) == sorted(questions)
+    assert len(notes) == 6, "two questions, two compilations, two linkings"
+    assert sorted(compile_on_a_mac(tmp_path)[1]) == sorted(questions)
+
+
 def test_options_reach_the_compiler_or_the_linker_as_they_are(tmp_path: Path) -> None:
     """The compiler here notes what it is asked for, whole: an option may take the next one as its value."""
     compiler, notes = tmp_path / "c++", tmp_path / "notes"

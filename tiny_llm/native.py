@@ -104,15 +104,27 @@ def architecture_flags() -> list[str]:
 
 @cache
 def machine_key() -> str:
-    """What compiled code depends on besides its source: the compiler and the processor."""
+    """What compiled code depends on besides its source: the compiler, the SDK and the processor.
+
+    The compiler is asked for its version: on a Mac its file is a shim, which stays when Xcode changes.
+    """
     compiler = Path(find_compiler()).resolve()
     stat = compiler.stat()
+    tools = f"{compiler} {stat.st_size} {stat.st_mtime_ns} {answer_of(str(compiler), '--version')}"
+    if sys.platform == "darwin":
+        tools += f" SDK {os.environ.get('SDKROOT', '')} {answer_of('xcrun', '--show-sdk-version')}"
     cpu_info = Path("/proc/cpuinfo")
     lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
     features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return (
-        f"{compiler} {stat.st_size} {stat.st_mtime_ns} {platform.machine()} {platform.version()} {features}"
-    )
+    return f"{tools} {platform.machine()} {platform.version()} {features}"
+
+
+def answer_of(*command: str) -> str:
+    """What a program prints; nothing where it is missing."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace").stdout.strip()
+    except OSError:
+        return ""
 
 
 def compile_library(

@@ -11,8 +11,9 @@ import re
 import sys
 import sysconfig
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -22,6 +23,7 @@ from ..native import HIDE_FUNCTIONS, BuildError, architecture_flags, compile_lib
 
 FOLDER = Path(__file__).parent
 INCLUDED = re.compile(r'^#include "(\w+\.cpp)"', re.M)
+BACKENDS = ("mlx-metal", "mlx-cuda-13", "mlx-cuda-12", "mlx-cpu")
 HOLE = re.compile(r'NOT_WRITTEN_YET\(\s*"([^"]*)"\s*\)')
 
 
@@ -151,10 +153,18 @@ def compile_extension() -> Path:
     if sys.platform == "darwin":  # Python's own symbols are those of the process that loads the library
         linker_options += ["-undefined", "dynamic_lookup"]
     sources = [FOLDER / "extension.cpp", nanobind / "src" / "nb_combined.cpp"]
-    key = f"{headers()} mlx {version('mlx')} nanobind {version('nanobind')} {sys.version}"
+    key = f"{headers()} mlx {version('mlx')} {mlx_backend()} nanobind {version('nanobind')} {sys.version}"
     return compile_library(
         "tiny_llm_extension", sources, options, key, suffix=".so", linker_options=linker_options
     )
+
+
+def mlx_backend() -> str:
+    """The package that brings MLX's backend, and its version."""
+    for name in BACKENDS:
+        with suppress(PackageNotFoundError):
+            return f"{name} {version(name)}"
+    return "no backend"
 
 
 @cache
