@@ -5,7 +5,8 @@ product is about fifty times as slow. The symbols of the BLAS are bound when MLX
 must come before `mlx.core` and imports nothing but the standard library.
 
 `TINY_LLM_BLAS=off` leaves MLX as it is, `TINY_LLM_KERNELS=off` lets models be made of MLX's own operations
-alone, and `TINY_LLM_CACHE` chooses the folder of the cache.
+alone, `TINY_LLM_INVARIANT=1` lets a row's bits never depend on its neighbours, and `TINY_LLM_CACHE` chooses
+the folder of the cache.
 """
 
 import ctypes
@@ -54,6 +55,11 @@ class BuildError(RuntimeError):
 def is_on(switch: str) -> bool:
     """Whether an environment variable such as TINY_LLM_KERNELS leaves its feature on."""
     return os.environ.get(switch, "on").lower() not in ("off", "0", "no", "false")
+
+
+def is_invariant() -> bool:
+    """Whether TINY_LLM_INVARIANT asks that a row's bits never depend on its neighbours, whatever it costs."""
+    return os.environ.get("TINY_LLM_INVARIANT", "off").lower() in ("on", "1", "yes", "true")
 
 
 def notice(text: str) -> None:

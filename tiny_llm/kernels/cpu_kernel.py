@@ -24,6 +24,10 @@ from ..native import HIDE_FUNCTIONS, BuildError, architecture_flags, compile_lib
 FOLDER = Path(__file__).parent
 INCLUDED = re.compile(r'^#include "(\w+\.cpp)"', re.M)
 BACKENDS = ("mlx-metal", "mlx-cuda-13", "mlx-cuda-12", "mlx-cpu")
+VECTORS = '#include "simd.h"'
+EXACT_ORDER = ("-fno-associative-math", "-fsigned-zeros")
+"""Sums written in vectors keep their order, so that a row has the same bits wherever it is computed; in
+plain loops the compiler chooses one."""
 HOLE = re.compile(r'NOT_WRITTEN_YET\(\s*"([^"]*)"\s*\)')
 
 
@@ -113,6 +117,7 @@ def compile_kernels(file: Path) -> Path:
         "-ffast-math",
         "-fno-finite-math-only",
         HIDE_FUNCTIONS,
+        *(EXACT_ORDER if VECTORS in file.read_text(encoding="utf-8") + included else []),
         *architecture_flags(),
     ]
     return compile_library(file.stem, [file], options, key=headers() + included, headers=FOLDER)

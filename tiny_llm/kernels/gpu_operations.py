@@ -3,6 +3,7 @@
 import mlx.core as mx
 
 from ..attention import Mask, check_mask
+from ..native import is_invariant
 from ..quantize import GROUP_SIZES, QuantizedWeights
 from .gpu_kernel import GpuKernel
 from .launch import FLOATS, LANES, Launch, Target, default_target
@@ -10,7 +11,9 @@ from .launch import FLOATS, LANES, Launch, Target, default_target
 # --- the product with packed weights ------------------------------------------------------------------------
 
 CODE_BITS = (4, 8)
-FEW_ROWS = 8  # for which quantized_matvec reads the weights once
+FEW_ROWS = (
+    0 if is_invariant() else 8
+)  # for which quantized_matvec reads the weights once, in an order of its own
 COLUMNS = 4  # of a group of quantized_matvec, one for each SIMD group
 TILE = 32  # rows and columns, or queries, of a group
 TILE_ENTRIES = TILE * (
@@ -84,7 +87,7 @@ def quantized_matmul_gpu(x: mx.array, weights: QuantizedWeights, target: Target 
 # --- attention ----------------------------------------------------------------------------------------------
 
 HEAD_DIMS = (32, 64, 80, 96, 128, 256)
-FEW_QUERIES = 8  # for which flash_decode has a group each
+FEW_QUERIES = 0 if is_invariant() else 8  # for which flash_decode has a group each, in an order of its own
 
 
 def make_attention_kernel(name: str, **shared: str) -> GpuKernel:

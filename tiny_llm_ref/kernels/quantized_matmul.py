@@ -1,19 +1,24 @@
 """The product with packed weights by kernels: which one, by device and by the number of rows."""
 
+import sys
 from pathlib import Path
 
 import mlx.core as mx
 
+from ..native import is_invariant
 from ..quantize import QuantizedWeights, quantized_matmul_simple
 from .cpu_kernel import CpuKernel
 from .gpu_operations import quantized_matmul_gpu
 
 SOURCES = Path(__file__).parent / "cpu"
+NO_LIMIT = sys.maxsize
 SIMPLE = CpuKernel(SOURCES / "quantized_matmul_simple.cpp")
 SIMD = CpuKernel(SOURCES / "quantized_matmul_simd.cpp")
 DEQUANTIZE = CpuKernel(SOURCES / "dequantize.cpp")
 KERNEL_BITS = (4, 8)
-MAX_FUSED_ROWS = 64  # above, expanding the weights costs less than unpacking them again and again
+MAX_FUSED_ROWS = NO_LIMIT if is_invariant() else 64
+"""Above, expanding the weights costs less than unpacking them again and again; but each BLAS sums in an order
+of its own, which depends on the shape."""
 
 
 def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:

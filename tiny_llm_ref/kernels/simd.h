@@ -77,18 +77,47 @@ inline Ints load_first(const uint32_t* source, long count) {
 #endif
 }
 
-// source[places[lane]] in each lane, 0 where the place is not one of the first `count`.
-inline Floats spread(const float* source, Ints places, long count) {
+inline Floats load_first(const float* source, long count) {
+  return (Floats)load_first(reinterpret_cast<const uint32_t*>(source), count);
+}
+
+// The first `count` lanes, up to all of them, to where only they are.
+inline void store_first(float* target, Floats values, long count) { memcpy(target, &values, count * sizeof(float)); }
+
+// Lane i of each quarter, of 4 lanes: the sum of that quarter of vectors[i].
+inline Ints add_up_quarters(const Ints vectors[4]) {
+#if defined(__x86_64__)
+  auto add_neighbours = [](Ints a, Ints b) {
 #if defined(__AVX512BW__)
-  const __mmask16 mask = static_cast<__mmask16>((1 << count) - 1);
-  return (Floats)_mm512_permutexvar_ps((__m512i)places, _mm512_maskz_loadu_ps(mask, source));
+    return (Ints)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88) + (Ints)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xDD);
 #elif defined(__AVX2__)
-  const Ints is_there = count_lanes() < static_cast<int32_t>(count);
-  return (Floats)_mm256_permutevar8x32_ps(_mm256_maskload_ps(source, (__m256i)is_there), (__m256i)places);
+    return (Ints)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88) + (Ints)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xDD);
 #else
-  Floats result = {};
-  for (int lane = 0; lane < LANES; lane++) result[lane] = places[lane] < count ? source[places[lane]] : 0;
-  return result;
+    return (Ints)_mm_shuffle_ps((__m128)a, (__m128)b, 0x88) + (Ints)_mm_shuffle_ps((__m128)a, (__m128)b, 0xDD);
+#endif
+  };
+  return add_neighbours(add_neighbours(vectors[0], vectors[1]), add_neighbours(vectors[2], vectors[3]));
+#else
+  Ints sums;
+  for (int i = 0; i < 4; i++) sums[i] = (vectors[i][0] + vectors[i][1]) + (vectors[i][2] + vectors[i][3]);
+  return sums;
+#endif
+}
+
+// Quarter i of vector j becomes quarter j of vector i.
+inline void turn_quarters(Ints vectors[LANES / 4]) {
+#if defined(__AVX512BW__)
+  const __m512i a = (__m512i)vectors[0], b = (__m512i)vectors[1], c = (__m512i)vectors[2], d = (__m512i)vectors[3];
+  const __m512i low_ab = _mm512_shuffle_i32x4(a, b, 0x88), high_ab = _mm512_shuffle_i32x4(a, b, 0xDD);
+  const __m512i low_cd = _mm512_shuffle_i32x4(c, d, 0x88), high_cd = _mm512_shuffle_i32x4(c, d, 0xDD);
+  vectors[0] = (Ints)_mm512_shuffle_i32x4(low_ab, low_cd, 0x88);
+  vectors[1] = (Ints)_mm512_shuffle_i32x4(high_ab, high_cd, 0x88);
+  vectors[2] = (Ints)_mm512_shuffle_i32x4(low_ab, low_cd, 0xDD);
+  vectors[3] = (Ints)_mm512_shuffle_i32x4(high_ab, high_cd, 0xDD);
+#elif defined(__AVX2__)
+  const __m256i a = (__m256i)vectors[0], b = (__m256i)vectors[1];
+  vectors[0] = (Ints)_mm256_permute2x128_si256(a, b, 0x20);
+  vectors[1] = (Ints)_mm256_permute2x128_si256(a, b, 0x31);
 #endif
 }
 
@@ -138,12 +167,13 @@ inline Floats to_floats(Ints values) { return __builtin_convertvector(values, Fl
 
 inline Ints to_ints(Floats values) { return __builtin_convertvector(values, Ints); }
 
+// The sum of the lanes, always in one order: every fourth, then the first two and the last two of these.
 inline float sum(Floats values) {
   typedef float Quarter __attribute__((vector_size(16)));
-  Quarter quarters[LANES / 4], total = {};
+  Quarter quarters[LANES / 4];
   memcpy(quarters, &values, sizeof(values));
-  for (Quarter quarter : quarters) total += quarter;
-  return (total[0] + total[1]) + (total[2] + total[3]);
+  for (int i = 1; i < LANES / 4; i++) quarters[0] += quarters[i];
+  return (quarters[0][0] + quarters[0][1]) + (quarters[0][2] + quarters[0][3]);
 }
 
 // e to the power of each value, within 2e-7 of it relative to its size, 0 below -87 and no more than e^88:

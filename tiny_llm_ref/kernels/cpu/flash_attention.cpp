@@ -85,16 +85,40 @@ static void find_block(const Head& head, Rows& rows, long first_key, long num_ke
   }
 }
 
+/// Scores of ROWS queries and VECTORS vectors of keys from `key` on, whose dimensions lie in `turned`. Products are
+/// added up in the order of `score_few`: a score must not depend on how many others there are.
+template <int ROWS, int VECTORS>
+static void score_tile(const float* queries, const float* turned, long key, float* scores, long D) {
+  Floats totals[ROWS][VECTORS][4] = {};  // as `sum` adds up lanes
+  for (long lane = 0; lane < LANES; lane++) {
+    Floats sums[ROWS][VECTORS] = {};
+    for (long d = lane; d < D; d += LANES) {
+      for (int row = 0; row < ROWS; row++)
+        for (int v = 0; v < VECTORS; v++)
+          sums[row][v] += queries[row * D + d] * load(turned + d * KEY_BLOCK + key + v * LANES);
+    }
+    for (int row = 0; row < ROWS; row++)
+      for (int v = 0; v < VECTORS; v++) totals[row][v][lane % 4] += sums[row][v];
+  }
+  for (int row = 0; row < ROWS; row++)
+    for (int v = 0; v < VECTORS; v++) {
+      const Floats* total = totals[row][v];
+      store(scores + row * KEY_BLOCK + key + v * LANES, (total[0] + total[1]) + (total[2] + total[3]));
+    }
+}
+
 /// Scores of many queries: the keys are turned so that they lie along the lanes.
 static void score_many(const Head& head, Rows& rows, long num_keys, std::vector<float>& turned) {
   turned.assign(head.D * KEY_BLOCK, 0.0f);
-  std::vector<const float*> dimensions(head.D);
-  for (long d = 0; d < head.D; d++) dimensions[d] = &turned[d * KEY_BLOCK];
   for (long j = 0; j < num_keys; j++)
     for (long d = 0; d < head.D; d++) turned[d * KEY_BLOCK + j] = rows.keys[j][d];
-  std::fill(rows.scores.begin(), rows.scores.end(), 0.0f);
-  multiply_add(rows.queries.data(), head.D, dimensions.data(), rows.scores.data(), KEY_BLOCK, rows.count, head.D,
-               KEY_BLOCK);
+  for (long row = 0; row < rows.count;) {
+    const bool is_tall = row + 4 <= rows.count;
+    auto tile = is_tall ? score_tile<4, 2> : score_tile<1, 2>;
+    for (long key = 0; key < KEY_BLOCK; key += 2 * LANES)
+      tile(&rows.queries[row * head.D], turned.data(), key, &rows.scores[row * KEY_BLOCK], head.D);
+    row += is_tall ? 4 : 1;
+  }
 }
 
 /// Scores of a few queries: each is a product along the dimensions, where they lie.
@@ -148,7 +172,7 @@ static void update_softmax(const Head& head, Rows& rows) {
 }
 
 /// Let the rows attend to the keys from `first_key` to before `last_key`, block by block.
-static void attend(const Head& head, Rows& rows, long first_key, long last_key) {
+static void attend_to_part(const Head& head, Rows& rows, long first_key, long last_key) {
   std::vector<float> turned;
   for (long block = first_key; block < last_key; block += KEY_BLOCK) {
     const long num_keys = std::min(KEY_BLOCK, last_key - block);
@@ -175,6 +199,16 @@ static void merge(const Head& head, Rows& rows, const Rows& part) {
     rows.sums[row] = own * rows.sums[row] + other * part.sums[row];
     for (long i = row * head.D; i < (row + 1) * head.D; i++)
       rows.outputs[i] = own * rows.outputs[i] + other * part.outputs[i];
+  }
+}
+
+/// The same in parts of KEYS_PER_TASK, each from nothing: one task for all of them sums up as one for each does.
+static void attend(const Head& head, Rows& rows, long first_key, long last_key) {
+  attend_to_part(head, rows, first_key, std::min(last_key, first_key + KEYS_PER_TASK));
+  for (long key = first_key + KEYS_PER_TASK; key < last_key; key += KEYS_PER_TASK) {
+    Rows part(head, rows.first_position, rows.num_positions);
+    attend_to_part(head, part, key, std::min(last_key, key + KEYS_PER_TASK));
+    merge(head, rows, part);
   }
 }
 

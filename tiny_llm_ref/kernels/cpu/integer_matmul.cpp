@@ -1,7 +1,8 @@
 // The product with packed weights in whole numbers: activations are rounded to 16 bits, of which a processor
 // multiplies twice as many at a time as of floats, and weights need no scale until a group is done. Few rows meet
 // each column where it lies, a word of codes in each lane; for many rows columns are put side by side, so that each
-// is unpacked once.
+// is unpacked once. Either way a group's products are whole numbers, which any order adds up to the same, and the
+// groups follow one after the other: the bits of a row do not depend on how many rows there are.
 #include <algorithm>
 #include <vector>
 
@@ -10,14 +11,15 @@
 
 constexpr int MANY_ROWS = 17;                // from here on columns are put side by side
 constexpr int COLUMN_ROWS = 8;               // rows that a column meets at a time where it lies
-constexpr int PAIR_ROWS = 2;                 // up to these columns come in pairs: sums that do not wait for each other
 constexpr int TILE_ROWS = 6;                 // rows and vectors of columns whose sums stay in registers
 constexpr int TILE_VECTORS = 2;
+constexpr int STRIP_VECTORS = 16;            // of products for each column, kept until its neighbours have theirs
+constexpr int PREFETCH = 2048;               // words ahead that memory is asked for, or it would not answer in time
+constexpr int GROUP_PREFETCH = 1024;         // the same for scales and biases
+constexpr int CACHE_LINE = 16;               // floats
 constexpr int PANEL = TILE_VECTORS * LANES;  // columns that are put side by side
 constexpr int MAX_GROUP = 128;               // weights
 constexpr long TASK_SIZE = 1 << 19;          // products that are worth another thread's waking up
-constexpr int PREFETCH = 2048;               // words ahead that memory is asked for, or it would not answer in time
-constexpr int GROUP_PREFETCH = 512;          // the same for scales and biases
 
 /// Packed weights [N, K].
 struct Weights {
@@ -25,6 +27,12 @@ struct Weights {
   const float *scales, *biases;  // [N, num_groups]
   long N, K, bits, group_size;
   long num_groups = K / group_size, num_words = K * bits / 32;
+};
+
+/// LANES columns of weights from n on, or as many as are there, whose scales and biases lie side by side.
+struct Strip {
+  long n, num_columns;
+  const float *scales, *biases;  // [num_groups, LANES]
 };
 
 /// Rows of x as 16-bit integers, in pairs like those in which the codes of a word of weights come out of it.
@@ -36,10 +44,8 @@ struct Rounded {
 
 /// The same in the order in which the lanes of a vector come to them: lane i of a block takes its word i.
 struct Laned {
-  long M, num_blocks;          // blocks of LANES words, the last one filled up with zeros
-  std::vector<Ints> pairs;     // [num_blocks, M, 16 / bits]
-  std::vector<Floats> scales;  // [num_blocks, M], of the lane's group
-  std::vector<Floats> sums;    // [num_blocks, M], of the group in its first lane
+  long M;
+  std::vector<Ints> pairs;  // [blocks of LANES words, M, 16 / bits], the last block filled up with zeros
 };
 
 /// PANEL columns of weights side by side, so that a vector holds the same place of LANES columns.
@@ -48,21 +54,47 @@ struct Panel {
   std::vector<float> scales, biases;  // [num_groups, PANEL]
 };
 
+/// The numbers of `width` columns' groups, `width` of each group side by side, into [num_groups, width]. Nothing is
+/// read from `end` on.
+static void gather_groups(const float* columns, const float* end, long num_groups, long width, float* target) {
+  for (long first = 0; first < width; first += LANES) {
+    const float* own = columns + first * num_groups;
+    for (long i = 0; i < LANES * num_groups; i += CACHE_LINE) __builtin_prefetch(own + GROUP_PREFETCH + i);
+    for (long group = 0; group < num_groups; group += 4) {
+      Ints numbers[4] = {};
+      const long count = std::min(4L, num_groups - group);
+      if (own + LANES * num_groups - count + 4 <= end) {
+        load_columns(reinterpret_cast<const uint32_t*>(own + group), num_groups, numbers);
+      } else {
+        for (long i = 0; i < count; i++)
+          for (int column = 0; column < LANES; column++) memcpy(reinterpret_cast<float*>(&numbers[i]) + column, own + column * num_groups + group + i, 4);
+      }
+      for (long i = 0; i < count; i++) store(target + (group + i) * width + first, (Floats)numbers[i]);
+    }
+  }
+}
+
 /// One group of x as integers from -32767 to 32767, its largest entry as the largest of them.
 ///
-/// Returns what 1 stands for. Entries that are not finite are 0; the group's sum is what hands them on.
+/// Entries that are not finite are 0; the group's sum is what hands them on.
 template <int BITS>
-static float round_group(const float* x, long group_size, int32_t* pairs) {
+static void round_group(const float* x, long group_size, int32_t* pairs, float* scale, float* total) {
   constexpr int NUM_PAIRS = 16 / BITS;
+  Floats largest_entries = {}, sums = {};
+  for (long i = 0; i < group_size; i += LANES) {
+    const Floats entries = load(x + i), sizes = entries < 0.0f ? -entries : entries;
+    largest_entries = sizes > largest_entries ? sizes : largest_entries;
+    sums += entries;
+  }
   float largest = 0;
-  for (long i = 0; i < group_size; i++) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
+  for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, largest_entries[lane]);
   const float factor = largest > 0 ? 32767 / largest : 0;
   int32_t rounded[MAX_GROUP];
   for (long i = 0; i < group_size; i++) rounded[i] = static_cast<int16_t>(std::rint(x[i] * factor));
   for (int32_t* word = rounded; word < rounded + group_size; word += 2 * NUM_PAIRS) {
     for (int i = 0; i < NUM_PAIRS; i++) *pairs++ = (word[i] & 0xFFFF) | word[NUM_PAIRS + i] << 16;
   }
-  return largest / 32767;
+  *scale = largest / 32767, *total = sum(sums);
 }
 
 template <int BITS>
@@ -71,95 +103,144 @@ static Rounded round_rows(const float* x, long size, long group_size) {
   Rounded rounded{std::vector<int32_t>(size / 2), std::vector<float>(num_groups), std::vector<float>(num_groups)};
   parallel_for(num_groups, 512, [&](long first, long last) {
     for (long group = first; group < last; group++) {
-      const float* entries = x + group * group_size;
-      rounded.scales[group] = round_group<BITS>(entries, group_size, &rounded.pairs[group * group_size / 2]);
-      float sum = 0;
-      for (long i = 0; i < group_size; i++) sum += entries[i];
-      rounded.sums[group] = sum;
+      round_group<BITS>(x + group * group_size, group_size, &rounded.pairs[group * group_size / 2],
+                        &rounded.scales[group], &rounded.sums[group]);
     }
   });
   return rounded;
 }
 
-/// What `multiply_columns` reads one after the other lies so.
+/// What `multiply_strip` reads one after the other lies so.
 template <int BITS>
 static Laned arrange(const Rounded& rounded, long M, const Weights& weights) {
   constexpr int NUM_PAIRS = 16 / BITS;
   const long num_words = weights.num_words, num_blocks = (num_words + LANES - 1) / LANES;
-  const long group_words = weights.group_size * BITS / 32;
-  Laned laned{M, num_blocks, std::vector<Ints>(M * num_blocks * NUM_PAIRS), std::vector<Floats>(M * num_blocks),
-              std::vector<Floats>(M * num_blocks)};
+  Laned laned{M, std::vector<Ints>(M * num_blocks * NUM_PAIRS)};
   for (long row = 0; row < M; row++) {
     const int32_t* pairs = &rounded.pairs[row * num_words * NUM_PAIRS];
     for (long word = 0; word < num_words; word++) {
-      const long place = word / LANES * M + row, lane = word % LANES;
-      for (int i = 0; i < NUM_PAIRS; i++) laned.pairs[place * NUM_PAIRS + i][lane] = *pairs++;
-      const long group = row * weights.num_groups + word / group_words;
-      laned.scales[place][lane] = rounded.scales[group];
-      if (word % group_words == 0) laned.sums[place][lane] = rounded.sums[group];
+      Ints* target = &laned.pairs[(word / LANES * M + row) * NUM_PAIRS];
+      for (int i = 0; i < NUM_PAIRS; i++) target[i][word % LANES] = *pairs++;
     }
   }
   return laned;
 }
 
-/// ROWS rows from `first_row` on times NUM_COLUMNS columns from n on, where they lie.
-template <int BITS, int ROWS, int NUM_COLUMNS>
-static void multiply_columns(const Laned& x, long first_row, const Weights& weights, long n, float* output) {
+/// The sums with a group added, of whose integers and codes `dots` are the products.
+static inline Floats add_group(Floats sums, Ints dots, Floats scales, float x_scale, Floats biases, float x_sum) {
+  sums += to_floats(dots) * (scales * x_scale);
+  return sums + biases * x_sum;
+}
+
+/// The dots of ROWS rows from `first_row` on with a block of a column's words, lane by lane.
+template <int BITS, int ROWS>
+static inline void multiply_block(const Laned& x, long first_row, long block, Ints words, Ints dots[ROWS]) {
   constexpr int NUM_PAIRS = 16 / BITS, CODE = ((1 << BITS) - 1) * 0x00010001;
-  const long num_words = weights.num_words, num_blocks = x.num_blocks;
-  const int group_shift = __builtin_ctzl(weights.group_size * BITS / 32);  // a group has 2^group_shift words
-  const Ints group_of_lane = count_lanes() >> group_shift;
-  Floats sums[ROWS][NUM_COLUMNS] = {};
-  for (long block = 0; block < num_blocks; block++) {
-    const Ints* pairs = &x.pairs[(block * x.M + first_row) * NUM_PAIRS];
-    const Floats *x_scales = &x.scales[block * x.M + first_row], *x_sums = &x.sums[block * x.M + first_row];
-    const long word = block * LANES, num_lanes = std::min<long>(LANES, num_words - word);
-    const long group = word >> group_shift, num_groups = std::min<long>(LANES, weights.num_groups - group);
-    for (int column = 0; column < NUM_COLUMNS; column++) {
-      const uint32_t* packed = weights.packed + (n + column) * num_words + word;
-      __builtin_prefetch(packed + PREFETCH);
-      const Ints words = load_first(packed, num_lanes);
-      Ints dots[ROWS] = {};
-      for (int pair = 0; pair < NUM_PAIRS; pair++) {
-        const Ints codes = words >> BITS * pair & CODE;
-        for (int row = 0; row < ROWS; row++) {
-          dots[row] = add_dot_pairs(dots[row], codes, pairs[row * NUM_PAIRS + pair]);
-        }
-      }
-      const long place = (n + column) * weights.num_groups + group;
-      __builtin_prefetch(weights.scales + place + GROUP_PREFETCH);
-      __builtin_prefetch(weights.biases + place + GROUP_PREFETCH);
-      const Floats scales = spread(weights.scales + place, group_of_lane, num_groups);
-      const Floats biases = spread(weights.biases + place, group_of_lane, num_groups);
+  const Ints* pairs = &x.pairs[(block * x.M + first_row) * NUM_PAIRS];
+  for (int pair = 0; pair < NUM_PAIRS; pair++) {
+    const Ints codes = words >> BITS * pair & CODE;
+    for (int row = 0; row < ROWS; row++) dots[row] = add_dot_pairs(dots[row], codes, pairs[row * NUM_PAIRS + pair]);
+  }
+}
+
+/// The dots of ROWS rows from `first_row` on with `num_blocks` blocks of a column's words, one after the other.
+template <int BITS, int ROWS>
+static inline void multiply_blocks(const Laned& x, long first_row, const uint32_t* column, long num_words, long block,
+                                   long num_blocks, Ints (*dots)[LANES][ROWS]) {
+  for (long i = 0; i < num_blocks; i++) {
+    const long place = (block + i) * LANES;
+    __builtin_prefetch(column + place + PREFETCH);
+    const Ints words = place + LANES > num_words ? load_first(column + place, num_words - place) : load_ints(column + place);
+    Ints own[ROWS];
+    for (int row = 0; row < ROWS; row++) own[row] = Ints{};
+    multiply_block<BITS, ROWS>(x, first_row, block + i, words, own);
+    for (int row = 0; row < ROWS; row++) dots[i][0][row] = own[row];
+  }
+}
+
+/// ROWS rows from `first_row` on times a strip. Dots come by column, a word in each lane; each quarter of a vector is
+/// added up, and the vectors are turned until one holds the same four words of all columns.
+template <int BITS, int ROWS>
+static void multiply_strip(const Rounded& x, const Laned& laned, long first_row, const Weights& weights,
+                           const Strip& strip, float* output) {
+  constexpr int MAX_BLOCKS = STRIP_VECTORS / ROWS, QUARTERS = LANES / 4;
+  const long num_words = weights.num_words;
+  const int group_shift = __builtin_ctzl(weights.group_size * BITS / 128);  // a group has 2^group_shift quarters
+  Floats sums[ROWS];
+  Ints group_dots[ROWS];
+  for (int row = 0; row < ROWS; row++) sums[row] = Floats{}, group_dots[row] = Ints{};
+  for (long first = 0; first * LANES < num_words; first += MAX_BLOCKS) {
+    const long num_blocks = std::min<long>(MAX_BLOCKS, (num_words + LANES - 1) / LANES - first);
+    Ints dots[MAX_BLOCKS][LANES][ROWS];
+    for (long i = 0; i < LANES; i++) {
+      const uint32_t* column = weights.packed + (strip.n + std::min(i, strip.num_columns - 1)) * num_words;
+      multiply_blocks<BITS, ROWS>(laned, first_row, column, num_words, first, num_blocks,
+                                  reinterpret_cast<Ints(*)[LANES][ROWS]>(dots[0][i]));
+    }
+    for (long block = first; block < first + num_blocks; block++) {
+      Ints quarters[ROWS][QUARTERS];
       for (int row = 0; row < ROWS; row++) {
-        sums[row][column] += to_floats(dots[row]) * x_scales[row] * scales + x_sums[row] * biases;
+        for (int i = 0; i < QUARTERS; i++) {
+          const Ints(*own)[ROWS] = &dots[block - first][4 * i];
+          const Ints columns[4] = {own[0][row], own[1][row], own[2][row], own[3][row]};
+          quarters[row][i] = add_up_quarters(columns);
+        }
+        turn_quarters(quarters[row]);
+      }
+      for (int i = 0; i < QUARTERS; i++) {
+        const long quarter = block * QUARTERS + i, group = quarter >> group_shift;
+        if (quarter * 4 >= num_words) break;
+        for (int row = 0; row < ROWS; row++) group_dots[row] += quarters[row][i];
+        if ((quarter + 1) >> group_shift == group) continue;
+        const Floats scales = load(strip.scales + group * LANES), biases = load(strip.biases + group * LANES);
+        for (int row = 0; row < ROWS; row++) {
+          const long x_group = (first_row + row) * weights.num_groups + group;
+          sums[row] = add_group(sums[row], group_dots[row], scales, x.scales[x_group], biases, x.sums[x_group]);
+          group_dots[row] = Ints{};
+        }
       }
     }
   }
   for (int row = 0; row < ROWS; row++) {
-    for (int column = 0; column < NUM_COLUMNS; column++) {
-      output[(first_row + row) * weights.N + n + column] = sum(sums[row][column]);
+    float* target = output + (first_row + row) * weights.N + strip.n;
+    if (strip.num_columns == LANES) {
+      store(target, sums[row]);
+    } else {
+      store_first(target, sums[row], strip.num_columns);
     }
   }
 }
 
-/// The rows from `first_row` to M times column n: ROWS at a time, then what is left.
+/// The rows from `first_row` to M times a strip: ROWS at a time, then what is left.
 template <int BITS, int ROWS>
-static void multiply_column_rows(const Laned& x, long first_row, long M, const Weights& weights, long n,
-                                 float* output) {
-  for (; first_row + ROWS <= M; first_row += ROWS) multiply_columns<BITS, ROWS, 1>(x, first_row, weights, n, output);
-  if constexpr (ROWS > 1) multiply_column_rows<BITS, ROWS - 1>(x, first_row, M, weights, n, output);
+static void multiply_strip_rows(const Rounded& x, const Laned& laned, long first_row, const Weights& weights,
+                                const Strip& strip, float* output) {
+  for (; first_row + ROWS <= laned.M; first_row += ROWS) {
+    multiply_strip<BITS, ROWS>(x, laned, first_row, weights, strip, output);
+  }
+  if constexpr (ROWS > 1) multiply_strip_rows<BITS, ROWS - 1>(x, laned, first_row, weights, strip, output);
 }
 
-/// All M rows times the columns from n to `end`.
+/// All rows times the columns from n to `end`, where they lie.
 template <int BITS>
-static void multiply_where_they_lie(const Laned& x, long M, const Weights& weights, long n, long end,
+static void multiply_where_they_lie(const Rounded& x, const Laned& laned, const Weights& weights, long n, long end,
                                     float* output) {
-  auto multiply_pair = M == 1 ? multiply_columns<BITS, 1, 2> : multiply_columns<BITS, PAIR_ROWS, 2>;
-  if (M <= PAIR_ROWS) {
-    for (; n + 2 <= end; n += 2) multiply_pair(x, 0, weights, n, output);
+  const long num_groups = weights.num_groups, size = num_groups * LANES;
+  std::vector<float> scales(size), biases(size), last(size);  // of a strip; of one that is not filled
+  for (; n < end; n += LANES) {
+    const Strip strip{n, std::min<long>(LANES, end - n), scales.data(), biases.data()};
+    auto gather = [&](const float* grid, float* target) {
+      const float *columns = grid + n * num_groups, *end_of_grid = grid + weights.N * num_groups;
+      if (strip.num_columns < LANES) {
+        std::copy(columns, columns + strip.num_columns * num_groups, last.begin());
+        columns = last.data(), end_of_grid = columns + size;
+      }
+      gather_groups(columns, end_of_grid, num_groups, LANES, target);
+    };
+    gather(weights.scales, scales.data());
+    gather(weights.biases, biases.data());
+    multiply_strip_rows<BITS, COLUMN_ROWS>(x, laned, 0, weights, strip, output);
   }
-  for (; n < end; n++) multiply_column_rows<BITS, COLUMN_ROWS>(x, 0, M, weights, n, output);
 }
 
 /// The codes of PANEL columns, of `num_words` words each, in pairs of 16-bit integers.
@@ -178,20 +259,15 @@ static void unpack_panel(const uint32_t* columns, long num_words, int32_t* pairs
   }
 }
 
-/// The numbers of PANEL columns' groups, group by group.
-static void gather_groups(const float* columns, long num_groups, float* panel) {
-  for (long group = 0; group < num_groups; group++) {
-    for (int column = 0; column < PANEL; column++) *panel++ = columns[column * num_groups + group];
-  }
-}
-
 static Panel gather_panel(const Weights& weights, long first_column) {
-  const long num_groups = weights.num_groups, places = num_groups * PANEL, num_words = weights.num_words;
-  Panel panel{std::vector<int32_t>(weights.K / 2 * PANEL), std::vector<float>(places), std::vector<float>(places)};
+  const long num_groups = weights.num_groups, num_words = weights.num_words, place = first_column * num_groups;
+  Panel panel{std::vector<int32_t>(weights.K / 2 * PANEL), std::vector<float>(num_groups * PANEL),
+              std::vector<float>(num_groups * PANEL)};
+  const long size = weights.N * num_groups;
+  gather_groups(weights.scales + place, weights.scales + size, num_groups, PANEL, panel.scales.data());
+  gather_groups(weights.biases + place, weights.biases + size, num_groups, PANEL, panel.biases.data());
   auto unpack = weights.bits == 4 ? unpack_panel<4> : unpack_panel<8>;
   unpack(weights.packed + first_column * num_words, num_words, panel.pairs.data());
-  gather_groups(weights.scales + first_column * num_groups, num_groups, panel.scales.data());
-  gather_groups(weights.biases + first_column * num_groups, num_groups, panel.biases.data());
   return panel;
 }
 
@@ -220,8 +296,8 @@ static void multiply_tile(const Rounded& x, long first_row, const Panel& panel, 
       const long x_group = (first_row + row) * num_groups + group;
       for (int vector = 0; vector < TILE_VECTORS; vector++) {
         const long place = group * PANEL + vector * LANES;
-        sums[row][vector] += to_floats(dots[row][vector]) * (load(&panel.scales[place]) * x.scales[x_group]);
-        sums[row][vector] += load(&panel.biases[place]) * x.sums[x_group];
+        sums[row][vector] = add_group(sums[row][vector], dots[row][vector], load(&panel.scales[place]),
+                                      x.scales[x_group], load(&panel.biases[place]), x.sums[x_group]);
       }
     }
   }
@@ -260,7 +336,8 @@ KERNEL integer_matmul(const Array* inputs, const Array* outputs, const double* n
   if (num_done == weights.N) return;
   const Laned laned = (bits == 4 ? arrange<4> : arrange<8>)(x, M, weights);
   auto multiply = bits == 4 ? multiply_where_they_lie<4> : multiply_where_they_lie<8>;
-  parallel_for(weights.N - num_done, 1 + TASK_SIZE / (K * M), [&](long first, long last) {
-    multiply(laned, M, weights, num_done + first, num_done + last, output);
+  const long num_strips = (weights.N - num_done + LANES - 1) / LANES;
+  parallel_for(num_strips, 1 + TASK_SIZE / (K * M * LANES), [&](long first, long last) {
+    multiply(x, laned, weights, num_done + first * LANES, std::min(num_done + last * LANES, weights.N), output);
   });
 }

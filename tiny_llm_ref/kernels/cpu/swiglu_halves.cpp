@@ -1,6 +1,8 @@
 #include "kernel.h"
 #include "simd.h"
 
+static inline Floats gated(Floats gate, Floats up) { return gate / (1.0f + exponential(-gate)) * up; }
+
 /// silu(gate) * up, where both are halves of one product.
 ///
 /// inputs:  product float32 [..., 2 I], the gate first
@@ -13,11 +15,9 @@ KERNEL swiglu_halves(const Array* inputs, const Array* outputs, const double* nu
       const float *gate = inputs[0].data<float>() + row * 2 * size, *up = gate + size;
       float* output = outputs[0].data<float>() + row * size;
       long i = 0;
-      for (; i + LANES <= size; i += LANES) {
-        const Floats g = load(gate + i);
-        store(output + i, g / (1.0f + exponential(-g)) * load(up + i));
-      }
-      for (; i < size; i++) output[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+      for (; i + LANES <= size; i += LANES) store(output + i, gated(load(gate + i), load(up + i)));
+      const long rest = size - i;
+      if (rest > 0) store_first(output + i, gated(load_first(gate + i, rest), load_first(up + i, rest)), rest);
     }
   });
 }
