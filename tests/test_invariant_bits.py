@@ -2,12 +2,12 @@
 
 import mlx.core as mx
 import pytest
-
 from bits import ROWS, check_bits, check_rows
-from check import normal
-from cpu_kernels import TARGETS, compiled_for
 from ragged import Shape, draw
 from test_integer_matmul import make_weights
+
+from check import normal
+from cpu_kernels import TARGETS, compiled_for
 from tiny_llm.kernels import fast_attention, fast_paged_attention, fused_operations
 from tiny_llm.kernels import integer_matmul as integers
 from tiny_llm.kernels import quantized_matmul as floats

@@ -13,6 +13,7 @@ from ragged import (
     Attend,
     Ragged,
     Shape,
+    causal,
     check_paged,
     draw,
     entries_of,
@@ -26,7 +27,7 @@ from budget import sequence_of
 from check import check_close, check_equal, check_value_error, normal
 from cpu_kernels import compiled_for, on_every_target, poison, threads, use_device
 from fakes import FakeModel, continuation, next_token, prompt_of
-from oracles import LOW_PRECISION
+from oracles import LOW_PRECISION, exact
 from pages import SharingBlocks
 from schedules import VOCAB_SIZE, random_qwen3
 from tiny_llm import (
@@ -327,6 +328,18 @@ def check_type_is_kept(attend: Attend, dtype: mx.Dtype, tolerance: float) -> Non
     what = f"type of the attention of a query of {dtype} to keys of float32"
     check_equal(attend(*wide.arguments).dtype, dtype, what)
     check_paged(attend, wide, tolerance=tolerance)
+    check_sums(attend, dtype)
+
+
+def check_sums(attend: Attend, dtype: mx.Dtype) -> None:
+    """The error is what rounding of the result leaves; with sums in a short type it is four times that."""
+    __tracebackhide__ = True
+    ragged = draw(Shape((1, 40, 7), (300, 300, 90), D=64, block_size=16), dtype)
+    expected = ragged.each(lambda q, k, v: causal(q, k, v, None))
+    rounded = exact(mx.array(expected.astype(np.float32)).astype(dtype))
+    errors = [np.sqrt(np.mean((x - expected) ** 2)) for x in (exact(attend(*ragged.arguments)), rounded)]
+    what = f"rms error of {errors[0]:.1e} in {dtype}, where rounding the result alone leaves {errors[1]:.1e}"
+    check_equal(errors[0] <= 1.1 * errors[1], True, f"{what}: whether scores, softmax and sums are float32")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
@@ -408,7 +421,7 @@ def test_task_3_as_many_products_for_many_sequences() -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
 def test_task_3_type_is_kept(dtype: mx.Dtype, tolerance: float) -> None:
     result = attend_alike_to(Shape((4, 4), (11, 6)), dtype)
-    check_equal(result.dtype, dtype, "type of the attention of sequences with 4 queries each")
+    check_equal(result.dtype, mx.float32, "type of the sums for sequences with 4 queries each")
     check_type_is_kept(paged_attention, dtype, tolerance)
 
 
@@ -886,7 +899,10 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
     query, *others = ragged.arguments
     use_device(mx.cpu, monkeypatch)
     result = fast_paged_attention(query, *others)
-    check_equal((called, result.dtype), (["paged_attention"], dtype), "called for keys that nobody copies")
+    check_equal(
+        (called, result.dtype), (["paged_attention_cpu"], dtype), "called for keys that nobody copies"
+    )
+    check_sums(fast_paged_attention, dtype)
     float_keys = [x.astype(mx.float32) for x in others[:2]]
     called.clear()
     result = fast_paged_attention(query, *float_keys, *others[2:])
@@ -903,6 +919,17 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
     fast_paged_attention(query, *float_keys, *others[2:])
     expected = ["paged_attention_gpu", "paged_attention"]
     check_equal(called, expected, "called on a GPU for one type, and for two")
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
+def test_task_5_the_pool_is_not_copied(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_device(mx.cpu, monkeypatch)
+    query, keys, values, *places = draw(Shape((1, 3), (11, 6)), dtype).arguments
+    pools = [mx.concatenate([x, mx.zeros((9000, *x.shape[1:]), dtype)]) for x in (keys, values)]
+    mx.eval(pools)
+    peak = peak_bytes(lambda: mx.eval(fast_paged_attention(query, *pools, *places)))
+    what = f"whether 17 tokens in a pool of {pools[0].nbytes / 1e6:.0f} MB take less than 1 MB"
+    check_equal(peak < 1_000_000, True, f"{what} (they took {peak / 1e6:.1f})")
 
 
 @pytest.mark.parametrize("D", [16, 24])

@@ -30,7 +30,7 @@ def paged_attention_simple(
         scale: factor of the scores, 1 / sqrt(D) unless given.
 
     Returns:
-        [T, H_q, D], in the type of the query.
+        [T, H_q, D], in the type of the query; scores, softmax and sums are float32.
 
     Raises:
         ValueError: the shapes do not fit each other; query_starts do not rise from 0 to T; a sequence has
@@ -71,7 +71,7 @@ def attend_alike(
         scale: as for `paged_attention_simple`.
 
     Returns:
-        [n, L, H_q, D]
+        [n, L, H_q, D] in float32, as are scores, softmax and sums.
     """
     raise NotImplementedError("week 3 day 3 task 3: attend_alike is not written yet")
 

@@ -34,7 +34,7 @@ def paged_attention_simple(
         scale: factor of the scores, 1 / sqrt(D) unless given.
 
     Returns:
-        [T, H_q, D], in the type of the query.
+        [T, H_q, D], in the type of the query; scores, softmax and sums are float32.
 
     Raises:
         ValueError: the shapes do not fit each other; query_starts do not rise from 0 to T; a sequence has
@@ -49,7 +49,7 @@ def paged_attention_simple(
     for i, ((start, end), S) in enumerate(zip(pairwise(starts), lengths, strict=True)):
         blocks = block_tables[i, : -(-S // block_size)]
         key, value = (x[blocks].reshape(-1, H, D)[:S].swapaxes(0, 1)[None] for x in (keys, values))
-        rows = query[start:end].swapaxes(0, 1)[None]  # [1, H_q, L, D]
+        rows = query[start:end].swapaxes(0, 1)[None].astype(mx.float32)  # [1, H_q, L, D]
         attended = scaled_dot_product_attention_grouped(rows, key, value, scale, "causal")
         outputs.append(attended[0].swapaxes(0, 1))
     return mx.concatenate(outputs).astype(query.dtype)
@@ -95,15 +95,16 @@ def attend_alike(
         scale: as for `paged_attention_simple`.
 
     Returns:
-        [n, L, H_q, D]
+        [n, L, H_q, D] in float32, as are scores, softmax and sums.
     """
     L, S = query.shape[1], int(lengths.max())
     slots = mx.array(padded_slots(tables, lengths, keys.shape[1]))
     key, value = (x.reshape(-1, *x.shape[2:])[slots].swapaxes(1, 2) for x in (keys, values))
     num_visible = lengths[:, None] - L + 1 + np.arange(L)  # [n, L]
     is_visible = mx.array(np.arange(S) < num_visible[:, :, None])[:, None]  # [n, 1, L, S]
-    mask = mx.where(is_visible, 0.0, -mx.inf).astype(query.dtype)
-    return scaled_dot_product_attention_grouped(query.swapaxes(1, 2), key, value, scale, mask).swapaxes(1, 2)
+    mask = mx.where(is_visible, 0.0, -mx.inf)
+    rows = query.swapaxes(1, 2).astype(mx.float32)
+    return scaled_dot_product_attention_grouped(rows, key, value, scale, mask).swapaxes(1, 2)
 
 
 def padded_slots(tables: Ints, lengths: Ints, block_size: int) -> Ints:

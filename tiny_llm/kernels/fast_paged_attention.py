@@ -8,6 +8,8 @@ from ..paged_check import checked
 from .cpu_kernel import CpuKernel
 
 PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
+BLOCK_TYPES = (mx.float32, mx.bfloat16, mx.float16)
+"""Of keys and values in blocks, by the number that the CPU kernel knows them by."""
 
 
 @checked
@@ -23,8 +25,8 @@ def fast_paged_attention(
     """`paged_attention_simple` by the fastest means there is for this device, type and head dimension.
 
     `paged_attention_gpu` if the default device is a GPU, D is one of HEAD_DIMS and all arrays have one type;
-    `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are float32, since others
-    would have to be copied. All else is left to `paged_attention`.
+    `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are both of one of BLOCK_TYPES.
+    All else is left to `paged_attention`.
 
     Arguments, result and errors are those of `paged_attention_simple`.
     """
@@ -40,11 +42,13 @@ def paged_attention_cpu(
     context_lengths: mx.array,
     scale: float,
 ) -> mx.array:
-    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are float32.
+    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are both of a BLOCK_TYPE.
+
+    It sums in float32, and reads blocks of any of these types where they lie.
 
     The kernel reads where the arguments lead it: they were checked.
     """
     inputs = [query.astype(mx.float32), keys, values]
     inputs += [x.astype(mx.int32) for x in (block_tables, query_starts, context_lengths)]
-    (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale])
+    (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale, BLOCK_TYPES.index(keys.dtype)])
     return output.astype(query.dtype)

@@ -20,6 +20,8 @@ struct Head {
   bool is_causal;
   const int32_t* block_table = nullptr;  // where keys and values lie in blocks: which block, in their order
   long block_size = 0;                   // then, keys of a block
+  float (*widen)(uint16_t) = nullptr;    // for keys and values of 16 bits, which are then here
+  const uint16_t *short_key = nullptr, *short_value = nullptr;
 };
 
 /// Queries under way: scores of the key block at hand, and the softmax so far.
@@ -27,7 +29,7 @@ struct Rows {
   Rows(const Head& head, long first_position, long num_positions)
       : first_position(first_position), num_positions(num_positions), count(head.group_size * num_positions),
         queries(count * head.D), scores(count * KEY_BLOCK), outputs(count * head.D), maxima(count, -INFINITY),
-        sums(count), keys(KEY_BLOCK), values(KEY_BLOCK) {
+        sums(count), widened(head.widen ? 2 * KEY_BLOCK * head.D : 0), keys(KEY_BLOCK), values(KEY_BLOCK) {
     for (long row = 0; row < count; row++) {
       const float* source = head.query + group_member(row) * head.query_head_stride + position(row) * head.query_stride;
       for (long d = 0; d < head.D; d++) queries[row * head.D + d] = head.scale * source[d];
@@ -38,7 +40,7 @@ struct Rows {
   long position(long row) const { return first_position + row % num_positions; }
 
   long first_position, num_positions, count;
-  std::vector<float> queries, scores, outputs, maxima, sums;
+  std::vector<float> queries, scores, outputs, maxima, sums, widened;
   std::vector<const float*> keys, values;  // of the key block at hand, where each of them lies
 };
 
@@ -75,13 +77,24 @@ static void multiply_add(const float* a, long a_stride, const float* const* b, f
   }
 }
 
-/// Find the keys and values from `first_key` on, where they lie.
+/// Some entries of 16 bits as floats, in another place.
+static const float* widen(const Head& head, const uint16_t* entries, float* target) {
+  for (long d = 0; d < head.D; d++) target[d] = head.widen(entries[d]);
+  return target;
+}
+
+/// Find the keys and values from `first_key` on, where they lie, or as floats.
 static void find_block(const Head& head, Rows& rows, long first_key, long num_keys) {
   for (long j = 0; j < num_keys; j++) {
     long place = first_key + j;
     if (head.block_table) place = head.block_table[place / head.block_size] * head.block_size + place % head.block_size;
-    rows.keys[j] = head.key + place * head.key_stride;
-    rows.values[j] = head.value + place * head.value_stride;
+    if (head.widen) {
+      rows.keys[j] = widen(head, head.short_key + place * head.key_stride, &rows.widened[j * head.D]);
+      rows.values[j] = widen(head, head.short_value + place * head.value_stride, &rows.widened[(KEY_BLOCK + j) * head.D]);
+    } else {
+      rows.keys[j] = head.key + place * head.key_stride;
+      rows.values[j] = head.value + place * head.value_stride;
+    }
   }
 }
 

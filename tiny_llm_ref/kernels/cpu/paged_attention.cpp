@@ -51,13 +51,37 @@ static Head head_of(const Piece& piece, const Array* inputs, float scale) {
   return head;
 }
 
+static float from_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+static float widen_bfloat16(uint16_t bits) { return from_bits(static_cast<uint32_t>(bits) << 16); }
+
+static float widen_float16(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000u) << 16, rest = (bits & 0x7FFFu) << 13;
+  if (rest >= 0x0F800000) return from_bits(sign | rest | 0x7F800000);  // infinity, or nan
+  return from_bits(sign | rest) * 0x1p112f;                            // exponents count from another place
+}
+
+/// A piece's head whose keys and values are of the type of that number.
+static Head head_of_type(const Piece& piece, const Array* inputs, float scale, int type) {
+  Head head = head_of(piece, inputs, scale);
+  if (type == 0) return head;
+  head.widen = type == 1 ? widen_bfloat16 : widen_float16;
+  head.short_key = inputs[1].data<uint16_t>() + (head.key - inputs[1].data<float>());
+  head.short_value = inputs[2].data<uint16_t>() + (head.value - inputs[2].data<float>());
+  return head;
+}
+
 /// Causal attention of a ragged batch to keys and values in blocks, read where they lie.
 ///
-/// inputs:  query float32 [T, H_q, D]; keys and values float32 [num_blocks, block_size, H, D];
+/// inputs:  query float32 [T, H_q, D]; keys and values [num_blocks, block_size, H, D], of one type;
 ///          block_tables int32 [N, longest]; query_starts int32 [N + 1]; context_lengths int32 [N].
 ///          D is a multiple of 16.
 /// outputs: float32 [T, H_q, D]
-/// numbers: scale
+/// numbers: scale; the type of keys and values: 0 for float32, 1 for bfloat16, 2 for float16
 KERNEL paged_attention(const Array* inputs, const Array* outputs, const double* numbers) {
   const long H_q = inputs[0].length(1), D = inputs[0].length(2), H = inputs[1].length(2), N = inputs[5].length(0);
   const int32_t* query_starts = inputs[4].data<int32_t>();
@@ -69,7 +93,7 @@ KERNEL paged_attention(const Array* inputs, const Array* outputs, const double* 
   const std::vector<Piece> pieces = cut(query_starts, inputs[5].data<int32_t>(), N, H, H_q / H);
   std::vector<std::unique_ptr<Rows>> parts(pieces.size());
   parallel_for(pieces.size(), 1, [&](long i, long) {
-    const Head head = head_of(pieces[i], inputs, numbers[0]);
+    const Head head = head_of_type(pieces[i], inputs, numbers[0], numbers[1]);
     auto rows = std::make_unique<Rows>(head, pieces[i].first_query, pieces[i].num_queries);
     attend(head, *rows, pieces[i].first_key, pieces[i].last_key);
     if (pieces[i].is_first && pieces[i].is_last) {
@@ -80,7 +104,7 @@ KERNEL paged_attention(const Array* inputs, const Array* outputs, const double* 
   });
   for (size_t i = 0, whole = 0; i < pieces.size(); i++) {
     if (!parts[i]) continue;
-    const Head head = head_of(pieces[i], inputs, numbers[0]);
+    const Head head = head_of_type(pieces[i], inputs, numbers[0], numbers[1]);
     if (pieces[i].is_first) {
       whole = i;
     } else {
