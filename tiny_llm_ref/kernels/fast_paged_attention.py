@@ -29,8 +29,8 @@ def fast_paged_attention(
     """`paged_attention_simple` by the fastest means there is for this device, type and head dimension.
 
     `paged_attention_gpu` if the default device is a GPU, D is one of HEAD_DIMS and all arrays have one type;
-    `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are both of one of BLOCK_TYPES.
-    All else is left to `paged_attention`.
+    `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are both of one type of
+    BLOCK_TYPES. All else is left to `paged_attention`.
 
     Arguments, result and errors are those of `paged_attention_simple`.
     """
@@ -54,7 +54,7 @@ def paged_attention_cpu(
     context_lengths: mx.array,
     scale: float,
 ) -> mx.array:
-    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, keys and values are both of a BLOCK_TYPE.
+    """`fast_paged_attention` by the CPU kernel; D is a multiple of 16, and keys and values fit BLOCK_TYPES.
 
     It sums in float32, and reads blocks of any of these types where they lie.
 
