@@ -116,10 +116,18 @@ def run_part(part: Part, limit: float, identity: Identity) -> Result:
         outcome, reason, results = judge(part, ended, Path(folder))
     failure = ""
     if outcome != "passed":
-        failure = f"{reason}\n\n{identity.scrub(ended.output).strip()[-LONGEST_FAILURE:]}".strip()
+        failure = f"{reason}\n\n{end_of(identity.scrub(ended.output).strip())}".strip()
     return Result(
         part.name, part.shown, outcome, round(ended.seconds, 1), scrubbed(results, identity), failure
     )
+
+
+def end_of(text: str) -> str:
+    """The last lines of a text, as many as are kept."""
+    if len(text) <= LONGEST_FAILURE:
+        return text
+    end = text[-LONGEST_FAILURE:]
+    return end[end.find("\n") + 1 :]
 
 
 def judge(part: Part, ended: Ended, folder: Path) -> tuple[Outcome, str, dict[str, Any]]:

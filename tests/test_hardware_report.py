@@ -196,9 +196,11 @@ def test_variables_of_a_part_are_set_and_shown() -> None:
 
 
 def test_only_the_end_of_a_long_output_is_kept() -> None:
-    result = command.run_part(planted("print('x' * 100_000); raise SystemExit('the end')"), 60, IDENTITY)
-    assert result.failure.endswith("the end")
-    assert len(result.failure) < command.LONGEST_FAILURE + 100
+    code = "print('a line\\n' * 100_000); raise SystemExit('the end')"
+    result = command.run_part(planted(code), 60, IDENTITY)
+    assert result.failure.endswith("a line\n\nthe end")
+    assert result.failure.startswith("ended with exit code 1\n\na line\n")
+    assert command.LONGEST_FAILURE - 100 < len(result.failure) < command.LONGEST_FAILURE + 100
 
 
 def test_parts_share_what_is_left_and_never_take_more() -> None:

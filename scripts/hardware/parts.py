@@ -123,9 +123,9 @@ def read_demo(output: str, folder: Path) -> Results:
     return {shown: round(totals[key], 4) for key, shown in DEMO_TOTALS.items()}
 
 
-def test_part(name: str, share: float, *arguments: str) -> Part:
-    """Tests of the reference."""
-    options = ("--ref", "--all", "--", "-vv", "-rs")
+def part_of_tests(name: str, share: float, *arguments: str, words: str = "") -> Part:
+    """Tests of the reference: of a day, or those whose names have these words."""
+    options = ("--ref", "--all", "--", "-vv", "-rs", *(("-k", words) if words else ()))
     return Part(name, "scripts.test", "test", (*arguments, *options), share, read_tests)
 
 
@@ -150,10 +150,11 @@ def demo_part(name: str, *arguments: str, **environment: str) -> Part:
 
 PARTS: Sequence[Part] = (
     Part("doctor", "scripts.doctor", "doctor", (), 4, read_findings),
-    test_part("kernels of day 2.3", 5, "--week", "2", "--day", "3"),
-    test_part("kernels of day 2.5", 5, "--week", "2", "--day", "5"),
-    test_part("kernels of day 3.3", 4, "--week", "3", "--day", "3"),
+    part_of_tests("kernels of day 2.3", 5, "--week", "2", "--day", "3"),
+    part_of_tests("kernels of day 2.5", 5, "--week", "2", "--day", "5"),
+    part_of_tests("kernels of day 3.3", 4, "--week", "3", "--day", "3"),
     Part("answers of mlx-lm", "scripts.compare_mlx_lm", "compare-mlx-lm", (), 2, read_equality),
+    part_of_tests("bits of a row", 4, words="invariant_bits"),
     schedules_part("schedules, week 2", "batch", NUM_SCHEDULES),
     schedules_part("schedules, week 3", "serving", NUM_ENGINE_SCHEDULES),
     bench_part(),

@@ -14,7 +14,7 @@ from scripts.course import ROOT
 
 GRACE_SECONDS = 5  # for a command that was interrupted to say what it was doing
 PLAIN_OUTPUT = {
-    "COLUMNS": "160",
+    "COLUMNS": "100",
     "NO_COLOR": "1",
     "TERM": "dumb",
     "PYTHONUTF8": "1",
