@@ -111,16 +111,16 @@ def load_kernels(file: Path) -> ctypes.CDLL:
 def compile_kernels(file: Path) -> Path:
     """The shared library of one C++ file's functions; BuildError if it cannot be compiled here."""
     included = "".join(path.read_text(encoding="utf-8") for path in included_sources(file))
-    options = [
-        "-std=c++17",
-        "-O3",
-        "-ffast-math",
-        "-fno-finite-math-only",
-        HIDE_FUNCTIONS,
-        *(EXACT_ORDER if VECTORS in file.read_text(encoding="utf-8") + included else []),
-        *architecture_flags(),
-    ]
+    options = [*kernel_options(file), *architecture_flags()]
     return compile_library(file.stem, [file], options, key=headers() + included, headers=FOLDER)
+
+
+def kernel_options(file: Path) -> list[str]:
+    """How a file is compiled for any processor."""
+    texts = [path.read_text(encoding="utf-8") for path in (file, *included_sources(file))]
+    is_exact = any(VECTORS in text for text in texts)
+    options = ["-std=c++17", "-O3", "-ffast-math", "-fno-finite-math-only", HIDE_FUNCTIONS]
+    return [*options, *(EXACT_ORDER if is_exact else [])]
 
 
 @cache

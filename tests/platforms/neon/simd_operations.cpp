@@ -1,0 +1,47 @@
+// Each operation of simd.h as a kernel of its own: one call for every LANES entries.
+#include <algorithm>
+
+#include "kernel.h"
+#include "simd.h"
+
+KERNEL simd_sum(const Array* inputs, const Array* outputs, const double*) {
+  for (long i = 0; i < outputs[0].size(); i++)
+    outputs[0].data<float>()[i] = sum(load(inputs[0].data<float>() + i * LANES));
+}
+
+KERNEL simd_exponential(const Array* inputs, const Array* outputs, const double*) {
+  for (long i = 0; i < inputs[0].size(); i += LANES)
+    store(outputs[0].data<float>() + i, exponential(load(inputs[0].data<float>() + i)));
+}
+
+KERNEL simd_add_dot_pairs(const Array* inputs, const Array* outputs, const double*) {
+  for (long i = 0; i < inputs[0].size(); i += LANES) {
+    auto ints = [&](int number) { return load_ints(inputs[number].data<int32_t>() + i); };
+    store(outputs[0].data<int32_t>() + i, add_dot_pairs(ints(0), ints(1), ints(2)));
+  }
+}
+
+// Row `count` of the output: the first `count` words, for 0 to LANES of them.
+KERNEL simd_load_first(const Array* inputs, const Array* outputs, const double*) {
+  for (long count = 0; count <= LANES; count++)
+    store(outputs[0].data<int32_t>() + count * LANES, load_first(inputs[0].data<uint32_t>(), count));
+}
+
+// Row `count` of the output: entries of the first input, at the places of the second, of which `count` exist.
+KERNEL simd_spread(const Array* inputs, const Array* outputs, const double*) {
+  const Ints places = load_ints(inputs[1].data<int32_t>());
+  for (long count = 1; count <= LANES; count++)
+    store(outputs[0].data<float>() + (count - 1) * LANES, spread(inputs[0].data<float>(), places, count));
+}
+
+KERNEL simd_load_bytes(const Array* inputs, const Array* outputs, const double*) {
+  for (long i = 0; i < outputs[0].size(); i += LANES)
+    store(outputs[0].data<int32_t>() + i, load_bytes(inputs[0].data<uint8_t>() + i));
+}
+
+// The input is [LANES, stride]; the output holds word i of each column in row i.
+KERNEL simd_load_columns(const Array* inputs, const Array* outputs, const double*) {
+  Ints words[4];
+  load_columns(inputs[0].data<uint32_t>(), inputs[0].length(1), words);
+  for (int i = 0; i < 4; i++) store(outputs[0].data<int32_t>() + i * LANES, words[i]);
+}

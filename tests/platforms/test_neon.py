@@ -1,0 +1,295 @@
+"""The C++ kernels in arm64's vectors of 4 floats, against sums in double precision."""
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+from neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_builds
+
+from tiny_llm_ref.kernels.cpu_kernel import FOLDER
+
+CPU = FOLDER / "cpu"
+SIMD = ("sum", "exponential", "add_dot_pairs", "load_first", "spread", "load_bytes", "load_columns")
+FUNCTIONS = {f"simd_{name}": SIMD_OPERATIONS for name in SIMD} | {
+    source.stem: source for source in sorted(CPU.glob("*.cpp"))
+}
+PRODUCTS = ("quantized_matmul_simple", "quantized_matmul_simd", "integer_matmul")
+ROWS, COLUMNS = (1, 2, 3, 7, 8, 9, 16, 17, 23), (1, 2, 7, 8, 9, 17)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, "Future[Path]"]:
+    return start_builds(tmp_path_factory.mktemp("neon"), FUNCTIONS)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_kernel(function: str, programs: dict[str, "Future[Path]"]) -> None:
+    make = product_cases if function in PRODUCTS else globals()[f"{function}_cases"]
+    cases = dict(make(function) if function in PRODUCTS else make())
+    assert cases
+    check_cases(programs[function].result(), cases)
+
+
+Cases = Iterator[tuple[str, Case]]
+
+
+def normal(*shape: int, seed: int = 1) -> Numbers:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def integers(low: int, high: int, *shape: int, seed: int = 1) -> Numbers:
+    return np.random.default_rng(seed).integers(low, high, shape, dtype=np.int64)
+
+
+def exact(*arrays: Numbers) -> list[Numbers]:
+    return [array.astype(np.float64) for array in arrays]
+
+
+# --- simd.h -------------------------------------------------------------------------------------------------
+
+
+def simd_sum_cases() -> Cases:
+    x = normal(99 * LANES)
+    yield "sums", Case([x], [exact(x)[0].reshape(99, LANES).sum(axis=1)])
+
+
+def simd_exponential_cases() -> Cases:
+    for first, last in ((-90, -80), (-80, -1), (-1, 1), (1, 80), (80, 88)):
+        x = np.linspace(first, last, 400, dtype=np.float32)
+        powers = np.where(x < -87, 0.0, np.exp(exact(x)[0]))
+        for part in range(0, 400, LANES):  # few at a time, so that each bound is near its entries
+            at = slice(part, part + LANES)
+            yield f"of {x[part]} on", Case([x[at]], [powers[at]], error=3e-7)
+    infinite = np.float32([-np.inf, -1000, -88, 0])
+    yield "of what is infinite or very small", Case([infinite], [np.float64([0, 0, 0, 1])], error=0)
+
+
+def simd_add_dot_pairs_cases() -> Cases:
+    pairs = [integers(-32767, 32768, 400, 2, seed=seed) for seed in (1, 2)]
+    pairs[1] //= 128  # as with weights, or 32 bits would not hold the sum
+    pairs[1][:4], pairs[0][:4] = [[255, 255], [-255, 255], [-1, -1], [0, 255]], [[-32767, 32767]] * 4
+    sums = integers(-(2**28), 2**28, 400)
+    packed = [(pair[:, 0] & 0xFFFF | pair[:, 1] << 16).astype(np.int32) for pair in pairs]
+    expected = sums + (pairs[0] * pairs[1]).sum(axis=1)
+    yield "pairs", Case([sums.astype(np.int32), *packed], [expected], error=0, dtype=np.int32)
+
+
+def simd_load_first_cases() -> Cases:
+    words = integers(-(2**31), 2**31, LANES).astype(np.int32)
+    expected = np.stack([np.where(np.arange(LANES) < count, words, 0) for count in range(LANES + 1)])
+    yield "words", Case([words], [expected], error=0, dtype=np.int32)
+
+
+def simd_spread_cases() -> Cases:
+    source = normal(LANES)
+    for places in itertools.product(range(LANES), repeat=LANES):
+        chosen = np.int32(places)
+        rows = [np.where(chosen < count, exact(source)[0][chosen], 0) for count in range(1, LANES + 1)]
+        yield f"places {places}", Case([source, chosen], [np.stack(rows)], error=0)
+
+
+def simd_load_bytes_cases() -> Cases:
+    values = integers(0, 256, 64 * LANES)
+    packed = np.frombuffer(values.astype(np.uint8).tobytes(), np.int32)
+    yield "bytes", Case([packed], [values], error=0, dtype=np.int32)
+
+
+def simd_load_columns_cases() -> Cases:
+    for stride in (4, 5, 12):
+        words = integers(-(2**31), 2**31, LANES, stride).astype(np.int32)
+        yield f"stride {stride}", Case([words], [words[:, :4].T], error=0, dtype=np.int32)
+
+
+# --- products with packed weights ---------------------------------------------------------------------------
+
+
+def packed_weights(N: int, K: int, bits: int, group_size: int) -> tuple[list[Numbers], Numbers]:
+    """Words, scales and biases, and the weights that they stand for."""
+    codes = integers(0, 1 << bits, N, K, seed=N + K)
+    per_word = 32 // bits
+    words = (
+        (codes.reshape(N, K // per_word, per_word) << np.arange(0, 32, bits)).sum(axis=2).astype(np.uint32)
+    )
+    scales, biases = normal(N, K // group_size, seed=2), normal(N, K // group_size, seed=3)
+    weights = codes * np.repeat(exact(scales)[0], group_size, 1) + np.repeat(exact(biases)[0], group_size, 1)
+    return [words, scales, biases], weights
+
+
+def packings() -> Iterator[tuple[int, int, int]]:
+    """Bits, group size, and numbers of inputs: of one group, and of some."""
+    for bits, group_size in itertools.product((4, 8), (32, 64, 128)):
+        for num_groups in (1, 3, 5):
+            yield bits, group_size, num_groups * group_size
+
+
+def product_cases(function: str) -> Cases:
+    for bits, group_size, K in packings():
+        for M, N in itertools.product(ROWS, COLUMNS):
+            packed, weights = packed_weights(N, K, bits, group_size)
+            x = normal(M, K, seed=4)
+            size, error = np.abs(exact(x)[0]) @ np.abs(weights).T, 1e-6
+            if function == "integer_matmul":
+                # An entry of x is off by half a step, of which the largest of its group is 32767.
+                largest = np.abs(x).reshape(M, -1, group_size).max(axis=2)
+                steps = (
+                    np.repeat(largest, group_size, 1)
+                    @ np.abs(weights - np.repeat(packed[2], group_size, 1)).T
+                )
+                size, error = size + steps, 0.5 / 32767
+            name = f"M {M}, N {N}, K {K}, {bits} bits in groups of {group_size}"
+            expected = exact(x)[0] @ weights.T
+            yield name, Case([x, *packed], [expected], (bits, group_size), error, size=size.max())
+
+
+def dequantize_cases() -> Cases:
+    for bits, group_size, K in packings():
+        for N in COLUMNS:
+            packed, weights = packed_weights(N, K, bits, group_size)
+            yield f"N {N}, K {K}, {bits} bits", Case(packed, [weights], (bits, group_size), 1e-6)
+
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def attend(query: Numbers, key: Numbers, value: Numbers, scale: float, added: Numbers) -> Numbers:
+    """[L, H_q, D] from query [L, H_q, D], key and value [S, H, D], and added [H_q, L, S]."""
+    group_size = query.shape[1] // key.shape[1]
+    q, k, v = exact(query, np.repeat(key, group_size, 1), np.repeat(value, group_size, 1))
+    scores = np.einsum("lhd,shd->hls", q, k) * scale + added
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return np.einsum("hls,shd->lhd", weights / weights.sum(axis=2, keepdims=True), v)
+
+
+def causal(L: int, S: int) -> Numbers:
+    return np.where(np.arange(S) <= np.arange(S - L, S)[:, None], 0.0, -np.inf)
+
+
+def flash_attention_cases() -> Cases:
+    lengths = (
+        (1, 1),
+        (1, 63),
+        (2, 64),
+        (1, 65),
+        (1, 257),
+        (3, 300),
+        (5, 64),
+        (9, 65),
+        (31, 31),
+        (33, 128),
+        (65, 70),
+    )
+    for (L, S), D, (H_q, H), kind in itertools.product(lengths, (16, 32, 80), ((2, 1), (3, 3)), range(3)):
+        query, key, value = normal(1, H_q, L, D), normal(1, H, S, D, seed=2), normal(1, H, S, D, seed=3)
+        mask = normal(1, H_q, L, S, seed=4)
+        added = (np.zeros((L, S)), causal(L, S), exact(mask)[0][0])[kind]
+        heads_last = [array[0].swapaxes(0, 1) for array in (query, key, value)]
+        expected = attend(*heads_last, 0.3, added)[None]
+        inputs = [query, key, value, *([mask] if kind == 2 else [])]
+        name = f"L {L}, S {S}, D {D}, {H_q} heads, {('no', 'causal', 'any')[kind]} mask"
+        yield name, Case(inputs, [expected], (0.3, kind == 1, kind == 2))
+
+
+def paged_attention_cases() -> Cases:
+    batches = (((1, 1),), ((1, 257), (3, 3), (1, 64)), ((33, 40), (1, 65), (9, 100)))
+    for batch, block_size, D, (H_q, H) in itertools.product(batches, (1, 8, 16), (16, 80), ((2, 1), (3, 3))):
+        num_blocks = [-(-S // block_size) for _, S in batch]
+        tables = np.full((len(batch), max(num_blocks)), -1, np.int32)
+        order = np.random.default_rng(5).permutation(sum(num_blocks)).astype(np.int32)
+        for row, blocks in enumerate(np.split(order, np.cumsum(num_blocks)[:-1])):
+            tables[row, : len(blocks)] = blocks
+        starts = np.int32([0, *itertools.accumulate(L for L, _ in batch)])
+        shape = (sum(num_blocks), block_size, H, D)
+        query, keys, values = normal(starts[-1], H_q, D), normal(*shape, seed=2), normal(*shape, seed=3)
+        outputs = []
+        for row, (L, S) in enumerate(batch):
+            own = [pool[tables[row, : num_blocks[row]]].reshape(-1, H, D)[:S] for pool in (keys, values)]
+            outputs.append(attend(query[starts[row] : starts[row + 1]], *own, 0.3, causal(L, S)))
+        inputs = [query, keys, values, tables, starts, np.int32([S for _, S in batch])]
+        name = f"{batch}, blocks of {block_size}, D {D}, {H_q} heads"
+        yield name, Case(inputs, [np.concatenate(outputs)], (0.3,))
+
+
+# --- small operations ---------------------------------------------------------------------------------------
+
+
+def normalized(x: Numbers, weight: Numbers, eps: float) -> Numbers:
+    x, weight = exact(x, weight)
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
+
+
+def rotated(x: Numbers, cos: Numbers, sin: Numbers, are_neighbours: bool) -> Numbers:
+    """x [L, H, D], turned by rows of the tables [L, D / 2]."""
+    half = x.shape[-1] // 2
+    first, second = (
+        (slice(0, None, 2), slice(1, None, 2)) if are_neighbours else (slice(0, half), slice(half, None))
+    )
+    result = np.empty(x.shape)
+    cos, sin = exact(cos[:, None], sin[:, None])
+    result[..., first] = x[..., first] * cos - x[..., second] * sin
+    result[..., second] = x[..., second] * cos + x[..., first] * sin
+    return result
+
+
+def rms_norm_cases() -> Cases:
+    for rows, E in itertools.product((1, 3), (1, 3, 4, 5, 64, 97)):
+        x, weight = normal(rows, E), normal(E, seed=2)
+        yield f"{rows} rows of {E}", Case([x, weight], [normalized(x, weight, 1e-3)], (1e-3,))
+
+
+def rope_cases() -> Cases:
+    for L, H, D, are_neighbours in itertools.product((1, 5), (1, 3), (2, 6, 8, 10, 64), (0, 1)):
+        x, cos, sin = normal(2, L, H, D), normal(20, D // 2, seed=2), normal(20, D // 2, seed=3)
+        places = [slice(first, first + L) for first in (3, 11)]
+        expected = np.stack(
+            [rotated(row, cos[at], sin[at], bool(are_neighbours)) for row, at in zip(x, places, strict=True)]
+        )
+        yield (
+            f"L {L}, H {H}, D {D}, {are_neighbours}",
+            Case([x, cos, sin], [expected], (are_neighbours, 3, 11)),
+        )
+
+
+def split_heads_cases() -> Cases:
+    for L, D, are_neighbours, has_norms in itertools.product((1, 5), (2, 8, 10, 64), (0, 1), (0, 1)):
+        H_q, H = 3, 1
+        product = normal(2, L, (H_q + 2 * H) * D)
+        cos, sin, *norms = (
+            normal(20, D // 2, seed=2),
+            normal(20, D // 2, seed=3),
+            normal(D, seed=4),
+            normal(D, seed=5),
+        )
+        parts = np.split(product.reshape(2, L, -1, D), [H_q, H_q + H], axis=2)
+        expected = []
+        for part, heads in enumerate(parts):
+            if part < 2:
+                own = normalized(heads, norms[part], 1e-3) if has_norms else exact(heads)[0]
+                turned = [
+                    rotated(row, cos[at : at + L], sin[at : at + L], bool(are_neighbours))
+                    for row, at in zip(own, (3, 11), strict=True)
+                ]
+                heads = np.stack(turned)
+            expected.append(exact(heads)[0].swapaxes(1, 2))
+        numbers = (has_norms, 1e-3, are_neighbours, 3, 11)
+        inputs = [product, cos, sin, *(norms if has_norms else [])]
+        yield f"L {L}, D {D}, {are_neighbours}, {has_norms}", Case(inputs, expected, numbers)
+
+
+def gated(gate: Numbers, up: Numbers) -> Numbers:
+    gate, up = exact(gate, up)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+def swiglu_cases() -> Cases:
+    for size in (1, 3, 4, 5, 8, 97):
+        gate, up = 20 * normal(size), normal(size, seed=2)
+        yield f"size {size}", Case([gate, up], [gated(gate, up)])
+
+
+def swiglu_halves_cases() -> Cases:
+    for rows, size in itertools.product((1, 3), (1, 3, 4, 5, 8, 97)):
+        product = 20 * normal(rows, 2 * size)
+        yield f"{rows} rows of {size}", Case([product], [gated(*np.split(product, 2, axis=1))])
