@@ -12,7 +12,16 @@ from neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_
 from tiny_llm_ref.kernels.cpu_kernel import FOLDER
 
 CPU = FOLDER / "cpu"
-SIMD = ("sum", "exponential", "add_dot_pairs", "load_first", "spread", "load_bytes", "load_columns")
+SIMD = (
+    "sum",
+    "exponential",
+    "add_dot_pairs",
+    "load_first",
+    "store_first",
+    "add_up_quarters",
+    "load_bytes",
+    "load_columns",
+)
 FUNCTIONS = {f"simd_{name}": SIMD_OPERATIONS for name in SIMD} | {
     source.stem: source for source in sorted(CPU.glob("*.cpp"))
 }
@@ -83,12 +92,16 @@ def simd_load_first_cases() -> Cases:
     yield "words", Case([words], [expected], error=0, dtype=np.int32)
 
 
-def simd_spread_cases() -> Cases:
-    source = normal(LANES)
-    for places in itertools.product(range(LANES), repeat=LANES):
-        chosen = np.int32(places)
-        rows = [np.where(chosen < count, exact(source)[0][chosen], 0) for count in range(1, LANES + 1)]
-        yield f"places {places}", Case([source, chosen], [np.stack(rows)], error=0)
+def simd_store_first_cases() -> Cases:
+    x = normal(LANES)
+    rows = [np.where(np.arange(LANES) < count, exact(x)[0], 1) for count in range(LANES + 1)]
+    yield "floats", Case([x], [np.stack(rows)], error=0)
+
+
+def simd_add_up_quarters_cases() -> Cases:
+    vectors = integers(-(2**29), 2**29, 50, LANES, 4)
+    expected = vectors.sum(axis=2).reshape(-1)
+    yield "sums", Case([vectors.astype(np.int32)], [expected], error=0, dtype=np.int32)
 
 
 def simd_load_bytes_cases() -> Cases:
@@ -192,9 +205,21 @@ def flash_attention_cases() -> Cases:
         yield name, Case(inputs, [expected], (0.3, kind == 1, kind == 2))
 
 
+def shortened(x: Numbers, type_number: int) -> tuple[Numbers, Numbers]:
+    """The bits of x in the type of that number, and what they stand for."""
+    if type_number == 1:
+        bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+        return bits, (bits.astype(np.uint32) << 16).view(np.float32)
+    stored = x.astype(np.float16 if type_number == 2 else np.float32)
+    return stored, stored.astype(np.float32)
+
+
 def paged_attention_cases() -> Cases:
     batches = (((1, 1),), ((1, 257), (3, 3), (1, 64)), ((33, 40), (1, 65), (9, 100)))
-    for batch, block_size, D, (H_q, H) in itertools.product(batches, (1, 8, 16), (16, 80), ((2, 1), (3, 3))):
+    heads = ((2, 1), (3, 3))
+    for batch, block_size, D, (H_q, H), kind in itertools.product(
+        batches, (1, 8, 16), (16, 80), heads, range(3)
+    ):
         num_blocks = [-(-S // block_size) for _, S in batch]
         tables = np.full((len(batch), max(num_blocks)), -1, np.int32)
         order = np.random.default_rng(5).permutation(sum(num_blocks)).astype(np.int32)
@@ -202,14 +227,18 @@ def paged_attention_cases() -> Cases:
             tables[row, : len(blocks)] = blocks
         starts = np.int32([0, *itertools.accumulate(L for L, _ in batch)])
         shape = (sum(num_blocks), block_size, H, D)
-        query, keys, values = normal(starts[-1], H_q, D), normal(*shape, seed=2), normal(*shape, seed=3)
+        query, stored, pools = normal(starts[-1], H_q, D), [], []
+        for seed in (2, 3):
+            bits, plain = shortened(normal(*shape, seed=seed), kind)
+            stored.append(bits)
+            pools.append(plain)
         outputs = []
         for row, (L, S) in enumerate(batch):
-            own = [pool[tables[row, : num_blocks[row]]].reshape(-1, H, D)[:S] for pool in (keys, values)]
+            own = [pool[tables[row, : num_blocks[row]]].reshape(-1, H, D)[:S] for pool in pools]
             outputs.append(attend(query[starts[row] : starts[row + 1]], *own, 0.3, causal(L, S)))
-        inputs = [query, keys, values, tables, starts, np.int32([S for _, S in batch])]
-        name = f"{batch}, blocks of {block_size}, D {D}, {H_q} heads"
-        yield name, Case(inputs, [np.concatenate(outputs)], (0.3,))
+        inputs = [query, *stored, tables, starts, np.int32([S for _, S in batch])]
+        name = f"{batch}, blocks of {block_size}, D {D}, {H_q} heads, type {kind}"
+        yield name, Case(inputs, [np.concatenate(outputs)], (0.3, kind))
 
 
 # --- small operations ---------------------------------------------------------------------------------------

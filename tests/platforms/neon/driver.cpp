@@ -1,7 +1,7 @@
 // Calls one kernel for each case of a file, and writes what it computes: a program of its own, for an emulator.
 //
-// A case is, in 64-bit integers: how many inputs, outputs and numbers; then of each array how many dimensions
-// and its shape. The numbers follow as doubles, then the entries of the inputs, 4 bytes each.
+// A case is, in 64-bit integers: how many inputs, outputs and numbers; then of each array the bytes of an entry, how
+// many dimensions it has, and its shape. The numbers follow as doubles, then the entries of the inputs.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -14,7 +14,7 @@ static void run_tasks(long count, long grain, Task task, void* context) {
 
 struct Block {
   std::vector<int64_t> shape, strides;
-  std::vector<uint32_t> entries;
+  std::vector<char> entries;
 
   Array view() { return {entries.data(), shape.data(), strides.data(), static_cast<int64_t>(shape.size())}; }
 };
@@ -31,13 +31,13 @@ static void must(bool is_right) {
 static std::vector<Block> read_shapes(int64_t count) {
   std::vector<Block> blocks(count);
   for (Block& block : blocks) {
-    int64_t num_dimensions;
-    must(read(&num_dimensions, 1));
+    int64_t entry_bytes, num_dimensions;
+    must(read(&entry_bytes, 1) && read(&num_dimensions, 1));
     block.shape.resize(num_dimensions), block.strides.resize(num_dimensions);
     must(read(block.shape.data(), num_dimensions));
     int64_t size = 1;
     for (int64_t axis = num_dimensions; axis-- > 0; size *= block.shape[axis]) block.strides[axis] = size;
-    block.entries.assign(size, 0x7fc00000);  // nan, wherever the kernel does not write
+    block.entries.assign(size * entry_bytes, -1);  // nan in every type of floats, wherever nothing is written
   }
   return blocks;
 }
@@ -56,6 +56,6 @@ int main() {
     must(read(numbers.data(), numbers.size()));
     for (Block& input : inputs) must(read(input.entries.data(), input.entries.size()));
     FUNCTION(views(inputs).data(), views(outputs).data(), numbers.data());
-    for (Block& output : outputs) fwrite(output.entries.data(), 4, output.entries.size(), stdout);
+    for (Block& output : outputs) fwrite(output.entries.data(), 1, output.entries.size(), stdout);
   }
 }

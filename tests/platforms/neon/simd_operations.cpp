@@ -27,11 +27,21 @@ KERNEL simd_load_first(const Array* inputs, const Array* outputs, const double*)
     store(outputs[0].data<int32_t>() + count * LANES, load_first(inputs[0].data<uint32_t>(), count));
 }
 
-// Row `count` of the output: entries of the first input, at the places of the second, of which `count` exist.
-KERNEL simd_spread(const Array* inputs, const Array* outputs, const double*) {
-  const Ints places = load_ints(inputs[1].data<int32_t>());
-  for (long count = 1; count <= LANES; count++)
-    store(outputs[0].data<float>() + (count - 1) * LANES, spread(inputs[0].data<float>(), places, count));
+// The same of floats, of which as many are stored.
+KERNEL simd_store_first(const Array* inputs, const Array* outputs, const double*) {
+  float* target = outputs[0].data<float>();
+  std::fill(target, target + (LANES + 1) * LANES, 1.0f);
+  for (long count = 0; count <= LANES; count++)
+    store_first(target + count * LANES, load_first(inputs[0].data<float>(), count), count);
+}
+
+// The input holds 4 vectors for each of the output.
+KERNEL simd_add_up_quarters(const Array* inputs, const Array* outputs, const double*) {
+  for (long i = 0; i < outputs[0].size(); i += LANES) {
+    Ints vectors[4];
+    for (int j = 0; j < 4; j++) vectors[j] = load_ints(inputs[0].data<int32_t>() + 4 * i + j * LANES);
+    store(outputs[0].data<int32_t>() + i, add_up_quarters(vectors));
+  }
 }
 
 KERNEL simd_load_bytes(const Array* inputs, const Array* outputs, const double*) {
