@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
+from .native import is_invariant
+
 Projection = Callable[[mx.array], mx.array]
 """A matrix product as a callable, `[..., in] -> [..., out]`: plain weights or quantized ones behind it."""
 
@@ -50,4 +52,21 @@ def as_projection(weight: mx.array | Projection, bias: mx.array | None = None) -
     """A weight `[out, in]` as a callable; what is callable already is returned as it is."""
     if not isinstance(weight, mx.array):
         return weight
-    return lambda x: linear(x, weight, bias)
+
+    def project(x: mx.array) -> mx.array:
+        return linear(x, weight, bias)
+
+    return one_by_one(project) if is_invariant() else project
+
+
+def one_by_one(project: Projection) -> Projection:
+    """The projection, a row of x at a time: however many there are, each is the same product for a BLAS."""
+
+    def project_rows(x: mx.array) -> mx.array:
+        rows = x.reshape(-1, x.shape[-1])
+        if rows.shape[0] == 0:
+            return project(x)
+        outputs = mx.concatenate([project(rows[i : i + 1]) for i in range(rows.shape[0])])
+        return outputs.reshape(*x.shape[:-1], -1)
+
+    return project_rows

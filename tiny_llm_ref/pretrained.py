@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from .accelerate import best_attention, best_matmul, best_parts
+from .basics import one_by_one
 from .checkpoint import find_checkpoint
+from .embedding import Embedding
 from .loader import load_model, load_tokenizer
+from .native import is_invariant
 from .packed_loader import load_packed_model
 from .qwen3 import Qwen3Model
 
@@ -33,4 +36,6 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
         model = load_model(path, dtype, attention, parts=parts)
     else:
         model = load_packed_model(path, dtype, attention, matmul, parts)
+    if is_invariant() and isinstance(model.embedding, Embedding):
+        model.head = one_by_one(model.head)
     return model, load_tokenizer(path)
