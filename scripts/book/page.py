@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from scripts.book import blocks
+from scripts.book.cuda import RECORD, cuda_table
 from scripts.book.execute import Code, check_format, execute
 from scripts.book.figures import figure_block, parse_figure, scripts_of
 from scripts.book.folders import Folders
@@ -155,11 +156,13 @@ class Page:
             return figure_block(figure, sentence, self.folders)
         if name == "hardware":
             return hardware_table(self.folders.records / "hardware")
+        if name == "cuda":
+            return cuda_table(self.folders.records / RECORD)
         if name in ("ref", "starter", "test"):
             self.counts["symbols"] += 1
             return self.included(name, rest)
         raise ChapterError(
-            f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure and hardware"
+            f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure, hardware and cuda"
         )
 
     def included(self, name: str, dotted: str) -> str:

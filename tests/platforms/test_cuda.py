@@ -1,0 +1,72 @@
+"""The CUDA kernels on NVIDIA's compiler: all compile, nothing spills, and the book's table is what it says.
+
+After a change of a kernel, `pdm run test-platforms --record-cuda` compiles for each architecture and writes
+the table anew. Otherwise one of them is compiled again; for the others the record's digests speak.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from gpu_sources import GPU_KERNELS
+from nvrtc import ARCHITECTURES, Usage, digest_of, usage_of
+
+from scripts.book.cuda import RECORD, Kernel, Takes, read_kernels, write_kernels
+from scripts.course import ROOT
+from tiny_llm_ref.kernels.gpu_kernel import GpuKernel
+
+FILE = ROOT / "book" / "records" / RECORD
+COMPILED_AGAIN = "sm_90"
+MAX_SHARED = 48 * 1024  # bytes that a block may have without asking for more
+
+
+@pytest.fixture(scope="module")
+def usages(pytestconfig: pytest.Config) -> dict[tuple[str, str], list[Usage]]:
+    """Usage by kernel and architecture; with --record-cuda of all, which are written to the record."""
+    records = pytestconfig.getoption("--record-cuda")
+    architectures = ARCHITECTURES if records else (COMPILED_AGAIN,)
+    pairs = [(kernel, architecture) for kernel in GPU_KERNELS for architecture in architectures]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda pair: usage_of(*pair), pairs))
+    found = {(kernel.name, name): usage for (kernel, name), usage in zip(pairs, results, strict=True)}
+    if records:
+        kernels = []
+        for kernel in GPU_KERNELS:
+            taken = {name: takes(found[kernel.name, name]) for name in ARCHITECTURES}
+            kernels.append(Kernel(kernel.name, digest_of(kernel), taken))
+        write_kernels(FILE, kernels)
+    return found
+
+
+def takes(usages: Sequence[Usage]) -> Takes:
+    """The least and the most registers of all combinations, and the most of everything else."""
+    registers = [usage.registers for usage in usages]
+    most = [max(getattr(usage, name) for usage in usages) for name in ("shared", "stack", "spills")]
+    return Takes(min(registers), max(registers), *most)
+
+
+each_kernel = pytest.mark.parametrize("kernel", GPU_KERNELS, ids=lambda kernel: kernel.name)
+
+
+@each_kernel
+def test_kernel_compiles_and_spills_nothing(
+    kernel: GpuKernel, usages: dict[tuple[str, str], list[Usage]]
+) -> None:
+    for (name, _), found in usages.items():
+        if name == kernel.name:
+            assert [usage.spills for usage in found] == [0] * len(found)
+            assert max(usage.shared for usage in found) <= MAX_SHARED
+
+
+@each_kernel
+def test_the_record_is_current(kernel: GpuKernel, usages: dict[tuple[str, str], list[Usage]]) -> None:
+    recorded = {each.name: each for each in read_kernels(FILE)}
+    assert kernel.name in recorded, "run `pdm run test-platforms --record-cuda`"
+    assert recorded[kernel.name].digest == digest_of(kernel), "run `pdm run test-platforms --record-cuda`"
+    assert list(recorded[kernel.name].takes) == list(ARCHITECTURES)
+    assert all(each.spills == 0 for each in recorded[kernel.name].takes.values())
+    assert recorded[kernel.name].takes[COMPILED_AGAIN] == takes(usages[kernel.name, COMPILED_AGAIN])
+
+
+def test_the_record_holds_these_kernels_alone() -> None:
+    assert [each.name for each in read_kernels(FILE)] == [kernel.name for kernel in GPU_KERNELS]
