@@ -23,7 +23,7 @@ def bar_chart(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
     for heading, values in groups.items():
         rows.append(text(0, y + 16, heading, "title"))
         y += ROW_HEIGHT + 4
-        largest = max(values.values(), default=1.0)
+        largest = max(values.values(), default=0.0) or 1.0
         for name, value in values.items():
             width = BAR_WIDTH * value / largest
             rows.append(text(8, y + 14, name))

@@ -1,6 +1,7 @@
 """Small random checkpoints of every family and switch, as mlx-lm itself would save them."""
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models import llama, qwen2, qwen3
+
+from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
 
 FAMILIES = {"qwen3": qwen3, "qwen2": qwen2, "llama": llama}
 
@@ -121,6 +124,17 @@ def build(variant: Variant, seed: int = 0) -> nn.Module:
         quantize(model, variant.quantization)
     mx.eval(model.parameters())
     return model
+
+
+def save_small_model(folder: Path) -> Path:
+    """A checkpoint with the shipped one's tokenizer that costs a hundredth of it, for commands."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "vocab_size": 4096, "max_position_embeddings": 2048}
+    variant = Variant("small", "qwen3", sizes, quantization={"group_size": 32, "bits": 4})
+    save(variant, build(variant), folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(resolve_checkpoint(SHIPPED_MODEL) / name, folder)
+    return folder
 
 
 def quantize(model: nn.Module, quantization: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from benches.load import (
 )
 from benches.serving_report import cell
 from benches.sides import serve_open_loop
+from checkpoints import save_small_model
 from scripts.course import ROOT
 from tiny_llm_ref import (
     CostModel,
@@ -219,10 +220,12 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path) -> None:
         "600",
         *options,
         "--output",
-        str(tmp_path),
+        str(tmp_path / "charts"),
+        "--model",
+        str(save_small_model(tmp_path / "model")),
     )
     assert result.returncode == 0, result.stderr
-    written = json.loads((tmp_path / "serving.json").read_text())
+    written = json.loads((tmp_path / "charts" / "serving.json").read_text())
     assert written["rate"] == 50
     for load in ("arrivals", "all at once", "decode only", "prefill only"):
         assert list(written["runs"][load]) == list(sides)
@@ -234,7 +237,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path) -> None:
         assert arrivals[0] == arrivals[1] == arrivals[2]
     assert "one budget against whole prompts: longest gap " in result.stdout
     assert "capacity, simulated" in result.stdout
-    ElementTree.fromstring((tmp_path / "serving.svg").read_text())
+    ElementTree.fromstring((tmp_path / "charts" / "serving.svg").read_text())
 
 
 @pytest.mark.parametrize(

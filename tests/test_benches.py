@@ -13,7 +13,14 @@ from benches.chart import bar_chart
 from benches.chunk_sweep import serve_arrival
 from benches.load import take
 from benches.trade_off import Point, ticks, trade_off_chart
+from checkpoints import save_small_model
 from scripts.course import ROOT
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The option of a model of which nobody wants to know the speed."""
+    return "--model", str(save_small_model(tmp_path_factory.mktemp("small")))
 
 
 def run(*arguments: str, bench: str = "speed") -> subprocess.CompletedProcess[str]:
@@ -21,8 +28,8 @@ def run(*arguments: str, bench: str = "speed") -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-def test_one_engine_is_measured_and_written_down(tmp_path: Path) -> None:
-    result = run("--engine", "tiny-llm", "--repeats", "1", "--output", str(tmp_path))
+def test_one_engine_is_measured_and_written_down(tmp_path: Path, small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--engine", "tiny-llm", "--repeats", "1", "--output", str(tmp_path))
     assert result.returncode == 0, result.stderr
     figures = json.loads((tmp_path / "speed.json").read_text())["tokens_per_s"]
     assert sorted(figures) == ["decode alone", "decode of 32", "decode of 8", "prefill of 512"]
@@ -37,14 +44,49 @@ def test_an_unknown_engine_is_refused() -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("bench", "takes_a_model", "options", "lines"),
+    [
+        ("context", True, "--steps 1 --repeats 1", [r" 1024 tokens, .* ms"]),
+        (
+            "flash_attention",
+            False,
+            "--length 33 --heads 2 --kv-heads 1 --head-dim 32 --repeats 1",
+            [r"L +33  plain +[\d.]+ ms"],
+        ),
+        (
+            "bandwidth",
+            True,
+            "--context-length 5 --max-tokens 1 --repeats 1",
+            [r"memory bandwidth [\d.]+", r"measured [\d.]+"],
+        ),
+        ("pressure", True, "--blocks 60 --copies 1 --max-tokens 2", [r"preemptions"]),
+        ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
+    ],
+    ids=["context", "flash_attention", "bandwidth", "pressure", "chunking"],
+)
+def test_a_small_run_is_reported(
+    bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]
+) -> None:
+    result = run(*(small_model if takes_a_model else ()), *options.split(), bench=bench)
+    assert result.returncode == 0, result.stderr
+    for line in lines:
+        assert re.search(line, result.stdout), result.stdout
+
+
+def test_no_bar_of_a_chart_of_zeros_has_a_width() -> None:
+    root = ElementTree.fromstring(bar_chart("a", {"speed": {"fast": 0.0, "slow": 0.0}}))
+    assert {each.attrib["width"] for each in root.iter() if each.get("class") == "bar"} == {"0.0"}
+
+
 def test_the_longest_bar_is_the_largest_value() -> None:
     root = ElementTree.fromstring(bar_chart("a & b", {"speed": {"fast": 40.0, "slow": 10.0}}))
     widths = [float(each.attrib["width"]) for each in root.iter() if each.tag.endswith("rect")]
     assert widths[0] == 4 * widths[1]
 
 
-def test_a_token_is_timed_with_a_cache_and_without() -> None:
-    result = run("--length", "16", "--length", "5", "--tokens", "2", bench="growth")
+def test_a_token_is_timed_with_a_cache_and_without(small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--length", "16", "--length", "5", "--tokens", "2", bench="growth")
     assert result.returncode == 0, result.stderr
     rows = [line.split() for line in result.stdout.splitlines()[2:]]
     assert [(row[0], row[2], row[4]) for row in rows] == [("16", "ms", "ms"), ("5", "ms", "ms")]
@@ -62,8 +104,9 @@ def test_every_means_of_the_packed_product_is_timed() -> None:
     assert all(len(numbers) == 4 and min(numbers[::2]) >= 0 for numbers in means.values())
 
 
-def test_a_run_is_compared_and_predicted() -> None:
-    result = run("--repeats", "2", "--max-tokens", "4", "--budget", "48", bench="budget")
+def test_a_run_is_compared_and_predicted(small_model: tuple[str, str]) -> None:
+    sizes = ("--repeats", "2", "--max-tokens", "4", "--budget", "48")
+    result = run(*small_model, *sizes, bench="budget")
     assert result.returncode == 0, result.stderr
     assert "schedules are equal, step for step" in result.stdout
     assert re.search(r"tokens of the longest step .* 48 \(48 to 48\) +[\d.]+ *\n", result.stdout)
@@ -89,9 +132,9 @@ def test_memory_in_slots_and_in_blocks() -> None:
     assert small[-4] == "0%"
 
 
-def test_conversations_with_prefix_caching_and_without() -> None:
+def test_conversations_with_prefix_caching_and_without(small_model: tuple[str, str]) -> None:
     load = ("--users", "2", "--turns", "2", "--system", "33", "--question", "5", "--answer", "3")
-    result = run(*load, "--repeats", "1", bench="prefix")
+    result = run(*small_model, *load, "--repeats", "1", bench="prefix")
     assert result.returncode == 0, result.stderr
     talk, unshared = result.stdout.split("Nothing shared")
     sides = [re.findall(r"prompt tokens computed +(\d+) .*? +(\d+) ", each)[0] for each in (talk, unshared)]
@@ -101,8 +144,8 @@ def test_conversations_with_prefix_caching_and_without() -> None:
     assert result.stdout.count("answers are equal") == 2
 
 
-def test_the_parts_of_the_model_add_up() -> None:
-    result = run("--context", "9", "--repeats", "1", bench="parts")
+def test_the_parts_of_the_model_add_up(small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--context", "9", "--repeats", "1", bench="parts")
     assert result.returncode == 0, result.stderr
     rows = {
         line[:16].strip(): [float(x) for x in line[16:].split()] for line in result.stdout.splitlines()[4:]
@@ -114,9 +157,11 @@ def test_the_parts_of_the_model_add_up() -> None:
         assert abs(sum(columns[i] for columns in rows.values()) - total) < 0.1
 
 
-def test_the_sweep_over_chunk_sizes_is_measured_and_written_down(tmp_path: Path) -> None:
+def test_the_sweep_over_chunk_sizes_is_measured_and_written_down(
+    tmp_path: Path, small_model: tuple[str, str]
+) -> None:
     options = ["--sweep", "--repeats", "1", "--prompt-tokens", "100", "--batch-size", "2"]
-    result = run(*options, "--output", str(tmp_path), bench="chunking")
+    result = run(*small_model, *options, "--output", str(tmp_path), bench="chunking")
     assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "chunking.json").read_text())
     assert [written["prompt_tokens"], written["decodes"]] == [100, 2]
@@ -200,8 +245,8 @@ def test_a_chart_within_a_page_takes_the_page_s_colours() -> None:
     assert "<style>" not in trade_off_chart("a", "x", "y", points, standalone=False)
 
 
-def test_a_mixed_step_is_timed_against_two() -> None:
-    result = run("--repeats", "1", "--decodes", "2", "--context", "9", bench="mixed")
+def test_a_mixed_step_is_timed_against_two(small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--repeats", "1", "--decodes", "2", "--context", "9", bench="mixed")
     assert result.returncode == 0, result.stderr
     labels = [line.split("  ")[1] for line in result.stdout.splitlines() if "ratio" in line]
     assert labels == ["chunk of 16", "chunk of 64", "chunk of 256", "of 1", "of 8", "of 32"]
