@@ -48,3 +48,14 @@ def test_demo_with_the_learner_s_package_after_catch_up(engine: str, prompts: Pa
     day = f"w{last.week}d{last.day}"
     run_on_gpu("scripts.catch_up", "--to", day, "--yes", "--package", str(tmp_path / "tiny_llm"))
     check_demo(prompts, *ENGINES[engine], "--mine", folder=tmp_path)
+
+
+def test_generate_and_trace(prompts: Path, tmp_path: Path) -> None:
+    assert run_on_gpu("scripts.generate", "In the beginning", "--max-tokens", "4").strip()
+    options = ("--prompts", str(prompts), "--max-tokens", "2", "--out", str(tmp_path / "run.json"))
+    run_on_gpu("scripts.trace", *options)
+    assert json.loads((tmp_path / "run.json").read_text())["totals"]["output_tokens"] == 2 * len(PROMPTS)
+
+
+def test_the_parts_that_a_model_is_made_of() -> None:
+    run_on_gpu("pytest", "--ref", "tests/test_accelerate.py")
