@@ -36,6 +36,6 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
         model = load_model(path, dtype, attention, parts=parts)
     else:
         model = load_packed_model(path, dtype, attention, matmul, parts)
-    if is_invariant() and isinstance(model.embedding, Embedding):
-        model.head = one_by_one(model.head)
+    if is_invariant() and isinstance(getattr(model, "embedding", None), Embedding):
+        model.logits = one_by_one(model.logits)  # type: ignore[method-assign, assignment]
     return model, load_tokenizer(path)
