@@ -102,22 +102,25 @@ static void find_block(const Head& head, Rows& rows, long first_key, long num_ke
 /// added up in the order of `score_few`: a score must not depend on how many others there are.
 template <int ROWS, int VECTORS>
 static void score_tile(const float* queries, const float* turned, long key, float* scores, long D) {
-  Floats totals[ROWS][VECTORS][4] = {};  // as `sum` adds up lanes
+  Floats totals[4][ROWS][VECTORS] = {};  // as `sum` adds up lanes
   for (long lane = 0; lane < LANES; lane++) {
-    Floats sums[ROWS][VECTORS] = {};
-    for (long d = lane; d < D; d += LANES) {
+    Floats sums[ROWS][VECTORS];
+    for (int row = 0; row < ROWS; row++)
+      for (int v = 0; v < VECTORS; v++) sums[row][v] = Floats{};
+    const float* keys = turned + lane * KEY_BLOCK + key;
+    for (long d = lane; d < D; d += LANES, keys += LANES * KEY_BLOCK) {
+      Floats columns[VECTORS];
+      for (int v = 0; v < VECTORS; v++) columns[v] = load(keys + v * LANES);
       for (int row = 0; row < ROWS; row++)
-        for (int v = 0; v < VECTORS; v++)
-          sums[row][v] += queries[row * D + d] * load(turned + d * KEY_BLOCK + key + v * LANES);
+        for (int v = 0; v < VECTORS; v++) sums[row][v] += queries[row * D + d] * columns[v];
     }
     for (int row = 0; row < ROWS; row++)
-      for (int v = 0; v < VECTORS; v++) totals[row][v][lane % 4] += sums[row][v];
+      for (int v = 0; v < VECTORS; v++) totals[lane % 4][row][v] += sums[row][v];
   }
   for (int row = 0; row < ROWS; row++)
-    for (int v = 0; v < VECTORS; v++) {
-      const Floats* total = totals[row][v];
-      store(scores + row * KEY_BLOCK + key + v * LANES, (total[0] + total[1]) + (total[2] + total[3]));
-    }
+    for (int v = 0; v < VECTORS; v++)
+      store(scores + row * KEY_BLOCK + key + v * LANES,
+            (totals[0][row][v] + totals[1][row][v]) + (totals[2][row][v] + totals[3][row][v]));
 }
 
 /// Scores of many queries: the keys are turned so that they lie along the lanes.
@@ -127,8 +130,8 @@ static void score_many(const Head& head, Rows& rows, long num_keys, std::vector<
     for (long d = 0; d < head.D; d++) turned[d * KEY_BLOCK + j] = rows.keys[j][d];
   for (long row = 0; row < rows.count;) {
     const bool is_tall = row + 4 <= rows.count;
-    auto tile = is_tall ? score_tile<4, 2> : score_tile<1, 2>;
-    for (long key = 0; key < KEY_BLOCK; key += 2 * LANES)
+    auto tile = is_tall ? score_tile<4, 4> : score_tile<1, 4>;
+    for (long key = 0; key < KEY_BLOCK; key += 4 * LANES)
       tile(&rows.queries[row * head.D], turned.data(), key, &rows.scores[row * KEY_BLOCK], head.D);
     row += is_tall ? 4 : 1;
   }
@@ -167,8 +170,10 @@ static void mask_scores(const Head& head, Rows& rows, long first_key, long num_k
 static void update_softmax(const Head& head, Rows& rows) {
   for (long row = 0; row < rows.count; row++) {
     float* scores = &rows.scores[row * KEY_BLOCK];
-    float maximum = rows.maxima[row];
-    for (long j = 0; j < KEY_BLOCK; j++) maximum = std::max(maximum, scores[j]);
+    Floats largest = broadcast(rows.maxima[row]);
+    for (long j = 0; j < KEY_BLOCK; j += LANES) largest = load(scores + j) > largest ? load(scores + j) : largest;
+    float maximum = largest[0];
+    for (int lane = 1; lane < LANES; lane++) maximum = std::max(maximum, largest[lane]);
     const float shift = maximum == -INFINITY ? 0.0f : maximum;  // nothing visible yet: -inf - -inf is NaN
     Floats total = {};
     for (long j = 0; j < KEY_BLOCK; j += LANES) {
