@@ -18,8 +18,9 @@ evaluate = importlib.import_module("evaluate")  # its openings were written down
 corpus = importlib.import_module("corpus")
 
 
-@pytest.fixture(scope="module")
-def loaded() -> tuple[Qwen3Model, object]:
+@pytest.fixture
+def loaded(on_cpu: None) -> tuple[Qwen3Model, object]:
+    """What the checkpoint writes is judged where thousands of tokens are quick on every machine."""
     return load(FOLDER, mx.float32)
 
 

@@ -1,5 +1,7 @@
 """What twins and figures are compared with: runs of the reference's generator, shapes of checkpoints."""
 
+from types import SimpleNamespace
+
 import mlx.core as mx
 
 from scripts.recorder import Recorder
@@ -28,6 +30,7 @@ class PacedModel:
     """Never ends a text; each call takes `call_cost` and a token of time each."""
 
     num_hidden_layers = 1
+    config = SimpleNamespace(vocab_size=3)
 
     def __init__(self, clock: Clock, call_cost: int) -> None:
         self.clock = clock

@@ -1,12 +1,10 @@
 """The CUDA kernels, compiled as MLX compiles them: by NVRTC, with the text that MLX puts around."""
 
 import ctypes
-import hashlib
 import importlib.util
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 from gpu_sources import declarations, parameters, templates
@@ -59,12 +57,6 @@ def source_of(kernel: GpuKernel) -> str:
         lines.append(f'extern "C" __global__ void kernel_{number}({parameters(kernel, "cuda", template)}) {{')
         lines.append(f"{declarations('cuda', template)}\n{kernel.body('cuda')}\n}}\n")
     return "\n".join([*lines, "}"])
-
-
-def digest_of(kernel: GpuKernel) -> str:
-    """What the usage of a kernel depends on, in short."""
-    text = f"{version('nvidia-cuda-nvrtc')} {version('nvidia-cuda-runtime')} {source_of(kernel)}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def usage_of(kernel: GpuKernel, architecture: str) -> list[Usage]:

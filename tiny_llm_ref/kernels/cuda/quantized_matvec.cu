@@ -51,7 +51,8 @@ __device__ void quantized_matvec(
     }
   }
   for (int row = 0; row < ROWS; row++) {
+    if (row >= num_rows) break;  // all lanes alike
     float total = warp_sum(sums[row]);
-    if (row < num_rows && lane == 0) out[(first_row + row) * N + column] = T(total);
+    if (lane == 0) out[(first_row + row) * N + column] = T(total);
   }
 }
