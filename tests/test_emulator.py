@@ -1,8 +1,6 @@
 """The emulator of GPU threads, by small kernels: those that are right, and those that break a rule."""
 
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,7 +24,6 @@ from tiny_llm.native import BuildError
 ORDERS = [FORWARD, BACKWARD, 2, 3, 4]
 THREADS = 64
 KERNELS = [QUANTIZED_MATVEC, QUANTIZED_MATMUL, FLASH_ATTENTION, FLASH_DECODE, PAGED_ATTENTION, PAGED_DECODE]
-CUDA_TYPES = {mx.float32: "float", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"}
 
 METAL = """
 template <typename T>
@@ -393,43 +390,3 @@ def test_mlx_takes_the_metal_sources() -> None:
 def test_a_small_input_grows_to_what_metal_calls_device_memory() -> None:
     check_equal(at_least_smallest(mx.array([[3.0], [4.0]])).tolist(), [3, 4, 0, 0, 0, 0, 0, 0], "two entries")
     check_equal(at_least_smallest(normal(3, 3, seed=1)).shape, (3, 3), "shape of nine entries")
-
-
-def test_every_pointer_of_a_metal_source_names_its_address_space() -> None:
-    pointers = 0
-    for kernel in KERNELS:
-        text = re.sub(r"//.*", "", kernel.file("metal").read_text(encoding="utf-8"))
-        for declaration in re.findall(r"[^(,;{]*\w[*&] \w+", text):
-            assert re.search(r"\b(device|threadgroup|constant|thread) ", declaration), declaration
-            pointers += 1
-    assert pointers > 20
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, NVIDIA's compiler")
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_nvcc_compiles_the_cuda_source(kernel: GpuKernel, tmp_path: Path) -> None:
-    functions = []
-    for number in range(max(map(len, kernel.templates.values()))):  # each value of each argument
-        template = {name: values[number % len(values)] for name, values in kernel.templates.items()}
-        T = CUDA_TYPES[template["T"]]
-        integers = ("block_tables", "sequences", "num_keys", "tiles")
-        types = {"weights": "unsigned", "mask": "float", **dict.fromkeys(integers, "int")}
-        parameters = [
-            *(f"const {types.get(name, T)}* {name}" for name in kernel.inputs),
-            *(["const int* integers"] if kernel.integers else []),
-            *(["const float* reals"] if kernel.reals else []),
-            f"{T}* {kernel.output}",
-        ]
-        declarations = [
-            f"using T = {T};",
-            *(f"constexpr int {n} = {v};" for n, v in template.items() if n != "T"),
-        ]
-        lines = "\n".join([*declarations, kernel.body("cuda")])
-        functions.append(f"__global__ void kernel_{number}({', '.join(parameters)}) {{\n{lines}\n}}")
-    source = tmp_path / f"{kernel.name}.cu"
-    headers = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
-    source.write_text("\n".join([headers, kernel.file("cuda").read_text(encoding="utf-8"), *functions]))
-    for architecture in ("sm_80", "sm_90"):
-        output = tmp_path / f"{architecture}.ptx"
-        subprocess.run(["nvcc", "-ptx", f"-arch={architecture}", "-o", str(output), str(source)], check=True)
-        check_equal(output.read_text().count(".entry"), len(functions), f"kernels for {architecture}")
