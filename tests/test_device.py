@@ -64,6 +64,7 @@ def test_on_a_mac_the_cpu_runs_its_own_kernels_in_a_model(
     device: str, computing_on: str, rope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.delenv("ASKED_FOR_DEVICE", raising=False)  # with which it only takes notes
     program = (
         "from scripts.doctor import check_mlx; from tiny_llm_ref import accelerate; "
         "print(check_mlx().text.rpartition(' on ')[2], accelerate.best_parts().rope.__name__, sep=', ')"

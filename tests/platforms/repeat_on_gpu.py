@@ -2,8 +2,8 @@
 
 Which they are was noted while all tests ran on the CPU: others cannot end otherwise. From the project's root:
 
-    PYTHONPATH=$PWD/tests/platforms/stand_in TINY_LLM_ASKING=asking.txt pdm run test --ref
-    python tests/platforms/repeat_on_gpu.py asking.txt
+    PYTHONPATH=$PWD/tests/platforms/stand_in ASKED_FOR_DEVICE=asked.txt pdm run test --ref
+    python tests/platforms/repeat_on_gpu.py asked.txt
 """
 
 import os

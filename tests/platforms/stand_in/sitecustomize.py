@@ -4,7 +4,7 @@ The default device is a GPU: the package takes every path that it takes on a Mac
 emulator runs the kernels. MLX's own operations are computed by the CPU all the same: what a real GPU does in
 them is not seen here, and libraries that ask are told the truth.
 
-With TINY_LLM_ASKING, the path of a file, nothing is changed: the file gets a line for each test in which the
+With ASKED_FOR_DEVICE, the path of a file, nothing is changed: the file gets a line for each test in which the
 package asks for the default device, in this process or in one that the test starts.
 """
 
@@ -42,7 +42,7 @@ class ChangingLoader:
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        file = os.environ.get("TINY_LLM_ASKING")
+        file = os.environ.get("ASKED_FOR_DEVICE")
         answer = noting(module.default_device, file) if file else gpu_first(module)
         real = module.default_device
         module.default_device = lambda: real() if is_library(sys._getframe(1)) else answer()
