@@ -13,6 +13,7 @@ from tiny_llm.kernels import integer_matmul as integers
 from tiny_llm.kernels import quantized_matmul as floats
 from tiny_llm.kernels.cpu_kernel import CpuKernel
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 DTYPES = (mx.float32, mx.bfloat16)
 KERNELS = {
     "INTEGER": integers,

@@ -22,6 +22,7 @@ from tiny_llm import (
 from tiny_llm.generate import to_logprobs
 from tiny_llm.sampler import Sampler
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 LENGTHS = (300, 40, 17, 1)
 NUM_TOKENS = 5
 

@@ -73,7 +73,7 @@ def gpu_first(mx: ModuleType) -> Callable:
     enter_stream = mx.stream
 
     def set_default_device(device) -> None:
-        default[0] = mx.Device(getattr(device, "type", device))
+        default[0] = mx.Device(device) if isinstance(device, mx.DeviceType) else device
 
     @contextmanager
     def stream(place) -> Iterator[None]:
