@@ -57,5 +57,7 @@ def test_generate_and_trace(prompts: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["totals"]["output_tokens"] == 2 * len(PROMPTS)
 
 
-def test_the_parts_that_a_model_is_made_of() -> None:
-    run_on_gpu("pytest", "--ref", "tests/test_accelerate.py")
+@pytest.mark.parametrize("name", ["accelerate", "benches", "compare", "fused_parts", "week_2_day_3"])
+def test_tests_of_what_depends_on_the_device(name: str) -> None:
+    """The parts that a model is made of, the benchmarks, `compare` and the dispatch to kernels."""
+    run_on_gpu("pytest", "--ref", f"tests/test_{name}.py")
