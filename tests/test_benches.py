@@ -19,7 +19,7 @@ from scripts.course import ROOT
 
 @pytest.fixture(scope="module")
 def small_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The option of a model of which nobody wants to know the speed."""
+    """The option that selects a model too small for its speed to matter."""
     return "--model", str(save_small_model(tmp_path_factory.mktemp("small")))
 
 

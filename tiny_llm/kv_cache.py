@@ -54,7 +54,7 @@ class TinyKvCache(ABC):
 
     @property
     def next_position(self) -> int | list[int] | None:
-        """Position of the next token, one for all rows or a list with one a row; None if it is not known.
+        """Position of the next token, a number for all rows or a list with one per row; None if unknown.
 
         The model refuses any other offset.
         """

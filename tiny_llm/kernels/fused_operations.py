@@ -22,7 +22,7 @@ SWIGLU_HALVES = CpuKernel(SOURCES / "swiglu_halves.cpp")
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     """RMSNorm: x [..., E], weight [E] -> [..., E] in the type of x."""
     if mx.default_device() == mx.gpu:
-        return mx.fast.rms_norm(x, weight, eps) if x.size else x  # a launch without work is an error in CUDA
+        return mx.fast.rms_norm(x, weight, eps) if x.size else x  # nothing to launch a kernel for
     inputs = [x.astype(mx.float32), weight.astype(mx.float32)]
     return RMS_NORM(inputs, [x.shape], [mx.float32], [eps])[0].astype(x.dtype)
 

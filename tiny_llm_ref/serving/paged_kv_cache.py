@@ -68,7 +68,7 @@ class PagedKvPool:
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """ValueError for the id of a block that is not given out: its slots are the sink's or nobody's."""
+        """ValueError for an id outside the pool: there are no slots, or those of the null block."""
         for id in block_ids:
             if not 0 <= id < self.num_blocks:
                 raise ValueError(f"there is no block {id}: this pool has blocks 0 to {self.num_blocks - 1}")
