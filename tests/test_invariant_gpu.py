@@ -1,4 +1,4 @@
-"""TINY_LLM_INVARIANT=1: the GPU kernels, run by the emulator, and weights that are not packed."""
+"""TINY_LLM_INVARIANT=1: the GPU kernels, run by the emulator, and weights that are not packed, on the CPU."""
 
 import os
 import subprocess
@@ -105,7 +105,7 @@ def test_plain_weights_take_a_row_at_a_time(dtype: mx.Dtype) -> None:
 @pytest.mark.parametrize("is_tied", [False, True])
 @every_dtype
 def test_a_model_of_plain_weights(
-    dtype: mx.Dtype, is_tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: mx.Dtype, is_tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_cpu: None
 ) -> None:
     monkeypatch.setenv("TINY_LLM_INVARIANT", "1")
     monkeypatch.setattr(pretrained, "load_tokenizer", lambda path: None)

@@ -55,9 +55,3 @@ def test_generate_and_trace(prompts: Path, tmp_path: Path) -> None:
     options = ("--prompts", str(prompts), "--max-tokens", "2", "--out", str(tmp_path / "run.json"))
     run_on_gpu("scripts.trace", *options)
     assert json.loads((tmp_path / "run.json").read_text())["totals"]["output_tokens"] == 2 * len(PROMPTS)
-
-
-@pytest.mark.parametrize("name", ["accelerate", "benches", "compare", "fused_parts", "week_2_day_3"])
-def test_tests_of_what_depends_on_the_device(name: str) -> None:
-    """The parts that a model is made of, the benchmarks, `compare` and the dispatch to kernels."""
-    run_on_gpu("pytest", "--ref", f"tests/test_{name}.py")

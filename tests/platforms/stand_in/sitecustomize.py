@@ -4,8 +4,8 @@ The default device is a GPU: the package takes every path that it takes on a Mac
 emulator runs the kernels. MLX's own operations are computed by the CPU all the same: what a real GPU does in
 them is not seen here, and libraries that ask are told the truth.
 
-With ASKED_FOR_DEVICE, the path of a file, nothing is changed: the file gets a line for each test in which the
-package asks for the default device, in this process or in one that the test starts.
+With ASKED_FOR_DEVICE, the path of a file, the answer stays true, and the file gets a line for each test
+that would have got another answer on a GPU, in this process or in one that the test starts.
 """
 
 import importlib.util
@@ -43,8 +43,10 @@ class ChangingLoader:
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
         file = os.environ.get("ASKED_FOR_DEVICE")
-        answer = noting(module.default_device, file) if file else gpu_first(module)
         real = module.default_device
+        answer = gpu_first(module)
+        if file:
+            answer = noting(real, answer, file)
         module.default_device = lambda: real() if is_library(sys._getframe(1)) else answer()
 
 
@@ -52,12 +54,12 @@ def is_library(frame) -> bool:
     return "site-packages" in frame.f_code.co_filename
 
 
-def noting(real: Callable, file: str) -> Callable:
-    """The real answer, and the name of the test that asked in a file."""
+def noting(real: Callable, on_gpu: Callable, file: str) -> Callable:
+    """The real answer, and in a file the name of each test that would get another one from `on_gpu`."""
 
     def default_device():
         test = os.environ.get("PYTEST_CURRENT_TEST")
-        if test is not None and test not in noted:
+        if test is not None and test not in noted and on_gpu() != real():
             noted.add(test)
             with open(file, "a", encoding="utf-8") as tests:
                 tests.write(test.rpartition(" ")[0] + "\n")  # without the phase it is in
@@ -70,10 +72,12 @@ def noting(real: Callable, file: str) -> Callable:
 def gpu_first(mx: ModuleType) -> Callable:
     """The answer of a machine with a GPU, which is the default device until another is chosen."""
     default = [mx.Device(mx.gpu)]
-    enter_stream = mx.stream
+    enter_stream, set_device = mx.stream, mx.set_default_device
 
     def set_default_device(device) -> None:
         default[0] = mx.Device(device) if isinstance(device, mx.DeviceType) else device
+        if default[0].type == mx.cpu:
+            set_device(default[0])
 
     @contextmanager
     def stream(place) -> Iterator[None]:
