@@ -12,7 +12,6 @@ import httpx2
 import typer
 
 from scripts.checkpoints import hub_cache_dir
-from scripts.download import FetchError
 
 HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "*.txt", "*.jinja"]
 HUB_TIMEOUT = 15.0  # seconds
@@ -20,7 +19,7 @@ HUB_TIMEOUT = 15.0  # seconds
 
 def stop() -> NoReturn:
     """Say that the user stopped the command and end the process, other threads included."""
-    typer.echo("\nstopped: give the same command again to go on", err=True)
+    typer.echo("\nstopped: the same command again fetches what is missing", err=True)
     sys.stdout.flush()
     os._exit(130)
 
@@ -50,7 +49,7 @@ def download_snapshot(name: str, force: bool) -> None:
     """Let the hub's client fill our cache with a model's files.
 
     Raises:
-        FetchError: the hub cannot be reached, or does not hand the model out.
+        ValueError: the hub cannot be reached, or does not hand the model out.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
@@ -66,14 +65,14 @@ def download_snapshot(name: str, force: bool) -> None:
         HfApi().model_info(name, timeout=HUB_TIMEOUT)
         snapshot_download(name, cache_dir=hub_cache_dir(), allow_patterns=HUB_FILES, force_download=force)
     except GatedRepoError as error:
-        raise FetchError(
+        raise ValueError(
             "gated: accept its terms on the hub's page, then log in with `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
-        raise FetchError("the hub has no such model, or it is private: check the spelling") from error
+        raise ValueError("the hub has no such model, or it is private: check the spelling") from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.TransportError) as error:
-        raise FetchError(
+        raise ValueError(
             "the hub cannot be reached: check the network (and HF_HUB_OFFLINE), or use `get-model smollm2`"
         ) from error
     except HfHubHTTPError as error:
-        raise FetchError(f"the hub answered {error.response.status_code}: try again later") from error
+        raise ValueError(f"the hub answered {error.response.status_code}: try again later") from error

