@@ -2,13 +2,12 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from collections import deque
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from commands import run
 
 from benches.capacity import CapacityLimits, capacity, simulate_load
 from benches.load import (
@@ -23,7 +22,6 @@ from benches.load import (
 from benches.serving_report import cell
 from benches.sides import serve_open_loop
 from checkpoints import save_small_model
-from scripts.course import ROOT
 from tiny_llm_ref import (
     CostModel,
     RequestTimes,
@@ -201,15 +199,15 @@ def test_mlx_lm_on_these_kernels_says_what_the_engine_says() -> None:
     assert all(times.is_done and times.queue_time >= 0 for times in recorder.times.values())
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benches.bench", "serving", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-
-def test_a_small_run_is_measured_and_written_down(tmp_path: Path) -> None:
+def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "benches.capacity.NUM_REQUESTS", 20
+    )  # a simulation of all sides at full size takes 8 s
     sides = ("one budget", "whole prompts", "three phases")
     options = [word for side in sides for word in ("--side", side)]
-    result = bench(
+    result = run(
+        "benches.bench",
+        "serving",
         "--requests",
         "4",
         "--repeats",
@@ -251,7 +249,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_makes_no_sense_is_refused(options: list[str], sentence: str) -> None:
-    result = bench(*options)
+    result = run("benches.bench", "serving", *options)
     assert result.returncode == 2
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr

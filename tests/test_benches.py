@@ -3,10 +3,10 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import commands
 import pytest
 
 from benches.chart import bar_chart
@@ -14,7 +14,6 @@ from benches.chunk_sweep import serve_arrival
 from benches.load import take
 from benches.trade_off import Point, ticks, trade_off_chart
 from checkpoints import save_small_model
-from scripts.course import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +23,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def run(*arguments: str, bench: str = "speed") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"benches.{bench}", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return commands.run(f"benches.{bench}", *arguments)
 
 
 def test_one_engine_is_measured_and_written_down(tmp_path: Path, small_model: tuple[str, str]) -> None:

@@ -5,10 +5,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import run, run_apart
 
 from scripts.course import ROOT, load_course
 from scripts.learner import write_bytes
@@ -39,13 +39,6 @@ COMMANDS = [
     "watch",
     "wrong",
 ]
-
-
-def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """A command of the course in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, input=stdin, timeout=300
-    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -91,15 +84,15 @@ def test_after_a_task_comes_the_next_one_with_its_command() -> None:
 
 
 def test_options_after_two_dashes_reach_pytest() -> None:
-    result = run(
-        "scripts.test", "--ref", "--week", "1", "--day", "1", "--task", "1", "--", "-k", "no_such_words"
-    )
+    task = ["--ref", "--week", "1", "--day", "1", "--task", "1"]
+    result = run_apart("scripts.test", *task, "--", "-k", "no_such_words")
     assert result.returncode == 5  # pytest's own: nothing was selected
     assert "deselected" in result.stdout
 
 
 def test_the_exit_code_of_a_task_is_pytests() -> None:
-    assert run("scripts.test", "--ref", "--week", "1", "--day", "1", "--task", "1").returncode == 0
+    task = ["--ref", "--week", "1", "--day", "1", "--task", "1"]
+    assert run_apart("scripts.test", *task).returncode == 0
 
 
 def test_tests_that_crash_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +100,7 @@ def test_tests_that_crash_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     crash = "import os, signal\n\ndef pytest_runtest_call(item):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     (tmp_path / "crash.py").write_text(crash, encoding="utf-8")
     task = ["--ref", "--week", "1", "--day", "1", "--task", "1"]
-    result = run("scripts.test", *task, "--", "-p", "crash")
+    result = run_apart("scripts.test", *task, "--", "-p", "crash")
     assert result.returncode == 128 + signal.SIGSEGV
     assert "ended by SIGSEGV, as when compiled code" in result.stdout
     assert "crash.py" in result.stderr
@@ -158,7 +151,8 @@ def test_generate_reads_standard_input_and_any_characters() -> None:
 def test_demo_serves_a_file_of_prompts_as_plain_lines(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("And God said\n\nBlessed are the meek, 🌱\n", encoding="utf-8")
-    result = run("scripts.demo", "--prompts", str(prompts), "--max-tokens", "5", "--prefill-step", "4")
+    options = ("--prompts", str(prompts), "--max-tokens", "5", "--prefill-step", "4")
+    result = run_apart("scripts.demo", *options)
     assert result.returncode == 0, result.stderr
     assert "request 0 prefill 4/" in result.stdout
     assert "request 1 done" in result.stdout
@@ -167,22 +161,7 @@ def test_demo_serves_a_file_of_prompts_as_plain_lines(tmp_path: Path) -> None:
 
 def demo_of_package(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """The demo with --mine, where tiny_llm is the one in a folder."""
-    return run_mine(folder, "scripts.demo", *options)
-
-
-def run_mine(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command with --mine, where tiny_llm is the one in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", *arguments, "--mine"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]),
-        },
-        timeout=300,
-    )
+    return run("scripts.demo", *options, "--mine", folder=folder)
 
 
 def test_demo_says_which_package_served(two_prompts: str) -> None:
@@ -224,14 +203,14 @@ def test_generate_uses_the_learner_s_package_when_asked(tmp_path: Path) -> None:
     sources[path] = sources[path].replace("mx.argmax(logprobs", "mx.argmin(logprobs")
     write_bytes(sources, tmp_path / "tiny_llm")
     arguments = ("scripts.generate", "In the beginning", "--max-tokens", "8")
-    mine, reference = run_mine(tmp_path, *arguments), run(*arguments)
+    mine, reference = run(*arguments, "--mine", folder=tmp_path), run(*arguments)
     assert (mine.returncode, reference.returncode) == (0, 0), mine.stderr + reference.stderr
     assert mine.stdout != reference.stdout
 
 
 def test_generate_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
     write_bytes(reset(read_reference(), load_course(), {"2.1.3"}), tmp_path / "tiny_llm")
-    result = run_mine(tmp_path, "scripts.generate", "In the beginning")
+    result = run("scripts.generate", "In the beginning", "--mine", folder=tmp_path)
     assert result.returncode == 2
     assert (
         result.stderr.strip()
@@ -461,14 +440,14 @@ def test_trace_writes_what_the_demo_computes(tmp_path: Path, two_prompts: str) -
 
 def test_trace_of_the_learner_s_package_says_so(tmp_path: Path, two_prompts: str) -> None:
     write_bytes(read_reference(), tmp_path / "tiny_llm")
-    result = run_mine(tmp_path, "scripts.trace", "--prompts", two_prompts, "--max-tokens", "1")
+    result = run("scripts.trace", "--prompts", two_prompts, "--max-tokens", "1", "--mine", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["package"] == "tiny_llm"
 
 
 def test_trace_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
     write_bytes(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
-    result = run_mine(tmp_path, "scripts.trace")
+    result = run("scripts.trace", "--mine", folder=tmp_path)
     assert result.returncode == 2
     assert "week 2 day 7 task 2: Request.try_prefill is not written yet" in result.stderr
     assert not (tmp_path / "trace.json").exists()

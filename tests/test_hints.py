@@ -13,6 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import typer
+from commands import run
 from typer.testing import CliRunner
 
 from scripts import hint
@@ -261,7 +262,7 @@ def test_a_file_that_cannot_be_written_stops_nothing(ask: Ask, folder: Path) -> 
     assert tiers_in(ask("--all")) == [1, 2, 3]
 
 
-def run(*options: str, cache_folder: Path) -> subprocess.CompletedProcess[str]:
+def run_apart(*options: str, cache_folder: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, as a learner starts it."""
     return subprocess.run(
         [sys.executable, "-m", "scripts.hint", *options],
@@ -279,11 +280,11 @@ def run(*options: str, cache_folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_command_from_the_shell(tmp_path: Path) -> None:
-    assert [tiers_in(run(*ADDRESS, cache_folder=tmp_path).stdout) for _ in range(2)] == [[1], [2]]
+    assert [tiers_in(run_apart(*ADDRESS, cache_folder=tmp_path).stdout) for _ in range(2)] == [[1], [2]]
 
 
-def test_help_has_an_example(tmp_path: Path) -> None:
-    result = run("--help", cache_folder=tmp_path)
+def test_help_has_an_example() -> None:
+    result = run("scripts.hint", "--help")
     assert result.returncode == 0
     assert "Example: pdm run hint" in result.stdout
 
@@ -298,14 +299,12 @@ def test_help_has_an_example(tmp_path: Path) -> None:
         ([*ADDRESS, "--all", "--reset"], "exclude each other"),
     ],
 )
-def test_bad_input_gets_one_sentence_and_exit_code_2(
-    options: list[str], sentence: str, tmp_path: Path
-) -> None:
-    result = run(*options, cache_folder=tmp_path)
+def test_bad_input_gets_one_sentence_and_exit_code_2(options: list[str], sentence: str, folder: Path) -> None:
+    result = run("scripts.hint", *options)
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.strip().splitlines()
     assert sentence in line
-    assert list(tmp_path.iterdir()) == []
+    assert not folder.exists()
 
 
 def test_a_task_without_hints_is_one_sentence(tmp_path: Path) -> None:

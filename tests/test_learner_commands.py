@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import typer
 from click.testing import Result
+from commands import run, run_apart
 from typer.testing import CliRunner
 
 from scripts import import_lines, languages, learner, patching, source_lines
@@ -46,13 +47,6 @@ def package(tmp_path: Path, starter: patching.Sources) -> Path:
     """A starter that a test may change."""
     write_bytes(starter, tmp_path / "tiny_llm")
     return tmp_path / "tiny_llm"
-
-
-def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """A command of the course in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, input=stdin, timeout=300
-    )
 
 
 def invoke(name: str, *arguments: str) -> Result:
@@ -134,7 +128,9 @@ def test_progress_names_the_first_unsolved_task_and_its_command(
     tmp_path: Path, starter: patching.Sources
 ) -> None:
     write_bytes(with_own_softmax(starter), tmp_path / "tiny_llm")
-    result = run("scripts.progress", "--week", "1", "--day", "1", "--package", str(tmp_path / "tiny_llm"))
+    result = run_apart(
+        "scripts.progress", "--week", "1", "--day", "1", "--package", str(tmp_path / "tiny_llm")
+    )
     assert result.returncode == 0, result.stderr
     assert "✗ 1. Softmax and the linear layer: failing (" in result.stdout
     assert "· 2. Scaled dot-product attention: not written yet (0 of" in result.stdout
@@ -146,7 +142,7 @@ def test_progress_names_the_first_unsolved_task_and_its_command(
 
 def test_progress_says_why_tests_do_not_load(package: Path) -> None:
     (package / "basics.py").write_text("import no_such_module\n")
-    result = run("scripts.progress", "--week", "1", "--day", "1", "--package", str(package))
+    result = run_apart("scripts.progress", "--week", "1", "--day", "1", "--package", str(package))
     assert result.returncode == 0
     assert "its tests do not run: ModuleNotFoundError: No module named 'no_such_module'" in result.stdout
 
@@ -572,7 +568,7 @@ def test_watch_says_that_its_search_failed(watching: Terminal) -> None:
 
 def found_in(package: Path, *options: str) -> list[dict[str, object]]:
     """What the search prints."""
-    result = run("scripts.search", "--package", str(package), *options)
+    result = run_apart("scripts.search", "--package", str(package), *options)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
