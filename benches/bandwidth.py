@@ -1,6 +1,6 @@
 """Memory bandwidth of this machine, the limit it sets to decoding, and how near decoding comes to it.
 
-pdm run bench-bandwidth --model smollm2 --repeats 5
+pdm run bench bandwidth --model smollm2 --repeats 5
 """
 
 import os
@@ -162,7 +162,3 @@ def measure_decode(model: Qwen3Model, context_length: int, num_tokens: int) -> f
 def spread(values: list[float]) -> str:
     """Median, least and most."""
     return f"{median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """What keys and values take in memory: reserved, doubled, in slots and in blocks; and how many requests fit.
 
-pdm run bench-blocks --slot-tokens 2048 --requests 100
+pdm run bench blocks --slot-tokens 2048 --requests 100
 """
 
 import gc
@@ -72,7 +72,7 @@ def main(
 ) -> None:
     """Store the keys and values of the same requests by each means, then serve more within the same bytes.
 
-    Example: pdm run bench-blocks --slot-tokens 2048 --slots 8
+    Example: pdm run bench blocks --slot-tokens 2048 --slots 8
     """
     with usage_errors():
         config = ModelConfig.from_dict(read_json(resolve_checkpoint(model) / "config.json"))
@@ -237,7 +237,3 @@ def print_served(
         stored, unfilled, promised = (f"{share:.0%}" for share in shares)
         free = f"{1 - sum(shares):.0%}"
         print(f"{name:26}{at_once:>12}{stored:>9}{unfilled:>10}{promised:>10}{free:>7}{num_steps:7}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

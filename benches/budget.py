@@ -1,6 +1,6 @@
 """The demo by the three phases of week 2 and by the engine's one budget, then as the simulator predicts it.
 
-pdm run bench-budget --budget 32 --repeats 3
+pdm run bench budget --budget 32 --repeats 3
 """
 
 from dataclasses import replace
@@ -50,7 +50,7 @@ def main(
     The costs of a step are fitted to all measured runs but the last; of that one the simulator is told the
     requests and the lengths of their answers, no more.
 
-    Example: pdm run bench-budget --budget 32
+    Example: pdm run bench budget --budget 32
     """
     with usage_errors():
         phases = RunOptions(model=model, prefill_step=budget, batch_size=batch_size, max_tokens=max_tokens)
@@ -141,7 +141,3 @@ def predicted(simulator: Simulator) -> Figures:
         "longest_itl_s": max(gaps, default=0.0),
         "seconds": simulator.now,
     }
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """The demo chunked and unchunked, alternating in one process: gaps and throughput, as ratios of medians.
 
-pdm run bench-chunking --model smollm2 --repeats 3
+pdm run bench chunking --model smollm2 --repeats 3
 
 With --sweep: a long prompt that arrives while others decode, by chunk size.
 """
@@ -53,7 +53,7 @@ def main(
     With --sweep: while others decode in every slot, one long prompt arrives; for each chunk size its time to
     first token, the longest gap of the others, the tokens they got meanwhile, and peak memory.
 
-    Example: pdm run bench-chunking --sweep --output charts
+    Example: pdm run bench chunking --sweep --output charts
     """
     with usage_errors():
         if sweep:
@@ -104,7 +104,3 @@ def report(settings: dict[str, Any], runs: dict[str, list[AnyRecorder]], repeats
         texts = [f"{side} {median(v):.4g} ({min(v):.4g} to {max(v):.4g})" for side, v in sides.items()]
         ratio = median(sides["chunked"]) / median(sides["whole"])
         print(f"{name:18} {'  '.join(texts)}  ratio {ratio:.2f}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

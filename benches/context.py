@@ -1,6 +1,6 @@
 """What one decode costs as the context grows, against the bytes of the cache that it reads.
 
-pdm run bench-context --model smollm2 --repeats 5
+pdm run bench context --model smollm2 --repeats 5
 """
 
 import time
@@ -75,7 +75,3 @@ def report(model: str, seconds: dict[int, list[float]], bytes_per_token: int, ba
         f"fit: {intercept * 1e3:.3g} ms and {slope * 1e12:.3g} ms for each GB of cache, "
         f"{1 / slope / 1e9:.3g} GB/s; memory is read at {bandwidth / 1e9:.3g} GB/s"
     )
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -97,7 +97,3 @@ def describe(costs: list[Cost]) -> str:
     times = [1000 * cost.seconds for cost in costs]
     peak = median(cost.peak_bytes for cost in costs) / 2**20
     return f"{median(times):7.1f} ms ({min(times):.1f} to {max(times):.1f}) {peak:7.1f} MiB"
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """What one more token costs as the text grows, without a cache and with one.
 
-pdm run bench-growth --mine
+pdm run bench growth --mine
 """
 
 import importlib
@@ -83,7 +83,3 @@ def time_tokens(generate: object, model: object, n: int, num_tokens: int, gaps: 
     assert callable(generate)
     generate(model, EndlessTokenizer(), prompt, sampler, num_tokens)
     gaps += [after - before for before, after in pairwise(last)]
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """The product with packed weights by each means there is: milliseconds and GFLOP/s, by number of rows.
 
-pdm run bench-matmul --mine
+pdm run bench matmul --mine
 """
 
 import importlib
@@ -98,7 +98,3 @@ def cell(seconds: list[float], num_products: int) -> str:
         return f"{'not written yet':>17}"
     least = min(seconds)
     return f"{1e3 * least:>9.2f} {2e-9 * num_products / least:>7.1f}"
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """A chunk and decodes in one forward, against two; and decodes on a cache each and on blocks.
 
-pdm run bench-mixed --decodes 8 --context 100 --repeats 15
+pdm run bench mixed --decodes 8 --context 100 --repeats 15
 """
 
 import time
@@ -40,7 +40,7 @@ def main(
 ) -> None:
     """Time both sides in turns and print medians, least and most.
 
-    Example: pdm run bench-mixed --model smollm2
+    Example: pdm run bench mixed --model smollm2
     """
     from scripts.models import load_by_name
 
@@ -116,7 +116,3 @@ def decoding(model: Qwen3Model, num: int, context: int, repeats: int) -> dict[st
             engine.add_request([3 + (7 * seed + i) % 50 for i in range(context)])
         engine.step()
     return sides
-
-
-if __name__ == "__main__":
-    typer.run(main)

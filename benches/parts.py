@@ -1,6 +1,6 @@
 """Where the time of a decode and of a prefill goes: each part of the model evaluated and timed on its own.
 
-pdm run bench-parts --context 1024
+pdm run bench parts --context 1024
 """
 
 import time
@@ -128,7 +128,3 @@ def measure(sides: dict[str, Side], context: int, repeats: int) -> dict[tuple[st
         column: {part: min(run.get(part, 0.0) for run in of_column) for part in (*PARTS, "together")}
         for column, of_column in runs.items()
     }
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """Conversations served with prefix caching and without: what is computed, and the time to the first token.
 
-pdm run bench-prefix --users 3 --turns 4
+pdm run bench prefix --users 3 --turns 4
 """
 
 import random
@@ -97,7 +97,7 @@ def main(
 
     Both sides have the same engine, kernels and blocks; blocks are enough for everything that is said.
 
-    Example: pdm run bench-prefix --users 8 --turns 2
+    Example: pdm run bench prefix --users 8 --turns 2
     """
     use_full_float32()
     with usage_errors():
@@ -241,7 +241,3 @@ def by_turn(runs: dict[str, list[Run]]) -> Table:
         ]
         table.add_row(str(turn + 1), f"{length:.0f}", *(f"{each:.0f}" for each in times))
     return table
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """The demo's prompts under pressure: a pool that is too small, priorities, and a target for the gap.
 
-pdm run bench-pressure --blocks 48 --target-ms 15
+pdm run bench pressure --blocks 48 --target-ms 15
 """
 
 import time
@@ -123,7 +123,7 @@ def main(
 
     With a target, fixed budgets are compared with a chosen one as well, in milliseconds of this machine.
 
-    Example: pdm run bench-pressure --blocks 60 --target-ms 20
+    Example: pdm run bench pressure --blocks 60 --target-ms 20
     """
     with usage_errors():
         from scripts.models import load_by_name
@@ -240,7 +240,3 @@ def print_rows(console: Console, heading: str, runs: list[Run], rows: list[Row])
     for name, figure, text in rows:
         table.add_row(name, *(text.format(figure(run)) for run in runs))
     console.print(table)
-
-
-if __name__ == "__main__":
-    typer.run(main)

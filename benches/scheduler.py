@@ -1,6 +1,6 @@
 """What a step of the scheduler alone takes, without a model, by the kind of blocks and how many wait.
 
-pdm run bench-scheduler --waiting 100 --waiting 10000
+pdm run bench scheduler --waiting 100 --waiting 10000
 """
 
 import gc
@@ -82,7 +82,7 @@ class Timed:
 def main(waiting: Waiting = None, running: Running = 256, steps: Steps = 300, output: Output = None) -> None:
     """Time schedule and complete, all schedulers in turns, and print the medians in microseconds.
 
-    Example: pdm run bench-scheduler --running 64 --waiting 1000
+    Example: pdm run bench scheduler --running 64 --waiting 1000
     """
     with usage_errors():
         counts = waiting or [100, 1_000, 10_000, 100_000]
@@ -172,7 +172,3 @@ def write(folder: Path, rows: Items[Items[Timed]], num_running: int) -> None:
     }
     title = f"microseconds of a step of the scheduler, {num_running} decode"
     (folder / "scheduler.svg").write_text(bar_chart(title, groups), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    typer.run(main)

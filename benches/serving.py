@@ -89,7 +89,3 @@ def as_json(result: Any) -> dict[str, Any]:
     """Everything that was measured, the times of every request included."""
     content: dict[str, Any] = result.as_json()
     return content
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -179,7 +179,3 @@ def chart(model: str, figures: Figures) -> str:
         for workload, engines in figures.items()
     }
     return bar_chart(f"{model}: tokens a second (each scale its own)", medians)
-
-
-if __name__ == "__main__":
-    typer.run(main)

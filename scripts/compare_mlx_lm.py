@@ -18,7 +18,7 @@ MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")
 def main(model: Model = SHIPPED_MODEL, max_tokens: MaxTokens = 48) -> None:
     """Answer the demo's prompts in one batch, in chunks, and one by one with mlx-lm, both in float32.
 
-    Example: pdm run compare-mlx-lm --model smollm2
+    Example: pdm run author compare-mlx-lm --model smollm2
     """
     use_full_float32()
     with usage_errors():

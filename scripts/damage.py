@@ -33,7 +33,7 @@ def main(count: Count = 1000, first_seed: Seed = None, ref: Ref = False) -> None
 
     Copy n is damaged with the seed plus n, so that --count 1 with its own seed repeats it alone.
 
-    Example: pdm run damage --ref --count 1000
+    Example: pdm run author damage --ref --count 1000
     """
     with usage_errors():
         choose_package(ref)

@@ -32,7 +32,7 @@ def main(
 ) -> None:
     """Answer prompts one by one, then in batches of several sizes and chunks, and count what differs.
 
-    Example: pdm run invariance --dtype bfloat16
+    Example: pdm run author invariance --dtype bfloat16
     """
     with usage_errors():
         package = learners_package() if mine else importlib.import_module("tiny_llm_ref")

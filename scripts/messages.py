@@ -222,7 +222,7 @@ Update = Annotated[bool, typer.Option("--update", help="Keep the messages as the
 def main(update: Update = False) -> None:
     """Compare the messages of wrong solutions with those kept in tests/messages.
 
-    Example: pdm run messages --update
+    Example: pdm run author messages --update
     """
     start = time.perf_counter()
     with usage_errors():

@@ -227,7 +227,7 @@ Seed = Annotated[int, typer.Option(help="Of the draw.")]
 def main(module: Module = None, sample: Sample = None, seed: Seed = 0) -> None:
     """Change the reference in one place at a time and list the changes that no test notices.
 
-    Example: pdm run mutants --module sampler
+    Example: pdm run author mutants --module sampler
     """
     start = time.perf_counter()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))

@@ -20,7 +20,7 @@ from scripts.models import load_by_name
 from scripts.precision import use_full_float32
 from tiny_llm_ref.generate import encode_prompt, to_logprobs
 
-COMMAND = "pdm run record-figures"
+COMMAND = "pdm run author record-figures"
 DATA = ROOT / "book" / "viz" / "data"
 PROMPTS = ("And Jesus answered and said unto", "And the LORD spake", "In the beginning God created the")
 DECIMALS = 4
@@ -46,7 +46,7 @@ Out = Annotated[Path, typer.Option(help="The folder that the data are written to
 def main(out: Out = DATA) -> None:
     """Record the data of the book's figures: logits of the shipped checkpoint, and this machine's limits.
 
-    Example: pdm run record-figures
+    Example: pdm run author record-figures
     """
     use_full_float32()
     with usage_errors():

@@ -26,7 +26,7 @@ Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished
 def main(count: Count = 50_000, first_seed: Seed = None, engine: Engine = "batch", ref: Ref = False) -> None:
     """Draw schedules at random and demand that each request gets the tokens it gets alone.
 
-    Example: pdm run schedules --engine serving --ref --count 2000
+    Example: pdm run author schedules --engine serving --ref --count 2000
     """
     use_full_float32()
     with usage_errors():

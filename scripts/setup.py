@@ -1,9 +1,9 @@
 """Install what `pdm.lock` names into the running environment, unless that is done already.
 
-Every `pdm run` command of the course calls this first, so a fresh clone needs no other step. It uses the
+Every `pdm run` command of the course comes through here, so a fresh clone needs no other step. It uses the
 standard library and pip alone: a lock file is worth something only if nothing else resolves it again.
 
-    python scripts/setup.py [--dev] [--group NAME]
+    python scripts/setup.py [--dev] [--group NAME] [-m MODULE ARGUMENTS]
 
 The Linux backend is MLX's CPU one; `TINY_LLM_BACKEND=cuda` in a new environment chooses CUDA.
 """
@@ -37,14 +37,22 @@ OPTIONAL_GROUPS = ("book", "pages", "platforms", "engines")
 
 
 def main() -> None:
-    """Install if the last set-up here was of another lock file or of fewer groups."""
+    """Install if the last set-up here was of another lock file or of fewer groups, then run a module."""
     parser = argparse.ArgumentParser(description="Install what pdm.lock names, if it is not installed yet.")
     parser.add_argument("--dev", action="store_true", help="the linter and the type checker too")
     parser.add_argument("--group", action="append", default=[], choices=OPTIONAL_GROUPS, help="a group more")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run then")
     arguments = parser.parse_args()
+    set_up({*arguments.group} | ({"dev"} if arguments.dev else set()))
+    if arguments.module:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", *arguments.module])
 
+
+def set_up(extra_groups: set[str]) -> None:
+    """Install what is missing of the course's packages and of these groups."""
     report(check_python(sys.version_info[:2]))
-    groups = {"default", chosen_backend(), *arguments.group} | ({"dev"} if arguments.dev else set())
+    groups = {"default", chosen_backend(), *extra_groups}
     lock_hash = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()
     stamp_hash, stamp_groups = read_stamp()
     if stamp_hash == lock_hash and groups <= stamp_groups:

@@ -16,7 +16,7 @@ Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if 
 def main(check: Check = False) -> None:
     """Make tiny_llm/ as a learner gets it: for those who change the reference, not for learners.
 
-    Example: pdm run starter --check
+    Example: pdm run author starter --check
     """
     sources = render(())
     if not check:
@@ -24,7 +24,7 @@ def main(check: Check = False) -> None:
     present = {path.relative_to(STARTER): path.read_bytes() for path in source_files(STARTER)}
     different = sorted(path for path, source in sources.items() if source.encode() != present.get(path))
     for path in different:
-        print(f"tiny_llm/{path} is not what the reference and course.toml make: run `pdm run starter`")
+        print(f"tiny_llm/{path} is not what the reference and course.toml make: run `pdm run author starter`")
     stale = sorted(present.keys() - sources.keys())
     for path in stale:
         print(f"tiny_llm/{path} is in the way: the reference has no such file, so remove it")

@@ -98,7 +98,7 @@ Thorough = Annotated[bool, typer.Option(help="After each day, the tests of all d
 def main(thorough: Thorough = False) -> None:
     """Render the package in every state and run the tests on it.
 
-    Example: pdm run states --thorough
+    Example: pdm run author states --thorough
     """
     with usage_errors():
         states = {state.name: state for state in all_states(load_course(), thorough)}

@@ -84,7 +84,7 @@ def main(week: Week = None, day: DayNumber = None, update: Update = False) -> No
 
     The test that caught it last is run first, and all others of its task only if it does not any more.
 
-    Example: pdm run wrong --week 2 --day 7
+    Example: pdm run author wrong --week 2 --day 7
     """
     with usage_errors():
         course = load_course()

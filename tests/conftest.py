@@ -14,7 +14,10 @@ from scripts.packages import choose_package
 from scripts.precision import use_full_float32
 
 TESTS = Path(__file__).resolve().parent
-NAMED_ONLY = (TESTS / "book", TESTS / "platforms")  # run by `pdm run test-book` and `pdm run test-platforms`
+NAMED_ONLY = (
+    TESTS / "book",
+    TESTS / "platforms",
+)  # run by `pdm run author test-book` and `pdm run author test-platforms`
 LONGEST_ID = 40  # characters
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background

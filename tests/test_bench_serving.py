@@ -206,7 +206,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
     sides = ("one budget", "whole prompts", "three phases")
     options = [word for side in sides for word in ("--side", side)]
     result = run(
-        "benches.bench",
+        "benches",
         "serving",
         "--requests",
         "4",
@@ -249,7 +249,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
     ids=str,
 )
 def test_what_makes_no_sense_is_refused(options: list[str], sentence: str) -> None:
-    result = run("benches.bench", "serving", *options)
+    result = run("benches", "serving", *options)
     assert result.returncode == 2
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr

@@ -9,43 +9,51 @@ from pathlib import Path
 
 import pytest
 from commands import run, run_apart
+from typer.core import TyperGroup
 
+from scripts.book.commands import command_of, scripts
 from scripts.course import ROOT, load_course
 from scripts.learner import write_bytes
 from scripts.render import read_reference
 from scripts.reset import reset
 from scripts.test import select_tests, what_is_next
 
-COMMANDS = [
-    "catch_up",
-    "compare",
-    "compare_mlx_lm",
-    "demo",
-    "doctor",
-    "generate",
-    "get_model",
-    "hardware_report",
-    "hint",
-    "messages",
-    "mutants",
-    "progress",
-    "record_figures",
-    "reset",
-    "schedules",
-    "starter",
-    "states",
-    "test",
-    "trace",
-    "watch",
-    "wrong",
+COMMANDS = {name: module for name, module in scripts().items() if module}
+GROUPED = [
+    (name, inner)
+    for name in COMMANDS
+    if isinstance(group := command_of(name), TyperGroup)
+    for inner in group.commands
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example(command: str) -> None:
-    result = run(f"scripts.{command}", "--help")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name: str) -> None:
+    result = run(COMMANDS[name], "--help")
     assert result.returncode == 0
-    assert "pdm run" in result.stdout
+    assert f"Example: pdm run {name}" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "inner"), GROUPED, ids=" ".join)
+def test_every_command_of_a_group_has_a_line_there_and_help_of_its_own(name: str, inner: str) -> None:
+    (line,) = re.findall(rf"^│ {inner} +(.*?) *│$", run(COMMANDS[name], "--help").stdout, re.MULTILINE)
+    assert 10 < len(line) < 66
+    result = run(COMMANDS[name], inner, "--help")
+    assert result.returncode == 0
+    assert f"Usage: pdm run {name} {inner} " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "misspelt", "sentence"),
+    [
+        ("benches", "contxt", "there is no `pdm run bench contxt`: did you mean context?"),
+        ("scripts.author", "state", "there is no `pdm run author state`: did you mean states or starter?"),
+        ("scripts.book", "xyz", "there is no `pdm run book xyz`: see `pdm run book --help`"),
+    ],
+)
+def test_a_misspelt_name_is_one_sentence(module: str, misspelt: str, sentence: str) -> None:
+    result = run(module, misspelt, "--week", "1")
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", f"error: {sentence}\n")
 
 
 def test_a_task_is_selected_by_its_day_and_number() -> None:

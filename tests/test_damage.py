@@ -1,4 +1,4 @@
-"""A damaged checkpoint loads or is refused in a sentence. `pdm run damage` tries many more."""
+"""A damaged checkpoint loads or is refused in a sentence. `pdm run author damage` tries many more."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Scheduling changes when tokens are computed, never which. `pdm run schedules` tries many more."""
+"""Scheduling changes when tokens are computed, never which. `pdm run author schedules` tries many more."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -57,7 +57,7 @@ def test_messages_are_those_kept() -> None:
     """In a process of its own, since it forks and this one has used MLX."""
     command = [sys.executable, "-m", "scripts.messages"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, f"{result.stdout}\nkeep them: pdm run messages --update"
+    assert result.returncode == 0, f"{result.stdout}\nkeep them: pdm run author messages --update"
 
 
 def test_forty_wrong_solutions_and_every_day_have_theirs() -> None:

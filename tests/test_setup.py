@@ -136,6 +136,36 @@ def test_groups_are_added_and_kept(stamp: Path, monkeypatch: pytest.MonkeyPatch)
     assert installed_by_main(monkeypatch) == []
 
 
+def test_a_module_is_run_once_its_packages_are_there(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, arguments: ran.append(arguments))
+    monkeypatch.setattr(
+        sys, "argv", ["setup.py", "--group", "book", "-m", "scripts.book", "--port", "3", "-m"]
+    )
+    assert installed_by_main(monkeypatch) == [{"default", "cpu", "book"}]
+    assert installed_by_main(monkeypatch) == []
+    assert ran == [[sys.executable, "-m", "scripts.book", "--port", "3", "-m"]] * 2
+
+
+def test_no_module_is_run_where_set_up_failed(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.execv", lambda program, arguments: pytest.fail("ran"))
+    monkeypatch.setattr(setup, "run_with_counter", lambda command: 1)
+    monkeypatch.setattr(setup, "ensure_pip", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["setup.py", "-m", "scripts.demo"])
+    with pytest.raises(SystemExit, match="The installation stopped"):
+        setup.main()
+
+
+def test_every_command_but_doctor_sets_up_first() -> None:
+    entries = load_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pdm"]["scripts"]
+    commands = {name: entry["cmd"] for name, entry in entries.items() if name != "check"}
+    without = [
+        name for name, command in commands.items() if not command.startswith("python scripts/setup.py")
+    ]
+    assert without == ["doctor"]
+    assert entries["check"]["composite"][0].startswith("setup ")
+
+
 def test_a_new_lock_file_is_installed(stamp: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed_by_main(monkeypatch)
     other = tmp_path / "pdm.lock"

@@ -1,4 +1,4 @@
-"""Time to first token against the longest gap, by chunk size: a recorded `pdm run bench-chunking --sweep`."""
+"""Time to first token against the longest gap, by chunk size: a recorded `pdm run bench chunking --sweep`."""
 
 import json
 import sys

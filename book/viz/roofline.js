@@ -30,7 +30,7 @@
         html("div", { class: "viz-controls" }, Object.values(this.controls).map((control) => control.node)),
         this.summary, this.results,
         html("p", { class: "viz-source" }, `Bandwidth and peak as given were recorded by ${data.command} on ${data.machine}. `
-          + "For yours: pdm run bench-bandwidth, and the peak from its maker or from a large product of matrices."),
+          + "For yours: pdm run bench bandwidth, and the peak from its maker or from a large product of matrices."),
       ];
     }
 

@@ -14,12 +14,13 @@ from scripts.book.recording import record_pages
 from scripts.book.serve import serve
 from scripts.book.shape import count_words
 from scripts.errors import USAGE_EXIT_CODE, usage_errors
+from scripts.group import new_group
 
 COLUMNS = ("fences run", "questions", "symbols", "commands", "formulas", "figures")
 
 TABLE_WIDTH = 100
 
-app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
+app = new_group()
 
 Partial = Annotated[
     bool, typer.Option("--partial", help="Build what is there: chapters and records may be missing.")
@@ -106,4 +107,5 @@ def table_of(pages: list[Page]) -> Table:
 
 
 if __name__ == "__main__":
-    app()
+    with usage_errors():
+        app(prog_name="pdm run book")

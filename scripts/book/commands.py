@@ -14,7 +14,7 @@ from scripts.course import ROOT
 from scripts.setup import load_toml
 
 SETTING = re.compile(r"[A-Z_][A-Z0-9_]*=\S*$")
-MODULE = re.compile(r"python -m (?P<module>[\w.]+) \{args\}")
+MODULE = re.compile(r"python .*-m (?P<module>[\w.]+)$")
 Command: TypeAlias = Any  # of the click that typer carries
 USAGE_ERROR: Any = typer.BadParameter.__base__
 OWN_OPTIONS = {"setup": {"--dev", "--group", "--help"}}  # which typer does not read
@@ -29,10 +29,8 @@ def scripts() -> dict[str, str]:
 
 def module_of(entry: dict[str, Any]) -> str:
     """The Python module that a script of pyproject.toml runs."""
-    for text in entry.get("composite", [entry.get("cmd", "")]):
-        if match := MODULE.match(text):
-            return match["module"]
-    return ""
+    match = MODULE.match(entry.get("cmd", ""))
+    return match["module"] if match else ""
 
 
 def words_of(command: str) -> list[str]:
@@ -64,9 +62,9 @@ def command_of(name: str) -> Command | None:
     module_name = scripts()[name]
     if not module_name:
         return None
-    if module_name == "scripts.book":
-        module_name = "scripts.book.__main__"
     module = importlib.import_module(module_name)
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"{module_name}.__main__")
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False)
@@ -100,11 +98,21 @@ def parse(command: Command, name: str, words: list[str]) -> None:
         return
     except USAGE_ERROR as error:
         raise ChapterError(f"`pdm run {name}` refuses this: {error.format_message().rstrip('.')}") from None
+    except ValueError as error:
+        raise ChapterError(str(error)) from None
 
 
 def check_option_names(command: str) -> None:
     """Only whether the command and its options exist, for `--week W` and the like."""
     name, *rest = words_of(command)
+    group = command_of(name)
+    if (
+        isinstance(group, TyperGroup)
+        and rest
+        and re.match("[a-z]", rest[0])
+        and rest[0] not in group.commands
+    ):
+        raise ChapterError(f"there is no command `pdm run {name} {rest[0]}`")
     known = options_of(name)
     for word in rest[: rest.index("--")] if "--" in rest else rest:
         if word.startswith("-") and len(word) > 1 and word.split("=")[0] not in known:

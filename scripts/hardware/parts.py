@@ -132,14 +132,14 @@ def part_of_tests(name: str, share: float, *arguments: str, words: str = "") -> 
 def schedules_part(name: str, engine: str, count: int) -> Part:
     """Random schedules by one engine."""
     arguments = ("--ref", "--engine", engine, "--count", str(count))
-    return Part(name, "scripts.schedules", "schedules", arguments, 3, read_schedules)
+    return Part(name, "scripts.schedules", "author schedules", arguments, 3, read_schedules)
 
 
 def bench_part(repeats: int = 3) -> Part:
     """Prefill and decode beside mlx-lm."""
     engines = [word for engine in BENCH_ENGINES for word in ("--engine", engine)]
     arguments = (*engines, "--repeats", str(repeats))
-    return Part("speed beside mlx-lm", "benches.bench", "bench", arguments, 3, read_speed, writes_files=True)
+    return Part("speed beside mlx-lm", "benches", "bench", arguments, 3, read_speed, writes_files=True)
 
 
 def demo_part(name: str, *arguments: str, **environment: str) -> Part:
@@ -153,7 +153,7 @@ PARTS: Sequence[Part] = (
     part_of_tests("kernels of day 2.3", 5, "--week", "2", "--day", "3"),
     part_of_tests("kernels of day 2.5", 5, "--week", "2", "--day", "5"),
     part_of_tests("kernels of day 3.3", 4, "--week", "3", "--day", "3"),
-    Part("answers of mlx-lm", "scripts.compare_mlx_lm", "compare-mlx-lm", (), 2, read_equality),
+    Part("answers of mlx-lm", "scripts.compare_mlx_lm", "author compare-mlx-lm", (), 2, read_equality),
     part_of_tests("bits of a row", 4, words="invariant_bits"),
     schedules_part("schedules, week 2", "batch", NUM_SCHEDULES),
     schedules_part("schedules, week 3", "serving", NUM_ENGINE_SCHEDULES),

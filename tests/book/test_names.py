@@ -13,6 +13,7 @@ KNOWN = [
     *("tiny_llm/request.py", "tiny_llm/kernels/cpu/", "course.toml", "request.py", "config.json"),
     *("tests/test_week_1_day_1.py", "tokens/s", "--no-chunking", "--week 2", "TINY_LLM_BLAS=off"),
     *("pdm run demo --no-chunking", "pdm run test --week W --day D", "pdm run X", "pip install pdm"),
+    *("pdm run bench context --steps 3", "pdm run bench --model M", "pdm run bench NAME"),
     *("NotImplementedError", "SamplingParams.temp", "7.5", "..."),
 ]
 UNKNOWN = [
@@ -28,6 +29,7 @@ UNKNOWN = [
     ("nothing.toml", "there is no `nothing.toml`"),
     ("--no-such-option", "no command has the option `--no-such-option`"),
     ("pdm run nothing", "there is no command `pdm run nothing`"),
+    ("pdm run bench contxt", "there is no command `pdm run bench contxt`"),
     ("pdm run demo --week 1", "`pdm run demo` has no option --week"),
 ]
 

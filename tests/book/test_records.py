@@ -72,7 +72,7 @@ def test_only_new_commands_are_run_and_old_ones_go(tmp_path: Path, monkeypatch: 
     (folders.src / "week-2").mkdir()
     (folders.src / DAY).write_text("```console\n$ pdm run doctor\n$ pdm run demo\n```\n", encoding="utf-8")
     file = record_file(folders.records, Path(DAY))
-    save_records(file, [record_of("pdm run doctor", "old"), record_of("pdm run states", "old")])
+    save_records(file, [record_of("pdm run doctor", "old"), record_of("pdm run author states", "old")])
     assert recording.record_pages(folders, ["week-2/day-7"], again=False) == []
     assert ran == ["pdm run demo"]
     assert {name: each.output for name, each in load_records(file).items()} == {

@@ -212,7 +212,7 @@ def test_code_that_is_shown_is_not_run(tmp_path: Path) -> None:
         ("```console,bare\n$ pip install pdm && pdm run demo --x\n```", 4, "No such option: --x"),
         ("```console,head=x\n$ pdm run doctor\n```", 3, "head=x must be a number"),
         ("```console\n$ pdm run demo\n```", 4, "`pdm run demo` has no record: run `pdm run book record"),
-        ("```console\n$ pdm run messages\n```", 4, "was recorded with exit code 1, not 0"),
+        ("```console\n$ pdm run author messages\n```", 4, "was recorded with exit code 1, not 0"),
         ("```console,fails\n$ pdm run doctor\n```", 4, "exit code 0, not another code than 0"),
         ("```predict\nHow many?\n```", 3, "needs a line ---"),
         ("```predict\nHow many?\n---\n```", 3, "needs a question above --- and what answers it below"),
@@ -223,7 +223,7 @@ def test_code_that_is_shown_is_not_run(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_fence_is_refused_with_its_line(tmp_path: Path, fence: str, line: int, sentence: str) -> None:
-    records = [record_of("pdm run doctor", "x"), record_of("pdm run messages", "x", 1)]
+    records = [record_of("pdm run doctor", "x"), record_of("pdm run author messages", "x", 1)]
     keep_records(folders_in(tmp_path), *records)
     faults = faults_of(tmp_path, f"# Title\n\n{fence}\n")
     assert [at for at, _ in faults] == [line], faults

@@ -1,6 +1,6 @@
 """The CUDA kernels on NVIDIA's compiler: all compile, nothing spills, and the book's table is what it says.
 
-After a change of a kernel, `pdm run test-platforms --record-cuda` writes the table.
+After a change of a kernel, `pdm run author test-platforms --record-cuda` writes the table.
 """
 
 from collections.abc import Sequence
@@ -57,9 +57,9 @@ def test_kernel_compiles_and_spills_nothing(
 @each_kernel
 def test_the_record_is_current(kernel: GpuKernel, usages: dict[tuple[str, str], list[Usage]]) -> None:
     recorded = {each.name: each for each in read_kernels(FILE)}
-    assert kernel.name in recorded, "run `pdm run test-platforms --record-cuda`"
+    assert kernel.name in recorded, "run `pdm run author test-platforms --record-cuda`"
     now = {name: takes(usages[kernel.name, name]) for name in ARCHITECTURES}
-    assert recorded[kernel.name].takes == now, "run `pdm run test-platforms --record-cuda`"
+    assert recorded[kernel.name].takes == now, "run `pdm run author test-platforms --record-cuda`"
 
 
 def test_the_record_holds_these_kernels_alone() -> None:

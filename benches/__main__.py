@@ -1,0 +1,65 @@
+"""`pdm run bench`: this course's engine beside others; `pdm run bench NAME`: one thing at a time."""
+
+import typer
+
+from benches import (
+    bandwidth,
+    blocks,
+    budget,
+    chunking,
+    context,
+    flash_attention,
+    growth,
+    matmul,
+    mixed,
+    parts,
+    prefix,
+    pressure,
+    scheduler,
+    serving,
+    speed,
+)
+from scripts.checkpoints import SHIPPED_MODEL
+from scripts.errors import usage_errors
+from scripts.group import new_group
+
+app = new_group()
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    model: speed.Model = SHIPPED_MODEL,
+    repeats: speed.Repeats = 3,
+    engine: speed.Engines = None,
+    output: speed.Output = None,
+) -> None:
+    """Measure tokens per second of every engine that is installed here, or one thing by its NAME.
+
+    Example: pdm run bench --model smollm2 --engine tiny-llm --engine "mlx-lm as installed"
+    """
+    if context.invoked_subcommand is None:
+        speed.main(model, repeats, engine, output)
+
+
+for name, benchmark, summary in (
+    ("serving", serving.main, "Requests that arrive at random, by several engines"),
+    ("growth", growth.main, "One more token as the text grows, without a cache and with one"),
+    ("context", context.main, "A decode as the context grows"),
+    ("bandwidth", bandwidth.main, "Memory bandwidth, and the decoding it allows"),
+    ("matmul", matmul.main, "The product with packed weights, by each means"),
+    ("flash", flash_attention.main, "FlashAttention against plain attention: time and memory"),
+    ("parts", parts.main, "Where the time of a decode and of a prefill goes"),
+    ("chunking", chunking.main, "The demo in chunks against whole prompts"),
+    ("budget", budget.main, "The demo by three phases and by one budget, and predicted"),
+    ("scheduler", scheduler.main, "A step of the scheduler alone, as more requests wait"),
+    ("blocks", blocks.main, "The cache's memory in slots and in blocks, and who fits"),
+    ("mixed", mixed.main, "A chunk and decodes in one forward against two"),
+    ("prefix", prefix.main, "Conversations with prefix caching and without"),
+    ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
+):
+    app.command(name, short_help=summary)(benchmark)
+
+if __name__ == "__main__":
+    with usage_errors():
+        app(prog_name="pdm run bench")

@@ -1,0 +1,80 @@
+"""`pdm run author NAME`: what those who change the course run."""
+
+import os
+import sys
+
+import typer
+
+from scripts import (
+    compare_mlx_lm,
+    damage,
+    invariance,
+    messages,
+    mutants,
+    record_figures,
+    schedules,
+    starter,
+    states,
+    wrong,
+)
+from scripts.course import ROOT
+from scripts.errors import usage_errors
+from scripts.group import new_group
+
+FOR_PYTEST = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+app = new_group()
+
+
+@app.callback(no_args_is_help=True)
+def main() -> None:
+    """Run one of the commands for those who change the course.
+
+    Example: pdm run author wrong --week 2 --day 7
+    """
+
+
+for name, command, summary in (
+    ("starter", starter.main, "Make tiny_llm/ from the reference"),
+    ("states", states.main, "Prove every state of the course"),
+    ("wrong", wrong.main, "Wrong solutions that the tests must catch"),
+    ("messages", messages.main, "What the tests say of wrong solutions: compare or keep"),
+    ("mutants", mutants.main, "Automatic small changes that the tests must notice"),
+    ("schedules", schedules.main, "Output invariance on many random schedules"),
+    ("invariance", invariance.main, "Count the answers that change with the batch"),
+    ("damage", damage.main, "Damaged checkpoints, each of which must load or be refused"),
+    ("compare-mlx-lm", compare_mlx_lm.main, "Greedy token ids against mlx-lm's"),
+    ("record-figures", record_figures.main, "Record the data of the book's figures"),
+):
+    app.command(name, short_help=summary)(command)
+
+
+@app.command("test-book", short_help="Test the book, in a browser too", context_settings=FOR_PYTEST)
+def test_book(context: typer.Context) -> None:
+    """Test the book, its pages in a browser too; options are pytest's.
+
+    Example: pdm run author test-book -k links
+    """
+    run_pytest(["book", "pages"], "tests/book", context.args)
+
+
+@app.command("test-platforms", short_help="Test what other machines would do", context_settings=FOR_PYTEST)
+def test_platforms(context: typer.Context) -> None:
+    """Test what other machines would do; options are pytest's.
+
+    Example: pdm run author test-platforms --record-cuda
+    """
+    run_pytest(["platforms"], "tests/platforms", context.args)
+
+
+def run_pytest(groups: list[str], folder: str, arguments: list[str]) -> None:
+    """Become pytest, once the packages of these groups are installed."""
+    options = [option for group in groups for option in ("--group", group)]
+    command = [sys.executable, "scripts/setup.py", *options, "-m", "pytest", folder, "--ref", *arguments]
+    os.chdir(ROOT)
+    os.execv(sys.executable, command)
+
+
+if __name__ == "__main__":
+    with usage_errors():
+        app(prog_name="pdm run author")
