@@ -78,6 +78,7 @@ def all_mutants(reference: dict[Path, str]) -> Iterator[Mutant]:
     tasks = [(day, task) for day in load_course().days for task in day.tasks]
     trees = {file: ast.parse(source) for file, source in reference.items() if file.suffix == ".py"}
     owned = {file: owners(tree, ".".join(file.with_suffix("").parts), tasks) for file, tree in trees.items()}
+    names_in = {file: used_names(tree) for file, tree in trees.items()}
     for file, tree in trees.items():
         if not owned[file]:
             continue
@@ -85,9 +86,7 @@ def all_mutants(reference: dict[Path, str]) -> Iterator[Mutant]:
             if path in owned[file]:
                 days = {owned[file][path][1]}
             else:
-                users = [
-                    other for other in trees if other == file or function.name in used_names(trees[other])
-                ]
+                users = [other for other in trees if other == file or function.name in names_in[other]]
                 days = {day for user in users for _, day, _ in owned[user].values()}
             name = ".".join([*file.with_suffix("").parts, path])
             seen: Counter[str] = Counter()
