@@ -1,25 +1,21 @@
 """The same requests through both packages' BatchGenerator: what was computed, when, and for whom."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.compare_library import Library, Tree
 from scripts.compare_package import Learner
 from scripts.compare_runs import computed, guarded
-from scripts.compare_trees import Difference, Tree, first_difference
+from scripts.compare_trees import Difference, first_difference
 from scripts.memory import memory_use
 from scripts.recorder import Recorder
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-    from tiny_llm_ref import Qwen3Model
-    from tiny_llm_ref.kv_cache import TinyKvCache
 
 CHOSEN_PROMPTS = (0, 2, 6, 4)  # of the demo's: two short ones, a long one, and one that finds no slot free
 SETTINGS = {"batch_size": 3, "prefill_step": 24, "max_seq_len": 512}
@@ -31,22 +27,17 @@ SECONDS_TO_END = 30.0
 class CountingModel:
     """A model that counts its calls and the tokens it was given."""
 
-    def __init__(self, model: "Qwen3Model") -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
         self.num_calls = 0
         self.num_tokens = 0
 
-    def __call__(
-        self,
-        tokens: mx.array,
-        offset: int | list[int] = 0,
-        cache: "Sequence[TinyKvCache] | None" = None,
-        logits_to_keep: int | None = None,
-    ) -> mx.array:
+    def __call__(self, tokens: mx.array, *args: Any, **kwargs: Any) -> mx.array:
         """As for the model."""
         self.num_calls += 1
         self.num_tokens += tokens.size
-        return self._model(tokens, offset, cache, logits_to_keep)
+        logits: mx.array = self._model(tokens, *args, **kwargs)
+        return logits
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -78,12 +69,9 @@ class BatchComparison:
     """Between the logits of the two models: then the generator is not to blame."""
 
     @property
-    def differences(self) -> list[str]:
-        """A sentence on each figure that is not the reference's, and on each answer."""
-        if self.yours.failed is not None:
-            return [self.yours.failed.sentence]
-        counts = [(name, left, right) for name, (left, right) in self.counts.items() if left != right]
-        return [f"{left} {name} instead of {right}" for name, left, right in counts] + self.answers
+    def is_equal(self) -> bool:
+        """Whether yours came to its end with the reference's counts and answers."""
+        return not self.yours.failed and not self.answers and all(a == b for a, b in self.counts.values())
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -108,7 +96,7 @@ class BatchComparison:
 
 
 def compare_batch(
-    learner: Learner, module: ModuleType, reference: ModuleType, repeats: int
+    learner: Learner, mine: Library, reference: Library, repeats: int
 ) -> BatchComparison | Difference:
     """Serve the requests with each package, in turns.
 
@@ -121,33 +109,33 @@ def compare_batch(
     from scripts.models import as_chat
 
     checkpoint = resolve_checkpoint(SHIPPED_MODEL)
-    tokenizer = reference.loader.load_tokenizer(checkpoint)
+    tokenizer = reference.load_tokenizer(checkpoint)
     texts = json.loads((checkpoint / "demo_prompts.json").read_text(encoding="utf-8"))
     prompts = [as_chat(tokenizer, texts[index]) for index in CHOSEN_PROMPTS]
 
-    def load(tiny: ModuleType) -> tuple["Qwen3Model", Tree]:
+    def load(tiny: Library) -> tuple[Any, Tree]:
         # Float32, so that another order of the same sums changes no token.
-        model: Qwen3Model = tiny.loader.load_model(checkpoint, mx.float32)
+        model = tiny.load_model(checkpoint, mx.float32)
         return model, computed(lambda: model(mx.array([prompts[0]])))
 
     model, logits = load(reference)
-    own = guarded(learner, lambda: load(module), SECONDS_TO_END)
+    own = guarded(learner, lambda: load(mine), SECONDS_TO_END)
     if isinstance(own, Difference):
         return own
-    sides = [(reference, model), (module, own[0])]
-    runs: list[list[BatchRun]] = [[], []]
-    num_steps = 0
+    theirs: list[BatchRun] = []
+    yours: list[BatchRun] = []
     for _ in range(min(repeats, MAX_RUNS)):
-        for i, (tiny, side_model) in enumerate(sides):
-            limit = None if tiny is reference else 3 * num_steps
-            run = serve(learner, tiny, CountingModel(side_model), tokenizer, prompts, limit)
-            if isinstance(run, Difference):
-                return run
-            num_steps = run.recorder.num_steps if tiny is reference else num_steps
-            runs[i].append(run)
-        if runs[1][-1].failed:
+        run = serve(learner, reference, CountingModel(model), tokenizer, prompts, None)
+        assert isinstance(run, BatchRun), run
+        theirs.append(run)
+        most = 3 * run.recorder.num_steps
+        found = serve(learner, mine, CountingModel(own[0]), tokenizer, prompts, most)
+        if isinstance(found, Difference):
+            return found
+        yours.append(found)
+        if found.failed:
             break
-    return BatchComparison(fastest(runs[1]), fastest(runs[0]), first_difference(own[1], logits))
+    return BatchComparison(fastest(yours), fastest(theirs), first_difference(own[1], logits))
 
 
 def fastest(runs: list[BatchRun]) -> BatchRun:
@@ -157,7 +145,7 @@ def fastest(runs: list[BatchRun]) -> BatchRun:
 
 def serve(
     learner: Learner,
-    tiny: ModuleType,
+    tiny: Library,
     model: CountingModel,
     tokenizer: "TokenizerWrapper",
     prompts: list[list[int]],

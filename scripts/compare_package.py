@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from scripts.compare_library import Library
 from scripts.course import Course
 from scripts.learner import (
     Symbol,
@@ -122,8 +123,8 @@ def is_unwritten(source: str, path: Path, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, ModuleType]]:
-    """The learner's package and its module, importable as tiny_llm within the block.
+def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, Library]]:
+    """The learner's package, whole, importable as tiny_llm within the block.
 
     Raises:
         ValueError: there is no such package, Python cannot read it, or it does not import.
@@ -139,7 +140,7 @@ def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, Modu
         shutil.copytree(folder, learner.copy, ignore=shutil.ignore_patterns("__pycache__"))
         write_bytes(filled, learner.copy)
         with importable(learner.copy.parent):
-            yield learner, import_package(learner)
+            yield learner, Library(import_package(learner))
 
 
 def with_definitions(sources: Sources, reference: Sources, symbols: list[Symbol]) -> Sources:

@@ -54,10 +54,6 @@ class Report:
         shown = ", ".join(methods[:FEW]) + (f" and {len(methods) - FEW} more" if len(methods) > FEW else "")
         self.line(Text(f"{'':{MARGIN}}not written yet{': ' if shown else ''}{shown}", "dim"))
 
-    def no_case(self) -> None:
-        """In the place of a symbol's rows, until someone writes them."""
-        self.line(Text(f"{'':{MARGIN}}nothing to compare it on yet", "dim"))
-
     def row(self, verdict: Verdict) -> None:
         """One case, with the difference below."""
         word = verdict.difference.word if verdict.difference else "equal"

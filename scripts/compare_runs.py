@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import TypeVar
 
 import mlx.core as mx
 
-from scripts.compare_cases import Case
+from scripts.compare_library import Case, Library
 from scripts.compare_package import Learner, is_hole, silent
 from scripts.compare_trees import Difference, Tree, arrays_of, first_difference
 from scripts.memory import finish_work, memory_use
@@ -21,7 +21,6 @@ SECONDS_PER_CASE = 0.3  # after so long no repeat is started,
 FEW = 3  # unless there were fewer: then
 LONGEST_CASE = 1.5  # seconds
 SECONDS_TO_END = 10.0  # a call that takes longer than this is given up
-
 
 Result = TypeVar("Result")
 
@@ -48,9 +47,7 @@ class Verdict:
     reference: Cost | None = None
 
 
-def compare_case(
-    case: Case, learner: Learner, module: ModuleType, reference: ModuleType, repeats: int
-) -> Verdict:
+def compare_case(case: Case, learner: Learner, mine: Library, reference: Library, repeats: int) -> Verdict:
     """Run a case through both packages, in turns.
 
     The first run of each is compared, and warms up what the others time.
@@ -58,8 +55,8 @@ def compare_case(
     expected = computed(lambda: case.run(reference))
 
     def run_both() -> Verdict:
-        difference = first_difference(computed(lambda: case.run(module)), expected)
-        costs = measure([lambda: case.run(module), lambda: case.run(reference)], repeats)
+        difference = first_difference(computed(lambda: case.run(mine)), expected)
+        costs = measure([lambda: case.run(mine), lambda: case.run(reference)], repeats)
         return Verdict(case, difference, *costs)
 
     verdict = guarded(learner, run_both, SECONDS_TO_END)

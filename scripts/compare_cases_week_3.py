@@ -1,0 +1,124 @@
+"""The cases of `pdm run compare` for week 3."""
+
+import mlx.core as mx
+import numpy as np
+
+from scripts.compare_inputs import ByteTokenizer, normal, small_model, token_ids
+from scripts.compare_library import Case, Library, Tree, gpu_cases
+
+BLOCK_SIZE = 16
+Counts = tuple[tuple[int, ...], tuple[int, ...]]  # queries and keys of each sequence
+MIXED: Counts = (64, 1, 1, 1, 1, 1), (300, 100, 200, 50, 700, 30)
+
+
+def generated(tiny: Library, blocks: Tree = None) -> Tree:
+    """Four sampled answers of an engine, three at a time."""
+    prompts = [token_ids(length, seed) for seed, length in enumerate((19, 5, 29, 11))]
+    params = [tiny.SamplingParams(max_tokens=8, temp=0.7, seed=seed) for seed in range(len(prompts))]
+    engine = tiny.Engine(small_model(tiny), ByteTokenizer(), tiny.SchedulerConfig(24, 3), 96, blocks)
+    return [[list(each.token_ids), each.finish_reason] for each in engine.generate(prompts, params)]
+
+
+def simulated(tiny: Library, count: int, blocks: Tree = None, policy: Tree = None) -> Tree:
+    """The steps of requests whose prompts begin alike, with five priorities, and their ends in ms."""
+    simulator = tiny.Simulator(
+        tiny.SchedulerConfig(256, 64, 32, 2), tiny.CostModel(2e-3, 1e-4, 1e-7), blocks, policy
+    )
+    for i in range(count):
+        prompt = (i % 2,) * 48 + (i % 4,) * 32 + (i,) * (1 + 13 * i % 70)
+        simulator.add(tiny.SimulatedRequest(prompt, 1 + 7 * i % 20, priority=i * i % 5))
+    seen: list[Tree] = []
+    while simulator.scheduler.has_work and len(seen) < 1000:
+        step = simulator.step()
+        entries = [[each.sequence.id, each.start, each.num_tokens] for each in step.output.entries]
+        seen.append([1e3 * step.end, entries])
+    return seen
+
+
+def paged(tiny: Library) -> Tree:
+    """The logits of a prompt and 30 tokens."""
+    pool = tiny.PagedKvPool(2, 64, BLOCK_SIZE)
+    caches = [tiny.PagedKvCache(pool, layer, [9, 2, 40, 7, 63, 11]) for layer in range(2)]
+    tokens, seen = token_ids(70), []
+    for start, end in ((0, 40), *((i, i + 1) for i in range(40, 70))):
+        seen.append(small_model(tiny)(mx.array([tokens[start:end]]), start, caches, logits_to_keep=1))
+        mx.eval(seen[-1])
+    return seen
+
+
+def batch(counts: Counts, D: int = 64) -> list[mx.array]:
+    """The arguments of paged attention: 6 heads over 2, 101 blocks."""
+    num_queries, contexts = counts
+    keys, values = normal(101, BLOCK_SIZE, 2, D, seed=1), normal(101, BLOCK_SIZE, 2, D, seed=2)
+    longest = max(-(-S // BLOCK_SIZE) for S in contexts)
+    tables = [[(7 * i + 3 * j) % 101 for j in range(longest)] for i in range(len(contexts))]
+    places = [mx.array(x, mx.int32) for x in (tables, np.cumsum([0, *num_queries]), contexts)]
+    return [normal(sum(num_queries), 6, D), keys, values, *places]
+
+
+def gpu_attention(tiny: Library, counts: Counts, target: Tree) -> Tree:
+    """Attention to blocks by the kernels in Metal or CUDA."""
+    return tiny.paged_attention_gpu(*batch(counts, D=32), target=target)
+
+
+CASES = (
+    # day 1
+    Case("Scheduler.schedule", "200 prompts, 64 at once", lambda tiny: simulated(tiny, 200)),
+    Case("Engine.generate", "4 prompts with seeds", generated),
+    # day 2
+    Case(
+        "slot_mapping",
+        "500,000 tokens",
+        lambda tiny: mx.array(tiny.slot_mapping(list(range(40_000)), 16, 77, 500_000)),
+    ),
+    Case(
+        "BlockManager.allocate",
+        "100 prompts",
+        lambda tiny: simulated(tiny, 100, tiny.BlockManager(150, BLOCK_SIZE)),
+    ),
+    Case("PagedKvCache", "A prompt and 30 tokens", paged),
+    # day 3
+    Case(
+        "paged_attention_simple",
+        "A chunk, five decodes",
+        lambda tiny: tiny.paged_attention_simple(*batch(MIXED)),
+    ),
+    Case("paged_attention", "A chunk, five decodes", lambda tiny: tiny.paged_attention(*batch(MIXED))),
+    Case(
+        "ModelRunner.run",
+        "4 prompts on blocks",
+        lambda tiny: generated(tiny, tiny.BlockManager(60, BLOCK_SIZE)),
+    ),
+    Case(
+        "fast_paged_attention", "A chunk, five decodes", lambda tiny: tiny.fast_paged_attention(*batch(MIXED))
+    ),
+    *gpu_cases(
+        "paged_decode", "Two decodes", lambda tiny, target: gpu_attention(tiny, ((1, 1), (70, 33)), target)
+    ),
+    *gpu_cases(
+        "paged_attention", "35 queries", lambda tiny, target: gpu_attention(tiny, ((35,), (70,)), target)
+    ),
+    # day 4
+    Case(
+        "PrefixCachingBlockManager.allocate",
+        "100 that begin alike",
+        lambda tiny: simulated(tiny, 100, tiny.PrefixCachingBlockManager(600, BLOCK_SIZE)),
+    ),
+    Case(
+        "PrefixCachingBlockManager.evict",
+        "100 in too few blocks",
+        lambda tiny: simulated(tiny, 100, tiny.PrefixCachingBlockManager(60, BLOCK_SIZE)),
+    ),
+    # day 5
+    Case(
+        "make_room",
+        "100 in a small pool",
+        lambda tiny: simulated(tiny, 100, tiny.BlockManager(60, BLOCK_SIZE, overcommit=True)),
+    ),
+    Case("Priority", "500 that wait", lambda tiny: simulated(tiny, 500, policy=tiny.Priority())),
+    Case(
+        "token_budget",
+        "Steps of 9 ms",
+        lambda tiny: simulated(tiny, 100, policy=tiny.LatencyTarget(tiny.Fcfs(), 9.0)),
+    ),
+)

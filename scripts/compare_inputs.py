@@ -1,0 +1,93 @@
+"""What the cases of `pdm run compare` are run on: random arrays, prompts, and a small Qwen3."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import mlx.core as mx
+
+from scripts.compare_library import Library, Tree
+
+E, I, V, D, H_q, H = 128, 256, 257, 32, 6, 2  # noqa: E741  all different, so that no swapped axis fits
+EOS = 0
+
+
+def normal(*shape: int, seed: int = 0, dtype: mx.Dtype = mx.float32) -> mx.array:
+    """Normal-distributed numbers, the same in every run, in an array that the caller may change."""
+    # The cached array is never handed out: `x += 1` in a learner's function would change it for all.
+    return _normal(shape, seed, dtype).reshape(shape)
+
+
+@cache
+def _normal(shape: tuple[int, ...], seed: int, dtype: mx.Dtype) -> mx.array:
+    array = mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
+    mx.eval(array)
+    return array
+
+
+def matrix(*shape: int, seed: int = 0) -> mx.array:
+    """The weight of a projection, small enough that layers in a row keep their vectors' size."""
+    return 0.1 * normal(*shape, seed=seed)
+
+
+def query_key_value(L: int, S: int, *heads: int, H: int, D: int = 64) -> list[mx.array]:
+    """A query [*heads, L, D]; keys and values of S positions with H heads in the place of the last."""
+    return [normal(*heads, L, D), *(normal(*heads[:-1], H, S, D, seed=seed) for seed in (1, 2))]
+
+
+def triangle(L: int, S: int) -> mx.array:
+    """An additive causal mask [L, S]."""
+    return mx.triu(mx.full((L, S), -mx.inf), k=S - L + 1)
+
+
+def token_ids(length: int, seed: int = 0) -> list[int]:
+    """A prompt for the small model, without its end-of-text id."""
+    return mx.random.randint(1, 256, (length,), key=mx.random.key(seed)).tolist()  # type: ignore[return-value]
+
+
+class ByteTokenizer:
+    """One token a byte of UTF-8, so that a character may take several; id 0 ends the text."""
+
+    eos_token_ids = {EOS}
+    bos_token: str | None = "<"
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The bytes, after those of the beginning-of-text token where that is asked for."""
+        return list((("<" if add_special_tokens else "") + text).encode())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text; what is no whole character becomes a replacement character."""
+        return bytes(token % 256 for token in token_ids).decode(errors="replace")
+
+
+@cache
+def small_config(tiny: Library) -> Tree:
+    """The small model's configuration, made without `from_dict`."""
+    sizes = (E, 2, I, H_q, H, D, V, 512)
+    return tiny.ModelConfig("qwen3", *sizes, rope_theta=5000.0, tie_word_embeddings=True, qk_norm=True)
+
+
+@cache
+def small_attention(tiny: Library, layer: int) -> Tree:
+    """The self-attention of one layer of the small model."""
+    shapes = ((H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D))
+    projections = [matrix(*shape, seed=20 * layer + i) for i, shape in enumerate(shapes)]
+    q_norm, k_norm = (tiny.RMSNorm(D, 1 + matrix(D, seed=20 * layer + i)) for i in (4, 5))
+    rope = tiny.RoPE(D, 512, base=5000.0)
+    return tiny.Qwen3MultiHeadAttention(small_config(tiny), *projections, rope, q_norm, k_norm)
+
+
+@cache
+def small_block(tiny: Library, layer: int) -> Tree:
+    """One layer of the small model."""
+    shapes = ((I, E), (I, E), (E, I))
+    mlp = tiny.Qwen3MLP(E, I, *(matrix(*shape, seed=20 * layer + 6 + i) for i, shape in enumerate(shapes)))
+    norms = [tiny.RMSNorm(E, 1 + matrix(E, seed=20 * layer + i)) for i in (9, 10)]
+    return tiny.Qwen3TransformerBlock(small_attention(tiny, layer), mlp, *norms)
+
+
+@cache
+def small_model(tiny: Library) -> Tree:
+    """A Qwen3 of two layers with random weights, put together without the loader."""
+    embedding = tiny.Embedding(V, E, matrix(V, E, seed=40))
+    blocks = [small_block(tiny, layer) for layer in range(2)]
+    return tiny.Qwen3Model(small_config(tiny), embedding, blocks, tiny.RMSNorm(E, 1 + matrix(E, seed=41)))
