@@ -1,6 +1,7 @@
 """The map of the course, read from course.toml."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from scripts.setup import load_toml
@@ -67,6 +68,7 @@ class Course:
         return f"choose one of {', '.join(map(str, sorted(numbers)))}"
 
 
+@cache
 def load_course(path: Path = ROOT / "course.toml") -> Course:
     """Read the map."""
     content = load_toml(path.read_text(encoding="utf-8"))

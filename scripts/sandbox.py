@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -39,7 +40,15 @@ StartMethod = Literal["fork", "spawn"]
 START_METHOD: StartMethod = "spawn" if sys.platform == "darwin" else "fork"
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IN_MEMORY = Path("/dev/shm")  # of Linux; on a disk, to write a package takes a third of a short run
+PLUGIN = "_hypothesis_pytestplugin"
 SLOW_IMPORTS = (
+    PLUGIN,
+    "_pytest.unittest",
+    "numpy.random",
+    "numpy.typing",
+    "pdb",
+    "scripts.checkpoints",
+    "scripts.languages",
     "hypothesis",
     "numpy",
     "mlx.nn",
@@ -171,8 +180,9 @@ def run_one(name: str, folder: Path, tests: Sequence[str], options: Sequence[str
     start = time.perf_counter()
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS_PER_RUN)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # to look for plugins takes a sixth of a short run
     # Before the repository, which has a tiny_llm of its own.
-    arguments = [*tests, "-o", f"pythonpath={folder} {ROOT}", *options]
+    arguments = [*tests, "-o", f"pythonpath={folder} {ROOT}", "-p", PLUGIN, *options]
     with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
         try:
             outcome.exit_code = pytest.main(arguments, plugins=[Collector(outcome)])
@@ -216,11 +226,22 @@ def give_up(signal_number: int, frame: FrameType | None) -> None:
     raise TimeoutError(f"still running after {SECONDS_PER_RUN} s")
 
 
+def text_of(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+    """The error of a test, or those that hypothesis groups."""
+    errors = getattr(excinfo.value, "exceptions", (excinfo.value,))
+    return "".join(line for error in errors for line in traceback.format_exception_only(error))
+
+
 class Collector:
     """A pytest plugin that notes names and messages."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """With --tb=line, ask for the error alone: pytest's quotation would take longer than most tests."""
+        if item.config.option.tbstyle == "line":
+            item.repr_failure = text_of  # type: ignore[method-assign, assignment]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a test that passed, or that failed in its body or before."""

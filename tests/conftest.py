@@ -99,7 +99,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> None:
+    """Keep hypothesis from a patch that adds a failing example to the tests: it takes seconds, unasked."""
+    vars(item).pop("_hypothesis_failing_examples", None)
+
+
 def pytest_collection_finish() -> None:
     """What is there now stays: to look through it at each collection of garbage takes a tenth of the run."""
-    gc.collect()
     gc.freeze()

@@ -173,8 +173,12 @@ class Told:
         if isinstance(self.error, SyntaxError) and self.error.filename:
             source = " ".join((self.error.text or "").split())
             return [Place(Path(self.error.filename), self.error.lineno or 0, source)]
-        own = [frame for frame in self._frames_of_cause() if is_learners(Path(frame.path))]
-        return [place_of(frame) for frame in own[: -MAX_OWN_LINES - 1 : -1]]
+        return [place_of(frame) for frame in self.learner_frames[: -MAX_OWN_LINES - 1 : -1]]
+
+    @property
+    def learner_frames(self) -> list[Any]:
+        """Those in the learner's package."""
+        return [frame for frame in self._frames_of_cause() if is_learners(Path(frame.path))]
 
     def _frames_of_cause(self) -> Sequence[Any]:
         """The frames of the exception that a check speaks of, else of the one that the test ended with."""
@@ -205,10 +209,10 @@ def tell(
     while getattr(error, "exceptions", None):  # hypothesis groups different failures of one test
         error = error.exceptions[0]  # type: ignore[attr-defined]
     told = Told(error, test_file, getattr(test, "__name__", ""))
-    own = told.learner_places
-    if told.is_hole and own:
-        place = hole_in_kernel(told.message) or Place(own[0].file, own[0].line)
+    if told.is_hole and (frames := told.learner_frames):  # which is quick: in a starter every test is here
+        place = hole_in_kernel(told.message) or Place(Path(frames[-1].path), frames[-1].lineno + 1)
         return Failure(where, name, told.message, (place,), printed)
+    own = told.learner_places
     test_places = told.test_places
     line = test_places[-1].line if test_places else None
     places = [*(own or definitions(where, test, line)), *test_places]
@@ -330,6 +334,7 @@ def is_of_the_package(value: object) -> bool:
     return str(getattr(value, "__module__", "")).startswith("tiny_llm")
 
 
+@cache
 def definition(symbol: str) -> Place | None:
     """The line at which a symbol of the map is defined; None if it cannot be found."""
     try:
@@ -373,6 +378,7 @@ def hole_in_kernel(message: str) -> Place | None:
     return Place(place.file, place.line) if place else None
 
 
+@cache
 def is_learners(file: Path) -> bool:
     """Whether a file belongs to the package under test."""
     return package_folder() in file.resolve().parents
@@ -431,18 +437,18 @@ class FailureReporter:
         """Note whether there is anything but day tests."""
         self.has_other_tests = any(Where.of(item.nodeid) is None for item in session.items)
 
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Ask pytest, and hypothesis with it, for no quotation of a failure: to make one takes long."""
+        if Where.of(item.nodeid):
+            item.repr_failure = lambda excinfo: ""  # type: ignore[assignment, method-assign]
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Tell a failure of a day test anew; what pytest would quote, which takes long, is not asked for."""
+        """Tell a failure of a day test anew."""
         where = Where.of(item.nodeid)
-        style = item.config.option.tbstyle
-        item.config.option.tbstyle = "line" if where else style
-        try:
-            report = yield
-        finally:
-            item.config.option.tbstyle = style
+        report = yield
         if report.failed and where and call.excinfo:
             failure = tell(
                 call.excinfo.value, where, item.name, item.path, getattr(item, "obj", None), report.capstdout

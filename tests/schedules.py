@@ -101,15 +101,20 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
     )
 
 
+def token_ids_of(drawn: bytes) -> tuple[int, ...]:
+    """A prompt."""
+    return tuple(byte % VOCAB_SIZE for byte in drawn)
+
+
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
     """One to six requests with prompts of 1 to MAX_SEQ_LEN tokens, arriving together or late."""
     prompts = st.integers(1, MAX_SEQ_LEN).flatmap(
-        lambda length: st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=length, max_size=length)
+        lambda length: st.binary(min_size=length, max_size=length)  # drawn at once, unlike a list
     )
     arrivals = draw(
         st.lists(
-            st.builds(Arrival, st.integers(0, 12), prompts.map(tuple), sampling_params()),
+            st.builds(Arrival, st.integers(0, 12), prompts.map(token_ids_of), sampling_params()),
             min_size=1,
             max_size=6,
         )

@@ -14,7 +14,7 @@ from schedules import (
     schedules,
 )
 
-NUM_SCHEDULES = 500
+NUM_SCHEDULES = 150  # of each kind; a solution that breaks the law does so within the first 40
 
 
 @settings(max_examples=NUM_SCHEDULES, suppress_health_check=list(HealthCheck))

@@ -368,15 +368,10 @@ def test_a_task_is_told_with_its_title_and_other_tests_as_pytest_does() -> None:
     assert FIRST.heading == "week 1 day 1 task 2: Scaled dot-product attention"
     assert Where.of("tests/test_week_1_day_1.py") == Where(1, 1, 0)
     assert Where.of("tests/test_equality.py::test_task_2_attention") is None
-    option = SimpleNamespace(tbstyle="auto")
-    for file, style in (("test_week_1_day_1.py", "line"), ("test_equality.py", "auto")):
-        item: Any = SimpleNamespace(nodeid=f"tests/{file}::test_x", config=SimpleNamespace(option=option))
-        call: Any = SimpleNamespace(excinfo=None)
-        hook = FailureReporter(shows_all=False).pytest_runtest_makereport(item, call)
-        next(hook)
-        assert option.tbstyle == style
-        hook.close()
-        assert option.tbstyle == "auto"
+    for file, quotation in (("test_week_1_day_1.py", ""), ("test_equality.py", "quoted")):
+        item: Any = SimpleNamespace(nodeid=f"tests/{file}::test_x", repr_failure=lambda error: "quoted")
+        FailureReporter(shows_all=False).pytest_runtest_setup(item)
+        assert item.repr_failure(None) == quotation
 
 
 def test_a_failure_of_many_words_is_cut() -> None:
