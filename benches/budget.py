@@ -7,7 +7,6 @@ from dataclasses import replace
 from statistics import median
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -137,7 +136,7 @@ def predicted(simulator: Simulator) -> Figures:
     return {
         "steps": len(simulator.steps),
         "ttft_p50_s": median(ttft),
-        "itl_p99_s": float(np.percentile(gaps, 99)) if gaps else 0.0,
+        "itl_p99_s": metrics.gap_percentile(99) or 0.0,
         "longest_itl_s": max(gaps, default=0.0),
         "seconds": simulator.now,
     }

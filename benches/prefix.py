@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Annotated, Literal
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -28,6 +27,7 @@ from tiny_llm_ref import (
     SamplingParams,
     SchedulerConfig,
     SchedulerOutput,
+    percentile,
 )
 from tiny_llm_ref.generate import Tokenizer
 
@@ -208,7 +208,7 @@ FIGURES: dict[str, Callable[[Run], float]] = {
     "prompt tokens computed": lambda run: run.num_computed,
     "share not computed, %": lambda run: 100 * (1 - run.num_computed / run.num_prompt_tokens),
     "median TTFT, ms": lambda run: 1e3 * median(run.ttft.values()),
-    "p99 TTFT, ms": lambda run: 1e3 * float(np.percentile(list(run.ttft.values()), 99)),
+    "p99 TTFT, ms": lambda run: 1e3 * (percentile(run.ttft.values(), 99) or 0.0),
     "whole run, ms": lambda run: 1e3 * run.seconds,
     "scheduling a step, µs": lambda run: 1e6 * median(run.schedule),
 }

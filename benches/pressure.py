@@ -11,7 +11,6 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +30,7 @@ from tiny_llm_ref import (
     SamplingParams,
     SchedulerConfig,
     Sequence,
+    percentile,
 )
 from tiny_llm_ref.serving.policy import Policy
 
@@ -223,7 +223,7 @@ def target_rows(target_ms: float) -> list[Row]:
     """The rows of the last table; the first steps, with which costs are learned, are among them."""
     return [
         ("tokens of a step, mean", lambda run: mean(s.scheduled.num_tokens for s, _ in run.steps), "{:.0f}"),
-        ("p99 of the gaps, ms", lambda run: float(np.percentile(run.gaps_ms, 99)), "{:.1f}"),
+        ("p99 of the gaps, ms", lambda run: percentile(run.gaps_ms, 99) or 0.0, "{:.1f}"),
         ("gaps over the target, %", lambda run: 100 * mean(gap > target_ms for gap in run.gaps_ms), "{:.1f}"),
         ("median TTFT, ms", lambda run: median(run.ttft_ms), "{:.0f}"),
         ("seconds", lambda run: run.seconds, "{:.2f}"),

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tiny_llm_ref import ChunkedPrefillMetrics
-from tiny_llm_ref.serving.metrics import RequestTimes
+from tiny_llm_ref import ChunkedPrefillMetrics, RequestTimes
 
 Phase = Literal["prefill", "decode"]
 
@@ -38,7 +37,6 @@ class RunLog:
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.events: list[PhaseEvent] = []
         self.metrics = ChunkedPrefillMetrics()
-        self.times: dict[int, RequestTimes] = {}
         self.num_steps = 0
         self._clock = time.perf_counter if clock is None else clock
         self._start = self._clock()
@@ -48,10 +46,14 @@ class RunLog:
         """Since the log was begun."""
         return self._clock() - self._start
 
+    @property
+    def times(self) -> dict[int, RequestTimes]:
+        """When things happened to each request, by its index."""
+        return self.metrics.requests
+
     def record_arrival(self, index: int, arrival: float | None = None) -> None:
         """A request is there: since now, unless given."""
         arrival = self.seconds if arrival is None else arrival
-        self.times[index] = RequestTimes(arrival)
         self.metrics.record_arrival(index, arrival)
 
     def record_event(self, event: PhaseEvent) -> None:
@@ -60,11 +62,10 @@ class RunLog:
         if event.phase == "prefill":
             self.metrics.record_chunk(sum(event.num_tokens.values()), event.end - event.start)
         for index in event.num_tokens:
-            self.times[index].record_scheduled(event.start)
+            self.metrics.requests[index].record_scheduled(event.start)
         for index in event.sampled:
-            self.times[index].tokens.append(event.end)
             self.metrics.record_token(index, event.end)
 
     def record_end(self, index: int) -> None:
         """The answer of a request has ended."""
-        self.times[index].is_done = True
+        self.metrics.requests[index].is_done = True

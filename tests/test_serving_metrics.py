@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tiny_llm import RequestTimes, ServingMetrics, Target, percentile
+from tiny_llm import RequestTimes, ServingMetrics, Target
 
 NEVER = Target(ttft=0.001, itl=0.001)
 
@@ -88,20 +88,6 @@ def test_a_run_without_a_token() -> None:
 def test_a_run_needs_a_request() -> None:
     with pytest.raises(ValueError, match="at least"):
         ServingMetrics.of([], NEVER)
-
-
-def test_percentiles_lie_between_neighbours() -> None:
-    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert percentile([1.0, 2.0], 75) == 1.75
-    assert percentile(iter([5.0]), 99) == 5.0
-    assert percentile([], 99) is None
-
-
-@pytest.mark.parametrize("percent", [-1, 100.5, float("nan")])
-@pytest.mark.parametrize("values", [[], [1.0]], ids=str)
-def test_a_percent_is_from_0_to_100(percent: float, values: list[float]) -> None:
-    with pytest.raises(ValueError, match="between 0 and 100"):
-        percentile(values, percent)
 
 
 def test_a_shift_of_the_clock_changes_nothing() -> None:

@@ -1,7 +1,7 @@
 """Week 2, day 7: chunked prefill."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,14 @@ from tiny_llm import (
     GenerationResult,
     PriorityScheduler,
     Request,
+    RequestTimes,
     SamplingParams,
     batch_generate,
     chunked_attention_mask,
     chunked_prefill_schedule,
     make_sampler,
     num_prefill_steps,
+    percentile,
     repaired_prefill_schedule,
     select_optimal_chunk_size,
     simple_generate_with_kv_cache,
@@ -1139,6 +1141,33 @@ def test_task_5_without_gaps_there_is_no_percentile() -> None:
         ChunkedPrefillMetrics().gap_percentile(99),
     ]
     check_equal(values, [None, None, None], "percentiles without a gap")
+
+
+def test_task_5_times_of_one_request() -> None:
+    request = RequestTimes(1.5, tokens=[2.5, 3.0, 5.0])
+    check_equal((request.ttft, request.gaps), (1.0, [0.5, 2.0]), "ttft and gaps of one request")
+    request = RequestTimes(1.5)
+    check_equal((request.ttft, request.gaps), (None, []), "ttft and gaps before the first token")
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [([1, 2], 75, 1.75), (iter([3.0, 1.0, 2.0]), 50, 2.0), (range(100, 0, -1), 99, 99.01), ([5.0], 0, 5.0)],
+    ids=["two", "iterator", "backwards", "one"],
+)
+def test_task_5_percentiles_of_any_values(values: Iterable[float], percent: float, expected: float) -> None:
+    check_close(mx.array(percentile(values, percent)), np.array(expected), f"percentile {percent}")
+
+
+def test_task_5_no_values_have_no_percentile() -> None:
+    check_equal(percentile(iter(()), 99), None, "percentile 99 of no values")
+
+
+@pytest.mark.parametrize("percent", [-1, 100.5, float("nan")])
+@pytest.mark.parametrize("values", [[], [1.0]], ids=str)
+def test_task_5_a_percent_is_from_0_to_100(percent: float, values: list[float]) -> None:
+    with check_value_error():
+        percentile(values, percent)
 
 
 @pytest.mark.parametrize("percent", [-1, 101])

@@ -1,6 +1,6 @@
 """Week 3, day 5: under pressure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from itertools import count
 from typing import Any
@@ -34,7 +34,7 @@ from tiny_llm import (
     fit_cost_model,
 )
 from tiny_llm.serving.cost_model import context_of
-from tiny_llm.serving.latency_target import Demand, percentile_99
+from tiny_llm.serving.latency_target import Demand
 
 endless = FakeTokenizer(eos_token_ids=[])
 
@@ -597,30 +597,6 @@ def test_task_2_the_bound_in_steps_under_a_flood_of_urgent_requests(
 
 
 # Task 3: costs from steps
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (range(1, 101), 99),
-        (range(100, 0, -1), 99),
-        (range(1, 201), 198),
-        (range(1, 102), 100),
-        (range(1, 100), 99),
-        ([5.0], 5.0),
-        ([7.0, 2.0], 7.0),
-        (iter([3, 1, 2]), 3),
-    ],
-    ids=["100", "100 backwards", "200", "101", "99", "one", "two", "iterator"],
-)
-def test_task_3_the_99th_percentile(values: Iterable[float], expected: float) -> None:
-    check_equal(percentile_99(values), expected, "the 99th percentile")
-
-
-def test_task_3_no_values_have_no_percentile() -> None:
-    assert percentile_99([2.0]) == 2.0
-    with check_value_error():
-        percentile_99([])
 
 
 def step_of(num_tokens: int, start: int = 0) -> SchedulerOutput:

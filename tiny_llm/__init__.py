@@ -29,7 +29,7 @@ from .layer_norm import RMSNorm
 from .mlp import Qwen3MLP
 from .paged_attention import paged_attention_simple
 from .positional_encoding import RoPE
-from .prefill_metrics import ChunkedPrefillMetrics
+from .prefill_metrics import ChunkedPrefillMetrics, RequestTimes, percentile
 from .pretrained import load
 from .quantize import (
     QuantizedWeights,
@@ -48,7 +48,7 @@ from .serving.cost_model import CostModel, fit_cost_model
 from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
 from .serving.latency_target import LatencyTarget
-from .serving.metrics import RequestTimes, ServingMetrics, Target, percentile
+from .serving.metrics import ServingMetrics, Target
 from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.policy import Fcfs

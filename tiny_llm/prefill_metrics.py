@@ -1,6 +1,60 @@
-"""What a run with chunked prefill cost, and what its users felt."""
+"""What a run cost, and what its users felt."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+
+def percentile(values: Iterable[float], percent: float) -> float | None:
+    """The value that so many percent do not exceed, interpolated; None without values.
+
+    Raises:
+        ValueError: percent is not between 0 and 100, with or without values.
+    """
+    raise NotImplementedError("week 2 day 7 task 5: percentile is not written yet")
+
+
+@dataclass
+class RequestTimes:
+    """When things happened to one request, in seconds from one start for all requests of a run.
+
+    Attributes:
+        arrival: when its user sent it.
+        scheduled: when the first step began that computed something of it; None before.
+        tokens: when each token of its answer was there.
+        is_done: whether the answer has ended.
+    """
+
+    arrival: float
+    scheduled: float | None = None
+    tokens: list[float] = field(default_factory=list)
+    is_done: bool = False
+
+    def record_scheduled(self, now: float) -> None:
+        """A step begins that computes something of it; only the first one counts."""
+        if self.scheduled is None:
+            self.scheduled = now
+
+    @property
+    def queue_time(self) -> float | None:
+        """From its arrival to its first step; None before."""
+        return None if self.scheduled is None else self.scheduled - self.arrival
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to first token, from its arrival, waiting included; None before."""
+        raise NotImplementedError("week 2 day 7 task 5: RequestTimes.ttft is not written yet")
+
+    @property
+    def gaps(self) -> list[float]:
+        """Between neighbouring tokens (ITL)."""
+        raise NotImplementedError("week 2 day 7 task 5: RequestTimes.gaps is not written yet")
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token: the mean of its gaps; None with fewer than two tokens."""
+        if len(self.tokens) < 2:
+            return None
+        return (self.tokens[-1] - self.tokens[0]) / (len(self.tokens) - 1)
 
 
 @dataclass
@@ -15,8 +69,7 @@ class ChunkedPrefillMetrics:
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     average_chunk_seconds: float | None = None
-    _arrivals: dict[int, float] = field(default_factory=dict)
-    _tokens_at: dict[int, list[float]] = field(default_factory=dict)
+    requests: dict[int, RequestTimes] = field(default_factory=dict)
 
     def record_arrival(self, request_id: int, now: float) -> None:
         """A request was submitted."""

@@ -1,9 +1,66 @@
-"""What a run with chunked prefill cost, and what its users felt."""
+"""What a run cost, and what its users felt."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+
+
+def percentile(values: Iterable[float], percent: float) -> float | None:
+    """The value that so many percent do not exceed, interpolated; None without values.
+
+    Raises:
+        ValueError: percent is not between 0 and 100, with or without values.
+    """
+    if not 0 <= percent <= 100:
+        raise ValueError(f"percent must be between 0 and 100, got {percent}")
+    found = list(values)
+    return float(np.percentile(found, percent)) if found else None
+
+
+@dataclass
+class RequestTimes:
+    """When things happened to one request, in seconds from one start for all requests of a run.
+
+    Attributes:
+        arrival: when its user sent it.
+        scheduled: when the first step began that computed something of it; None before.
+        tokens: when each token of its answer was there.
+        is_done: whether the answer has ended.
+    """
+
+    arrival: float
+    scheduled: float | None = None
+    tokens: list[float] = field(default_factory=list)
+    is_done: bool = False
+
+    def record_scheduled(self, now: float) -> None:
+        """A step begins that computes something of it; only the first one counts."""
+        if self.scheduled is None:
+            self.scheduled = now
+
+    @property
+    def queue_time(self) -> float | None:
+        """From its arrival to its first step; None before."""
+        return None if self.scheduled is None else self.scheduled - self.arrival
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to first token, from its arrival, waiting included; None before."""
+        return self.tokens[0] - self.arrival if self.tokens else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Between neighbouring tokens (ITL)."""
+        return [later - earlier for earlier, later in pairwise(self.tokens)]
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token: the mean of its gaps; None with fewer than two tokens."""
+        if len(self.tokens) < 2:
+            return None
+        return (self.tokens[-1] - self.tokens[0]) / (len(self.tokens) - 1)
 
 
 @dataclass
@@ -18,13 +75,11 @@ class ChunkedPrefillMetrics:
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     average_chunk_seconds: float | None = None
-    _arrivals: dict[int, float] = field(default_factory=dict)
-    _tokens_at: dict[int, list[float]] = field(default_factory=dict)
+    requests: dict[int, RequestTimes] = field(default_factory=dict)
 
     def record_arrival(self, request_id: int, now: float) -> None:
         """A request was submitted."""
-        self._arrivals[request_id] = now
-        self._tokens_at[request_id] = []
+        self.requests[request_id] = RequestTimes(now)
 
     def record_chunk(self, num_tokens: int, seconds: float) -> None:
         """A chunk was computed; its time enters an exponential moving average, which starts at the first."""
@@ -39,11 +94,11 @@ class ChunkedPrefillMetrics:
         Raises:
             ValueError: the arrival of this request was not recorded; nothing is counted.
         """
-        if request_id not in self._arrivals:
+        if request_id not in self.requests:
             raise ValueError(f"request {request_id} has not arrived: call record_arrival first")
-        times = self._tokens_at[request_id]
-        self.num_decode_tokens += len(times) > 0
-        times.append(now)
+        tokens = self.requests[request_id].tokens
+        self.num_decode_tokens += len(tokens) > 0
+        tokens.append(now)
 
     @property
     def prefill_to_decode_ratio(self) -> float | None:
@@ -52,13 +107,13 @@ class ChunkedPrefillMetrics:
 
     def ttft(self, request_id: int) -> float | None:
         """Time to first token: from arrival, waiting included. None without one, or of an unknown request."""
-        times = self._tokens_at.get(request_id)
-        return times[0] - self._arrivals[request_id] if times else None
+        request = self.requests.get(request_id)
+        return request.ttft if request else None
 
     def gaps(self, request_id: int | None = None) -> list[float]:
         """Every gap between neighbouring tokens (ITL), of one request or of all; [] of an unknown request."""
-        chosen = self._tokens_at.values() if request_id is None else [self._tokens_at.get(request_id, [])]
-        return [later - earlier for times in chosen for earlier, later in pairwise(times)]
+        chosen = self.requests if request_id is None else self.requests.keys() & {request_id}
+        return [gap for request_id in chosen for gap in self.requests[request_id].gaps]
 
     def gap_percentile(self, percent: float, request_id: int | None = None) -> float | None:
         """The gap that so many percent of all gaps do not exceed, interpolated; None without gaps.
@@ -66,7 +121,4 @@ class ChunkedPrefillMetrics:
         Raises:
             ValueError: percent is not between 0 and 100, with or without gaps.
         """
-        if not 0 <= percent <= 100:
-            raise ValueError(f"percent must be between 0 and 100, got {percent}")
-        gaps = self.gaps(request_id)
-        return float(np.percentile(gaps, percent)) if gaps else None
+        return percentile(self.gaps(request_id), percent)

@@ -2,10 +2,10 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from math import ceil
 
+from ..prefill_metrics import percentile
 from .cost_model import CostModel, fit_cost_model
 from .policy import Policy
 from .scheduled import SchedulerOutput
@@ -14,14 +14,6 @@ from .sequence import Sequence
 NUM_STEPS_PER_FIT = 16
 NUM_RATIOS = 256
 LARGEST_GROWTH = 2
-
-
-def percentile_99(values: Iterable[float]) -> float:
-    """The smallest of the values that 99 in 100 of them do not pass; ValueError if there are none."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("there is no percentile of no values")
-    return ordered[ceil(0.99 * len(ordered)) - 1]
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,7 @@ class LatencyTarget:
             return
         if self.cost is not None and (predicted := self.cost.seconds(output)):
             self.ratios.append(seconds / predicted)
-            self.factor = percentile_99(self.ratios)
+            self.factor = percentile(self.ratios, 99) or 1.0
         self.steps.append((output, seconds))
         self._num_recorded += 1
         if self._num_recorded % NUM_STEPS_PER_FIT == 0:

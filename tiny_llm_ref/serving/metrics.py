@@ -1,54 +1,9 @@
 """What the users of a run felt, in numbers. It has no clock: times in seconds come from the caller."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-
-@dataclass
-class RequestTimes:
-    """When things happened to one request, in seconds from one start for all requests of a run.
-
-    Attributes:
-        arrival: when its user sent it.
-        scheduled: when the first step began that computed something of it; None before.
-        tokens: when each token of its answer was there.
-        is_done: whether the answer has ended.
-    """
-
-    arrival: float
-    scheduled: float | None = None
-    tokens: list[float] = field(default_factory=list)
-    is_done: bool = False
-
-    def record_scheduled(self, now: float) -> None:
-        """A step begins that computes something of it; only the first one counts."""
-        if self.scheduled is None:
-            self.scheduled = now
-
-    @property
-    def queue_time(self) -> float | None:
-        """From its arrival to its first step; None before."""
-        return None if self.scheduled is None else self.scheduled - self.arrival
-
-    @property
-    def ttft(self) -> float | None:
-        """Time to first token, from its arrival, waiting included; None before."""
-        return self.tokens[0] - self.arrival if self.tokens else None
-
-    @property
-    def gaps(self) -> list[float]:
-        """Between neighbouring tokens (ITL)."""
-        return [later - earlier for earlier, later in pairwise(self.tokens)]
-
-    @property
-    def tpot(self) -> float | None:
-        """Time per output token: the mean of its gaps; None with fewer than two tokens."""
-        if len(self.tokens) < 2:
-            return None
-        return (self.tokens[-1] - self.tokens[0]) / (len(self.tokens) - 1)
+from ..prefill_metrics import RequestTimes, percentile
 
 
 @dataclass(frozen=True)
@@ -141,15 +96,3 @@ class ServingMetrics:
             longest_itl=percentile(gaps, 100),
             tpot_p50=percentile(tpot, 50),
         )
-
-
-def percentile(values: Iterable[float], percent: float) -> float | None:
-    """The value that so many percent do not exceed, interpolated; None without values.
-
-    Raises:
-        ValueError: percent is not between 0 and 100, with or without values.
-    """
-    if not 0 <= percent <= 100:
-        raise ValueError(f"percent must be between 0 and 100, got {percent}")
-    found = list(values)
-    return float(np.percentile(found, percent)) if found else None
