@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -20,14 +19,15 @@ from rich.progress import track
 
 from scripts.course import ROOT, Day, load_course
 from scripts.errors import usage_errors
+from scripts.lexing import local_names, tokens, unify
 from scripts.render import Function, owners, read_reference, used_names
 from scripts.sandbox import Run, run_all
 from scripts.setup import load_toml
+from scripts.symbols import Package, Symbol
 from scripts.wrong import is_caught
 
 SURVIVORS = ROOT / "tests" / "wrong" / "survivors.toml"
 AIM = 0.95
-LONGEST = 70  # characters of the code in a mutant's id
 MEMORY = 3 * 2**30  # bytes a run may use: a loop that never ends may fill a list
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -58,11 +58,11 @@ OPERATIONS: dict[type[ast.operator], type[ast.operator]] = {
 class Mutant:
     """The package with one node of one function changed.
 
-    The id says what is changed and not where, so that it outlives a move of the lines.
+    The id says what is changed and not where, so that it outlives a move of the lines or of the module.
     """
 
     id: str
-    file: Path
+    symbol: Symbol
     line: int
     days: tuple[Day, ...]
     source: Callable[[], str]
@@ -70,11 +70,12 @@ class Mutant:
     def run(self, reference: dict[Path, str]) -> Run:
         """The tests of the days that ask for the function, up to the first that fails."""
         tests = [str(day.test_file) for day in self.days]
-        return Run(self.id, {**reference, self.file: self.source()}, tests, ["-x", "--tb=line"])
+        return Run(self.id, {**reference, self.symbol.path: self.source()}, tests, ["-x", "--tb=line"])
 
 
 def all_mutants(reference: dict[Path, str]) -> Iterator[Mutant]:
     """Every mutant of every Python function that a task asks for, and of the helpers of its module."""
+    package = Package(reference)
     tasks = [(day, task) for day in load_course().days for task in day.tasks]
     trees = {file: ast.parse(source) for file, source in reference.items() if file.suffix == ".py"}
     owned = {file: owners(tree, ".".join(file.with_suffix("").parts), tasks) for file, tree in trees.items()}
@@ -88,12 +89,14 @@ def all_mutants(reference: dict[Path, str]) -> Iterator[Mutant]:
             else:
                 users = [other for other in trees if other == file or function.name in names_in[other]]
                 days = {day for user in users for _, day, _ in owned[user].values()}
-            name = ".".join([*file.with_suffix("").parts, path])
+            symbol = package.symbols[".".join([*file.with_suffix("").parts, path])]
+            name = package.short_name(symbol)
             seen: Counter[str] = Counter()
             for description, line, mutated in mutations(tree, function):
                 seen[description] += 1
                 number = f" #{seen[description]}" if seen[description] > 1 else ""
-                yield Mutant(f"{name}: {description}{number}", file, line, tuple(sorted(days)), mutated)
+                id = f"{name}: {description}{number}"
+                yield Mutant(id, symbol, line, tuple(sorted(days)), mutated)
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
@@ -130,8 +133,8 @@ def mutated(tree: ast.Module, function: Function, index: int, change: Callable[[
 
 
 def shown(node: ast.AST) -> str:
-    """The code of a node on one short line: of a statement the first."""
-    return shorten(ast.unparse(node).strip().splitlines()[0], LONGEST, placeholder=" ...")
+    """The code of a node on one line: of a statement the first."""
+    return ast.unparse(node).strip().splitlines()[0]
 
 
 def twin_of(function: Function, tree: ast.Module) -> Function:
@@ -231,10 +234,10 @@ def main(module: Module = None, sample: Sample = None, seed: Seed = 0) -> None:
     start = time.perf_counter()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with usage_errors():
-        known = known_survivors()
         reference = read_reference()
         everything = list(all_mutants(reference))
-        mutants = [mutant for mutant in everything if module in (None, mutant.file.stem)]
+        known = [present_id(name, everything) for name in known_survivors()]
+        mutants = [mutant for mutant in everything if module in (None, mutant.symbol.path.stem)]
         if not mutants:
             raise ValueError(f"there is no module {module!r} that a task asks for")
         if sample is not None:
@@ -245,7 +248,7 @@ def main(module: Module = None, sample: Sample = None, seed: Seed = 0) -> None:
     survivors = [mutant for mutant in mutants if mutant.id in alive]
     new = [mutant for mutant in survivors if mutant.id not in known]
     for mutant in new:
-        print(f"not caught: {mutant.id} ({mutant.file}, line {mutant.line})")
+        print(f"not caught: {mutant.id} ({mutant.symbol.path}, line {mutant.line})")
     mistakes = list(list_mistakes(known, everything, mutants, alive))
     for mistake in mistakes:
         print(mistake)
@@ -271,6 +274,35 @@ def list_mistakes(
             yield f"stale: no such mutant is made any more, so take it out of {SURVIVORS.name}: {name}"
         elif name in ran and name not in alive:
             yield f"stale: a test catches it by now, so take it out of {SURVIVORS.name}: {name}"
+
+
+def present_id(known: str, mutants: Collection[Mutant]) -> str:
+    """The id of the mutant that an id means, whatever the local variables are called by now; else itself."""
+    if any(mutant.id == known for mutant in mutants):
+        return known
+    name, code, change = parts_of(known)
+    found = []
+    for mutant in mutants:
+        if mutant.id.startswith(f"{name}: ") and mutant.id.endswith(change):
+            _, now, other = parts_of(mutant.id)
+            wanted, text = tokens(code, is_python=True), tokens(now, is_python=True)
+            variables = local_names(mutant.symbol.code, is_python=True)
+            renamed = {token.text for token in wanted if token.is_name and not is_word_of(token.text, mutant)}
+            if other == change and unify(wanted, text, renamed, variables) is not None:
+                found.append(mutant.id)
+    return found[0] if len(found) == 1 else known
+
+
+def is_word_of(word: str, mutant: Mutant) -> bool:
+    """Whether the function that a mutant changes has a word."""
+    return any(token.is_name and token.text == word for token in tokens(mutant.symbol.code, is_python=True))
+
+
+def parts_of(id: str) -> tuple[str, str, str]:
+    """Symbol, code and change of a mutant's id."""
+    name, _, rest = id.partition(": ")
+    code, _, change = rest.rpartition(" with ")
+    return name, ast.literal_eval(code), change
 
 
 def known_survivors() -> dict[str, str]:

@@ -60,12 +60,13 @@ SLOW_IMPORTS = (
 
 @dataclass(frozen=True)
 class Run:
-    """Tests to run on a package, given as the sources of its files."""
+    """Tests to run on a package, given as the sources of its files; those of `first` come first."""
 
     name: str
     sources: Mapping[Path, str]
     tests: Sequence[str]
     pytest_options: Sequence[str] = ()
+    first: Sequence[str] = ()
 
 
 @dataclass
@@ -120,7 +121,7 @@ def start(run: Run, folder: Path, start_method: StartMethod) -> Running:
     write(run.sources, folder / "tiny_llm")
     write_bytecode(run, folder / "tiny_llm")
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    arguments = (run.name, folder, [*run.tests], [*run.pytest_options], sender)
+    arguments = (run.name, folder, [*run.tests], [*run.pytest_options], [*run.first], sender)
     process: ForkProcess | SpawnProcess
     if start_method == "spawn":
         process = multiprocessing.get_context("spawn").Process(target=send_outcome, args=arguments)
@@ -144,13 +145,18 @@ def signals_held() -> Generator[None, None, None]:
 
 
 def send_outcome(
-    name: str, folder: Path, tests: Sequence[str], options: Sequence[str], sender: Connection
+    name: str,
+    folder: Path,
+    tests: Sequence[str],
+    options: Sequence[str],
+    first: Sequence[str],
+    sender: Connection,
 ) -> None:
     """The whole life of a process; what would end it does so at once and without a word."""
     for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # not what the command that started it does at them
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-    sender.send(run_one(name, folder, tests, options))
+    sender.send(run_one(name, folder, tests, options, first))
 
 
 def receive_outcome(running: Running) -> Outcome:
@@ -168,13 +174,16 @@ def receive_outcome(running: Running) -> Outcome:
     return outcome
 
 
-def run_one(name: str, folder: Path, tests: Sequence[str], options: Sequence[str]) -> Outcome:
+def run_one(
+    name: str, folder: Path, tests: Sequence[str], options: Sequence[str], first: Sequence[str] = ()
+) -> Outcome:
     """Run in this process, which is used up by it.
 
     Args:
         name: of the run.
         folder: holds the package, as tiny_llm.
         tests, options: for pytest.
+        first: ids of tests that come before the others.
     """
     outcome = Outcome(name)
     start = time.perf_counter()
@@ -185,7 +194,7 @@ def run_one(name: str, folder: Path, tests: Sequence[str], options: Sequence[str
     arguments = [*tests, "-o", f"pythonpath={folder} {ROOT}", "-p", PLUGIN, *options]
     with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
         try:
-            outcome.exit_code = pytest.main(arguments, plugins=[Collector(outcome)])
+            outcome.exit_code = pytest.main(arguments, plugins=[Collector(outcome, first)])
         except TimeoutError as error:
             outcome.failed["(the run)"] = str(error)
             outcome.exit_code = 1
@@ -233,10 +242,15 @@ def text_of(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 class Collector:
-    """A pytest plugin that notes names and messages."""
+    """A pytest plugin that puts some tests first, and notes names and messages."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: Outcome, first: Sequence[str] = ()) -> None:
         self.outcome = outcome
+        self.places = {name: place for place, name in enumerate(first)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sort the tests."""
+        items.sort(key=lambda item: self.places.get(item.nodeid, len(self.places)))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """With --tb=line, ask for the error alone: pytest's quotation would take longer than most tests."""

@@ -1,136 +1,99 @@
 """Run the bank of wrong solutions: each must be caught by the tests of its own task."""
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, track
 
-from scripts.course import ROOT, Day, load_course
+from scripts.bank import BANK, WrongSolution, bank_file, load_bank
+from scripts.course import Day, load_course
 from scripts.errors import usage_errors
+from scripts.rebase import Rebase, package_at, rebase_file
 from scripts.render import REFERENCE, read_reference
 from scripts.sandbox import Outcome, Run, run_all
-from scripts.setup import load_toml
+from scripts.symbols import Package
 
-BANK = ROOT / "tests" / "wrong"
-CAUGHT_BY = BANK / "caught_by.json"
-
-
-@dataclass(frozen=True)
-class WrongSolution:
-    """A small edit of the reference, as a learner would make it."""
-
-    day: Day
-    task: int
-    name: str
-    misconception: str
-    file: Path
-    find: str
-    replace: str
-
-    @property
-    def id(self) -> str:
-        """Unique in the bank."""
-        return f"{self.day.week}.{self.day.day}.{self.task} {self.name}"
-
-    def run(self, reference: Mapping[Path, str], test: str | None = None) -> Run:
-        """A test, or those of its task up to the first that fails, on the reference with the edit.
-
-        Raises:
-            ValueError: the text to replace does not occur exactly once.
-        """
-        source = reference[self.file]
-        if source.count(self.find) != 1:
-            raise ValueError(f"{self.id}: its text occurs {source.count(self.find)} times in {self.file}")
-        sources = {**reference, self.file: source.replace(self.find, self.replace)}
-        tests = [test or str(self.day.test_file)]
-        return Run(self.id, sources, tests, ["--task", str(self.task), "-x", "--tb=line"])
-
-
-def load_bank(days: tuple[Day, ...]) -> list[WrongSolution]:
-    """All wrong solutions of some days, in the order of the course."""
-    return [solution for day in days for solution in read_day(day)]
-
-
-def read_day(day: Day) -> Iterator[WrongSolution]:
-    """The entries of one day's file."""
-    path = BANK / f"{day.test_file.stem.removeprefix('test_')}.toml"
-    for entry in load_toml(path.read_text(encoding="utf-8"))["wrong"]:
-        yield WrongSolution(
-            day,
-            entry["task"],
-            entry["name"],
-            entry["misconception"],
-            Path(entry["file"]),
-            entry["find"],
-            entry["replace"],
-        )
-
+CONSOLE = Console(stderr=True)
+NO_MISCONCEPTION = ("is not written yet", "NameError", "BuildError")  # a message with this shows nothing
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
+Folder = Annotated[Path, typer.Option("--bank", help="The folder with the entries.", show_default=False)]
+Old = Annotated[
+    str | None, typer.Option("--rebase", metavar="COMMIT", help="Carry entries over from that commit to now.")
+]
 
 
-Update = Annotated[bool, typer.Option("--update", help="Note which test catches which solution.")]
-
-
-def main(week: Week = None, day: DayNumber = None, update: Update = False) -> None:
+def main(week: Week = None, day: DayNumber = None, bank: Folder = BANK, rebase: Old = None) -> None:
     """Apply each wrong solution to the reference and demand that a test of its task fails.
-
-    The test that caught it last is run first, and all others of its task only if it does not any more.
 
     Example: pdm run author wrong --week 2 --day 7
     """
     with usage_errors():
         course = load_course()
         days = course.days if week is None else course.week(week) if day is None else (course.day(week, day),)
-        bank = {solution.id: solution for solution in load_bank(days)}
-        noted = json.loads(CAUGHT_BY.read_text(encoding="utf-8"))
-        caught_by = catch(bank, {} if update else noted)
-        if update:
-            write_caught_by({**noted, **caught_by}, {solution.id for solution in load_bank(course.days)})
-    survivors = sorted(bank.keys() - caught_by.keys())
-    for name in survivors:
-        print(f"not caught: {name}")
-    print(f"{len(caught_by)} of {len(bank)} wrong solutions of {REFERENCE.name} caught")
-    sys.exit(1 if survivors else 0)
+        if not any(bank_file(day, bank).exists() for day in days):
+            raise ValueError(f"{bank} has no entries: its files are called {bank_file(days[0], bank).name}")
+        if rebase is not None:
+            carry(rebase, days, bank)
+        solutions = load_bank(days, bank)
+        caught = catch(solutions)
+    for solution in solutions:
+        if solution.id not in caught:
+            print(f"not caught: {solution.id}")
+    print(f"{len(caught)} of {len(solutions)} wrong solutions of {REFERENCE.name} caught")
+    sys.exit(0 if len(caught) == len(solutions) else 1)
 
 
-def catch(bank: Mapping[str, WrongSolution], noted: Mapping[str, str]) -> dict[str, str]:
+def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
+    """Rewrite the entries of some days for the reference as it is; exit code 1 if some need a human."""
+    way = Rebase(package_at(commit), Package(read_reference()))
+    files = [(bank_file(day, bank), day) for day in days if bank_file(day, bank).exists()]
+    bar = track(files, "rebase", console=CONSOLE)
+    left = [line for path, day in bar for line in rebase_file(path, day, way)]
+    print("\n".join([*left, f"{len(left)} entries need a human"]))
+    sys.exit(1 if left else 0)
+
+
+def catch(solutions: Sequence[WrongSolution]) -> dict[str, str]:
     """The test that catches each solution, by the solution's id; none for one that nothing catches."""
-    reference = read_reference()
-    caught_by = {}
-    with Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("wrong solutions", total=len(bank))
+    package = Package(read_reference())
+    tasks = {solution.id: (solution.day, solution.task) for solution in solutions}
+    catchers: dict[tuple[Day, int], dict[str, None]] = defaultdict(dict)  # in each task the last one first
+    caught = {}
 
-        def try_out(runs: Iterator[Run]) -> None:
-            for outcome in run_all(runs):
-                if is_caught(outcome):
-                    caught_by[outcome.name] = next(iter(outcome.failed))
-                    progress.advance(bar)
+    def runs() -> Iterator[Run]:
+        for solution in solutions:
+            yield solution.run(package, catchers[tasks[solution.id]])
 
-        try_out(bank[id].run(reference, noted[id]) for id in bank if id in noted)
-        try_out(bank[id].run(reference) for id in bank.keys() - caught_by.keys())
-    return caught_by
-
-
-def write_caught_by(caught_by: Mapping[str, str], ids: set[str]) -> None:
-    """Keep which test catches which solution, of those that the bank has and that do not crash Python."""
-    kept = {id: test for id, test in sorted(caught_by.items()) if id in ids and "::" in test}
-    CAUGHT_BY.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with Progress(console=CONSOLE) as progress:
+        bar = progress.add_task("wrong solutions", total=len(solutions))
+        for outcome in run_all(runs()):
+            progress.advance(bar)
+            test = catcher(outcome)
+            if test is not None:
+                caught[outcome.name] = test
+                task = tasks[outcome.name]
+                catchers[task] = {test: None, **catchers[task]}
+    return caught
 
 
 def is_caught(outcome: Outcome) -> bool:
-    """Whether a test failed on the solution: not in the collection, and not at a hole."""
-    return any(
-        ("::" in name or name == "(the run)") and "is not written yet" not in message
-        for name, message in outcome.failed.items()
-    )
+    """Whether a test failed on the solution, and not only in the collection or at a hole."""
+    return catcher(outcome) is not None
+
+
+def catcher(outcome: Outcome) -> str | None:
+    """The test that failed on a solution for what it does; None if there is none."""
+    for name, message in outcome.failed.items():
+        if ("::" in name or name == "(the run)") and not any(text in message for text in NO_MISCONCEPTION):
+            return name
+    return None
 
 
 if __name__ == "__main__":
