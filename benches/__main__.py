@@ -19,7 +19,7 @@ from benches import (
     serving,
     speed,
 )
-from scripts.checkpoints import SHIPPED_MODEL
+from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.group import new_group
 

@@ -13,9 +13,10 @@ import mlx.core as mx
 import numpy as np
 import typer
 
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from kernel_runtime.checkpoint import read_json
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from scripts.memory import memory_use
+from scripts.hardware.memory import memory_use
 from tiny_llm_ref import (
     BatchingKvCache,
     BlockManager,
@@ -29,9 +30,8 @@ from tiny_llm_ref import (
     Simulator,
     TinyKvFullCache,
 )
-from tiny_llm_ref.checkpoint import read_json
-from tiny_llm_ref.kv_cache import TinyKvCache
-from tiny_llm_ref.roofline import cache_bytes_per_token
+from tiny_llm_ref.model.kv_cache import TinyKvCache
+from tiny_llm_ref.model.roofline import cache_bytes_per_token
 
 MB = 1e6
 LONGEST_PROMPT = 640

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from benches.speed import machine
 from benches.turns import demo_in_turns
-from scripts.checkpoints import SHIPPED_MODEL
-from scripts.engine_recorder import EngineRecorder
+from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
-from scripts.run_options import RunOptions
-from scripts.run_report import AnyRecorder, request_rows, totals
+from scripts.run.engine_recorder import EngineRecorder
+from scripts.run.run_options import RunOptions
+from scripts.run.run_report import AnyRecorder, request_rows, totals
 from tiny_llm_ref import CostModel, SimulatedRequest, Simulator, fit_cost_model
 
 Figures = dict[str, float]

@@ -9,8 +9,8 @@ from rich.table import Table
 from benches.load import EndlessTokenizer
 from benches.trade_off import Point, trade_off_chart
 from benches.turns import in_turns
-from scripts.memory import memory_use
-from scripts.recorder import Recorder
+from scripts.hardware.memory import memory_use
+from scripts.run.recorder import Recorder
 from tiny_llm_ref import BatchGenerator, Qwen3Model
 
 CHUNK_SIZES = (8, 16, 32, 64, 128, 256, 512)

@@ -18,10 +18,10 @@ from benches import chunk_sweep
 from benches.load import take, token_stream
 from benches.speed import machine
 from benches.turns import demo_in_turns
-from scripts.checkpoints import SHIPPED_MODEL
+from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
-from scripts.run_options import RunOptions
-from scripts.run_report import AnyRecorder, totals
+from scripts.run.run_options import RunOptions
+from scripts.run.run_report import AnyRecorder, totals
 
 FIGURES = {
     "longest_itl_s": "longest gap (s)",
@@ -70,7 +70,7 @@ def main(
 
 def run_sweep(model: str, prompt_tokens: int, num_decodes: int, repeats: int, output: Path | None) -> None:
     """Measure, print the table, write figures and chart."""
-    from scripts.models import load_by_name
+    from scripts.checkpoints.models import load_by_name
 
     loaded, tokenizer = load_by_name(model)
     prompt_ids = list(take(token_stream(model, tokenizer), 0, prompt_tokens))

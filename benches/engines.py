@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from scripts.processor import num_cores
+from scripts.hardware.processor import num_cores
 
 
 class Engine(Protocol):
@@ -37,12 +37,12 @@ class TinyLlm:
     def __init__(self, checkpoint: Path, parts: str) -> None:
         import mlx.core as mx
 
-        from tiny_llm_ref.accelerate import best_attention, best_matmul, best_parts
-        from tiny_llm_ref.flash_attention import flash_attention
+        from tiny_llm_ref.given.accelerate import best_attention, best_matmul, best_parts
         from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
-        from tiny_llm_ref.loader import load_model
-        from tiny_llm_ref.packed_loader import load_packed_model
-        from tiny_llm_ref.quantize import quantized_matmul_simple
+        from tiny_llm_ref.model.loader import load_model
+        from tiny_llm_ref.model.packed_loader import load_packed_model
+        from tiny_llm_ref.ops.flash_attention import flash_attention
+        from tiny_llm_ref.ops.quantize import quantized_matmul_simple
 
         dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
         if parts == "all kernels" and best_matmul() is None:
@@ -166,8 +166,8 @@ class Torch:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        from tiny_llm_ref.checkpoint import read_json, read_tensors
-        from tiny_llm_ref.loader import Quantization, Tensors
+        from kernel_runtime.checkpoint import read_json, read_tensors
+        from tiny_llm_ref.model.loader import Quantization, Tensors
 
         self.torch = torch
         torch.set_num_threads(num_cores())

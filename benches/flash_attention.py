@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from scripts.memory import finish_work, memory_use
-from tiny_llm_ref.attention import Attention, scaled_dot_product_attention_grouped
-from tiny_llm_ref.flash_attention import KEY_BLOCK, QUERY_BLOCK, flash_attention
+from scripts.hardware.memory import finish_work, memory_use
+from tiny_llm_ref.ops.attention import Attention, scaled_dot_product_attention_grouped
+from tiny_llm_ref.ops.flash_attention import KEY_BLOCK, QUERY_BLOCK, flash_attention
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from benches.load import EndlessTokenizer
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.packages import learners_package
 

@@ -12,7 +12,7 @@ import typer
 
 from benches.load import EndlessTokenizer
 from benches.speed import machine
-from scripts.checkpoints import SHIPPED_MODEL
+from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from tiny_llm_ref import (
     BlockManager,
@@ -42,7 +42,7 @@ def main(
 
     Example: pdm run bench mixed --model smollm2
     """
-    from scripts.models import load_by_name
+    from scripts.checkpoints.models import load_by_name
 
     with usage_errors():
         loaded, _ = load_by_name(model)

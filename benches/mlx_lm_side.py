@@ -10,9 +10,9 @@ from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 from mlx_lm.utils import load_model
 
-from scripts.run_log import PhaseEvent, RunLog
+from scripts.run.run_log import PhaseEvent, RunLog
 from tiny_llm_ref import Qwen3Model, SamplingParams, TinyKvCache
-from tiny_llm_ref.attention import Attention, Mask
+from tiny_llm_ref.ops.attention import Attention, Mask
 
 HIDDEN = -1e9  # finite: padding sees nothing at all, and a softmax of -inf alone has no value
 

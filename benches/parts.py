@@ -13,16 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref.accelerate import best_attention, best_matmul, best_parts
-from tiny_llm_ref.attention import Attention
-from tiny_llm_ref.flash_attention import flash_attention
+from tiny_llm_ref.given.accelerate import best_attention, best_matmul, best_parts
 from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
-from tiny_llm_ref.loader import PLAIN_PARTS, Parts
-from tiny_llm_ref.packed_loader import load_packed_model
-from tiny_llm_ref.quantize import QuantizedMatmul
-from tiny_llm_ref.qwen3 import Qwen3Model
+from tiny_llm_ref.model.loader import PLAIN_PARTS, Parts
+from tiny_llm_ref.model.packed_loader import load_packed_model
+from tiny_llm_ref.model.qwen3 import Qwen3Model
+from tiny_llm_ref.ops.attention import Attention
+from tiny_llm_ref.ops.flash_attention import flash_attention
+from tiny_llm_ref.ops.quantize import QuantizedMatmul
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

@@ -16,9 +16,9 @@ from rich.progress import track
 from rich.table import Table
 
 from benches.speed import machine
-from scripts.checkpoints import SHIPPED_MODEL
+from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
-from scripts.precision import use_full_float32
+from scripts.hardware.precision import use_full_float32
 from tiny_llm_ref import (
     BlockManager,
     Engine,
@@ -29,7 +29,7 @@ from tiny_llm_ref import (
     SchedulerOutput,
     percentile,
 )
-from tiny_llm_ref.generate import Tokenizer
+from tiny_llm_ref.generation.generate import Tokenizer
 
 BLOCK_SIZE = 16
 SIDES = {"without": BlockManager, "with": PrefixCachingBlockManager}
@@ -101,7 +101,7 @@ def main(
     """
     use_full_float32()
     with usage_errors():
-        from scripts.models import load_by_name
+        from scripts.checkpoints.models import load_by_name
 
         talks = Load(users, turns, system, question, answer)
         loaded, tokenizer = load_by_name(model)

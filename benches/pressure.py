@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benches.speed import machine
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from scripts.runs import read_prompts
+from scripts.run.runs import read_prompts
 from tiny_llm_ref import (
     BlockManager,
     ChunkedPrefillMetrics,
@@ -32,7 +32,7 @@ from tiny_llm_ref import (
     Sequence,
     percentile,
 )
-from tiny_llm_ref.serving.policy import Policy
+from tiny_llm_ref.serving.given.policy import Policy
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -126,7 +126,7 @@ def main(
     Example: pdm run bench pressure --blocks 60 --target-ms 20
     """
     with usage_errors():
-        from scripts.models import load_by_name
+        from scripts.checkpoints.models import load_by_name
 
         prompts = read_prompts(None, resolve_checkpoint(model)) * copies
         loaded = load_by_name(model)

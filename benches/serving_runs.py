@@ -20,7 +20,7 @@ from benches.load import (
 from benches.sides import ONE_BUDGET, SIDES, WHOLE, Limits, ServedLoad, make_sides, serve_load
 from benches.speed import machine
 from benches.turns import in_turns
-from scripts.engine_recorder import EngineRecorder
+from scripts.run.engine_recorder import EngineRecorder
 from tiny_llm_ref import (
     CostModel,
     RequestTimes,
@@ -98,7 +98,7 @@ class Result:
 
 def measure_all(settings: Settings, checkpoint: Path) -> Result:
     """Everything, on one model that is loaded once."""
-    from scripts.models import load_by_name
+    from scripts.checkpoints.models import load_by_name
 
     model, tokenizer = load_by_name(settings.model)
     stream = token_stream(settings.model, tokenizer)

@@ -12,9 +12,9 @@ import mlx.core as mx
 
 from benches.load import EndlessTokenizer, Load
 from benches.mlx_lm_side import MlxLmRecorder, SharedKernels, own_model
-from scripts.engine_recorder import EngineRecorder
-from scripts.recorder import Recorder
-from scripts.run_log import RunLog
+from scripts.run.engine_recorder import EngineRecorder
+from scripts.run.recorder import Recorder
+from scripts.run.run_log import RunLog
 from tiny_llm_ref import (
     BatchGenerator,
     Engine,

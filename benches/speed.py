@@ -22,10 +22,10 @@ from rich.table import Table
 
 from benches.chart import bar_chart
 from benches.engines import ENGINES, ENVIRONMENTS
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.errors import usage_errors
-from scripts.processor import num_cores, processor
+from scripts.hardware.processor import num_cores, processor
 
 BASELINE = "mlx-lm as installed"
 SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow

@@ -6,10 +6,10 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track
 
-from scripts.checkpoints import resolve_checkpoint
-from scripts.run_options import RunOptions
-from scripts.run_report import AnyRecorder
-from scripts.runs import make_recorder, read_prompts, serve
+from scripts.checkpoints.files import resolve_checkpoint
+from scripts.run.run_options import RunOptions
+from scripts.run.run_report import AnyRecorder
+from scripts.run.runs import make_recorder, read_prompts, serve
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def in_turns(sides: Iterable[str], repeats: int, run: Callable[[str, int], T]) -
 
 def demo_in_turns(sides: dict[str, RunOptions], repeats: int) -> dict[str, list[AnyRecorder]]:
     """Runs of the demo's prompts by the options of each side, all of one model."""
-    from scripts.models import load_by_name
+    from scripts.checkpoints.models import load_by_name
 
     name = next(iter(sides.values())).model
     prompts = read_prompts(None, resolve_checkpoint(name))

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.course import ROOT, Day
+from scripts.course import COURSE, Day
 from scripts.lexing import canonical, find_matches, substitute
 from scripts.sandbox import Run
 from scripts.setup import load_toml
 from scripts.symbols import Package, Symbol, undefined_names
 
-BANK = ROOT / "tests" / "wrong"
+BANK = COURSE / "wrong"
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from scripts.compare_report import Report
 from scripts.compare_runs import compare_case
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
-from scripts.learner import PACKAGE, Package
-from scripts.precision import use_full_float32
+from scripts.hardware.precision import use_full_float32
+from scripts.learn.learner import PACKAGE, Package
 from scripts.setup import show_progress
 
 DIFFERENT_EXIT_CODE = 1

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.compare_library import Library, Tree
 from scripts.compare_package import Learner
 from scripts.compare_runs import computed, guarded
 from scripts.compare_trees import Difference, first_difference
-from scripts.memory import memory_use
-from scripts.recorder import Recorder
+from scripts.hardware.memory import memory_use
+from scripts.run.recorder import Recorder
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -106,7 +106,7 @@ def compare_batch(
     Raises:
         ValueError: the shipped checkpoint is missing.
     """
-    from scripts.models import as_chat
+    from scripts.checkpoints.models import as_chat
 
     checkpoint = resolve_checkpoint(SHIPPED_MODEL)
     tokenizer = reference.load_tokenizer(checkpoint)

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.compare_inputs import (
     ByteTokenizer,
     E,

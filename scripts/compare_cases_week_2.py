@@ -116,14 +116,20 @@ CASES = (
     # day 4
     Case("flash_attention", "257 queries, causal", lambda tiny: attended(tiny, "flash_attention", 257, 257)),
     # day 5
-    Case("score_few", "One query, 1,500 keys", lambda tiny: attended(tiny, "fast_attention", 1, 1500)),
-    Case("update_softmax", "131 queries, 400 keys", lambda tiny: attended(tiny, "fast_attention", 131, 400)),
+    Case("score_few", "One query, 1,500 keys", lambda tiny: attended(tiny, "dispatch_attention", 1, 1500)),
+    Case(
+        "update_softmax", "131 queries, 400 keys", lambda tiny: attended(tiny, "dispatch_attention", 131, 400)
+    ),
     *gpu_cases("flash_decode", "One query", lambda tiny, target: gpu_attention(tiny, 1, target)),
     *gpu_cases("flash_attention", "35 queries", lambda tiny, target: gpu_attention(tiny, 35, target)),
     Case("rms_norm", "512 vectors", lambda tiny: tiny.rms_norm(normal(512, 576), normal(576, seed=1), 1e-5)),
     Case("rope", "194 vectors of 6 heads", rotated),
     Case("swiglu", "512 vectors", lambda tiny: tiny.swiglu(normal(512, 1536), normal(512, 1536, seed=1))),
-    Case("fast_attention", "509 queries, causal", lambda tiny: attended(tiny, "fast_attention", 509, 509)),
+    Case(
+        "dispatch_attention",
+        "509 queries, causal",
+        lambda tiny: attended(tiny, "dispatch_attention", 509, 509),
+    ),
     # day 6
     Case("BatchingKvCache.update_and_fetch", "Rows of 131, 67 and 7", ragged_rows),
     # day 7

@@ -90,7 +90,9 @@ CASES = (
         lambda tiny: generated(tiny, tiny.BlockManager(60, BLOCK_SIZE)),
     ),
     Case(
-        "fast_paged_attention", "A chunk, five decodes", lambda tiny: tiny.fast_paged_attention(*batch(MIXED))
+        "dispatch_paged_attention",
+        "A chunk, five decodes",
+        lambda tiny: tiny.dispatch_paged_attention(*batch(MIXED)),
     ),
     *gpu_cases(
         "paged_decode", "Two decodes", lambda tiny, target: gpu_attention(tiny, ((1, 1), (70, 33)), target)

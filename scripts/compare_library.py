@@ -25,8 +25,10 @@ class Library:
 
 @cache
 def home_of(name: str) -> str:
-    """The module of the reference that defines a function or class."""
-    modules = [each for each in sys.modules if each.startswith(f"{tiny_llm_ref.__name__}.")]
+    """The module of the reference, or of what it stands on, that defines a function or class."""
+    modules = [
+        each for each in sys.modules if each.startswith((f"{tiny_llm_ref.__name__}.", "kernel_runtime."))
+    ]
     homes = [
         each for each in modules if getattr(vars(sys.modules[each]).get(name), "__module__", None) == each
     ]

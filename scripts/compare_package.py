@@ -15,7 +15,7 @@ from types import ModuleType
 
 from scripts.compare_library import Library
 from scripts.course import Course
-from scripts.learner import (
+from scripts.learn.learner import (
     Symbol,
     check_syntax,
     functions_of_tasks,

@@ -15,7 +15,7 @@ import mlx.core as mx
 from scripts.compare_library import Case, Library
 from scripts.compare_package import Learner, is_hole, silent
 from scripts.compare_trees import Difference, Tree, arrays_of, first_difference
-from scripts.memory import finish_work, memory_use
+from scripts.hardware.memory import finish_work, memory_use
 
 SECONDS_PER_CASE = 0.3  # after so long no repeat is started,
 FEW = 3  # unless there were fewer: then

@@ -7,6 +7,7 @@ from pathlib import Path
 from scripts.setup import load_toml
 
 ROOT = Path(__file__).resolve().parent.parent
+COURSE = ROOT / "course"
 
 
 @dataclass(frozen=True, order=True)
@@ -31,7 +32,7 @@ class Day:
     @property
     def test_file(self) -> Path:
         """The tests of its tasks."""
-        return ROOT / "tests" / f"test_week_{self.week}_day_{self.day}.py"
+        return ROOT / "tests" / "days" / f"test_week_{self.week}_day_{self.day}.py"
 
     def task(self, number: int) -> Task:
         """The task of that number; ValueError if the day has none."""
@@ -69,7 +70,7 @@ class Course:
 
 
 @cache
-def load_course(path: Path = ROOT / "course.toml") -> Course:
+def load_course(path: Path = COURSE / "course.toml") -> Course:
     """Read the map."""
     content = load_toml(path.read_text(encoding="utf-8"))
     return Course(

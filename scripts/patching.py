@@ -1,7 +1,7 @@
 """Put single functions of one package into another, with what they need, and leave the rest as it is.
 
 `fill` writes solutions into holes, `dig` makes holes again. Both map sources to sources; files are the
-business of `scripts.learner`, and sources that are not Python that of `scripts.patching_c`.
+business of `scripts.learn.learner`, and sources that are not Python that of `scripts.patching_c`.
 """
 
 import ast

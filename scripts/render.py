@@ -17,6 +17,7 @@ from scripts import render_c
 from scripts.course import ROOT, Course, Day, Task, load_course
 
 REFERENCE = ROOT / "tiny_llm_ref"
+SHARED = ROOT / "kernel_runtime"
 SUFFIXES = (".py", ".cpp", ".h", ".metal", ".cu")  # of a package's sources
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef

@@ -47,7 +47,7 @@ SLOW_IMPORTS = (
     "numpy.random",
     "numpy.typing",
     "pdb",
-    "scripts.checkpoints",
+    "scripts.checkpoints.files",
     "scripts.languages",
     "hypothesis",
     "numpy",

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
-from reporting import FailureReporter
+from scripts.hardware.precision import use_full_float32
 from scripts.packages import choose_package
-from scripts.precision import use_full_float32
+from tests.support.reporting import FailureReporter
 
 TESTS = Path(__file__).resolve().parent
 NAMED_ONLY = (

@@ -1,61 +1,62 @@
 """An LLM serving engine on MLX, from a matrix product to an engine that serves by one token budget."""
 
-from . import native  # noqa: F401  before MLX is loaded
+from kernel_runtime import native  # noqa: F401  before MLX is loaded
 
 # isort: split
-from . import device  # noqa: F401  before anything is computed
-from .answer import GenerationResult
-from .attention import (
-    SimpleMultiHeadAttention,
-    causal_mask,
-    scaled_dot_product_attention_grouped,
-    scaled_dot_product_attention_simple,
-)
-from .basics import linear, silu, softmax
-from .batch import BatchGenerator, batch_generate
-from .chunk_policy import AdaptiveChunker, PriorityScheduler, select_optimal_chunk_size
-from .chunked_prefill import (
+from kernel_runtime import device  # noqa: F401  before anything is computed
+
+from .batching.answer import GenerationResult
+from .batching.batch_generator import BatchGenerator, batch_generate
+from .batching.chunk_policy import AdaptiveChunker, PriorityScheduler, select_optimal_chunk_size
+from .batching.chunked_prefill import (
     chunked_attention_mask,
     chunked_prefill_schedule,
     num_prefill_steps,
     repaired_prefill_schedule,
 )
-from .config import ModelConfig
-from .embedding import Embedding, QuantizedEmbedding
-from .flash_attention import flash_attention
-from .generate import simple_generate, simple_generate_with_kv_cache
-from .kv_cache import BatchingKvCache, TinyKvCache, TinyKvFullCache
-from .layer_norm import RMSNorm
-from .mlp import Qwen3MLP
-from .paged_attention import paged_attention_simple
-from .positional_encoding import RoPE
-from .prefill_metrics import ChunkedPrefillMetrics, RequestTimes, percentile
-from .pretrained import load
-from .quantize import (
+from .batching.prefill_metrics import ChunkedPrefillMetrics, RequestTimes, percentile
+from .batching.request import Request
+from .generation.generate import simple_generate, simple_generate_with_kv_cache
+from .generation.sampler import SamplingParams, make_sampler
+from .given.pretrained import load
+from .model.config import ModelConfig
+from .model.embedding import Embedding, QuantizedEmbedding
+from .model.kv_cache import BatchingKvCache, TinyKvCache, TinyKvFullCache
+from .model.mlp import Qwen3MLP
+from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
+from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from .ops.attention import (
+    SimpleMultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
+from .ops.basics import linear, silu, softmax
+from .ops.flash_attention import flash_attention
+from .ops.norm import RMSNorm
+from .ops.paged_attention import paged_attention_simple
+from .ops.positional_encoding import RoPE
+from .ops.quantize import (
     QuantizedWeights,
     dequantize_weights,
     quantize_weights,
     quantized_linear,
     quantized_matmul_simple,
 )
-from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
-from .request import Request
-from .roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
-from .sampler import SamplingParams, make_sampler
 from .serving.block_manager import BlockManager
 from .serving.closed_forms import num_prefill_steps_of_two
 from .serving.cost_model import CostModel, fit_cost_model
+from .serving.dense_runner import DenseRunner
 from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
+from .serving.given.policy import Fcfs
+from .serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .serving.latency_target import LatencyTarget
 from .serving.metrics import ServingMetrics, Target
 from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
-from .serving.policy import Fcfs
 from .serving.prefix_cache import PrefixCachingBlockManager
 from .serving.priority import Priority
-from .serving.runner import DenseRunner
-from .serving.scheduled import ScheduledTokens, SchedulerOutput
 from .serving.scheduler import Scheduler, SchedulerConfig
 from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator

@@ -1,6 +1,6 @@
 """Blocks of queries and keys under the causal mask: skipped, masked or free, printed as an SVG."""
 
-from tiny_llm_ref.flash_attention import block_mask, visible_blocks
+from tiny_llm_ref.ops.flash_attention import block_mask, visible_blocks
 
 ORANGE = "#d97a1f"
 L, S, QUERY_BLOCK, KEY_BLOCK, CELL = 6, 10, 2, 3, 26

@@ -1,6 +1,6 @@
 """The softmax of five scores in three blocks, its maximum, sum and average after each, printed as an SVG."""
 
-from tiny_llm_ref.flash_attention import SoftmaxState, absorb_block, empty_state, weighted_average
+from tiny_llm_ref.ops.flash_attention import SoftmaxState, absorb_block, empty_state, weighted_average
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

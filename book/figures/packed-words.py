@@ -1,6 +1,6 @@
 """Codes of 4 and of 3 bits in their words, and a row of weights in groups, printed as an SVG."""
 
-from tiny_llm_ref.packing import pack
+from tiny_llm_ref.ops.packing import pack
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

@@ -2,8 +2,8 @@
 
 import mlx.core as mx
 
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
-from tiny_llm_ref.loader import load_model, load_tokenizer
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from tiny_llm_ref.model.loader import load_model, load_tokenizer
 
 TEXT = "In the beginning God created the heaven and the earth."
 LEFT, BOTTOM, HEIGHT, WIDTH, STEP = 30, 150, 112, 28, 46

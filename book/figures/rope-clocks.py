@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tiny_llm_ref.positional_encoding import rope_frequencies
+from tiny_llm_ref.ops.positional_encoding import rope_frequencies
 
 DIMS, BASE, NUM_POSITIONS = 8, 100.0, 8
 LEFT, TOP, STEP, RADIUS = 76, 42, 36, 13

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tiny_llm_ref.positional_encoding import (
+from tiny_llm_ref.ops.positional_encoding import (
     LinearScaling,
     Llama3Scaling,
     RopeScaling,

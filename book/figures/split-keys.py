@@ -1,6 +1,6 @@
 """A decode whose keys are shared out, and how the parts are joined, printed as an SVG."""
 
-from tiny_llm_ref.flash_attention import absorb_block, empty_state
+from tiny_llm_ref.ops.flash_attention import absorb_block, empty_state
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

@@ -22,12 +22,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
+from corpus import cut_rows, plain_document, read_chapters, split_chapters, words_of
 from mlx_lm import load, stream_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model
-
-from corpus import cut_rows, plain_document, read_chapters, split_chapters, words_of
 
 OPENINGS = [
     "In the beginning",

@@ -31,11 +31,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from corpus import END_OF_TEXT, Chapter, cut_rows, plain_document, read_chapters, split_chapters, word_list
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional
-
-from corpus import END_OF_TEXT, Chapter, cut_rows, plain_document, read_chapters, split_chapters, word_list
 from unloop import draw_chat_openings, draw_plain_openings, unlikelihood
 
 TURN_START = "<|im_start|>"

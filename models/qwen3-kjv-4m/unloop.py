@@ -12,11 +12,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import torch
+from corpus import plain_document
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-
-from corpus import plain_document
 
 if TYPE_CHECKING:
     from train import Attention, DocumentSampler, Qwen3

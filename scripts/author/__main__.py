@@ -5,8 +5,7 @@ import sys
 
 import typer
 
-from scripts import (
-    compare_mlx_lm,
+from scripts.author import (
     damage,
     invariance,
     messages,
@@ -17,6 +16,7 @@ from scripts import (
     states,
     wrong,
 )
+from scripts.checkpoints import compare_mlx_lm
 from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.group import new_group

@@ -14,8 +14,8 @@ from types import ModuleType
 
 from scripts.book.commands import SETTING, all_options, check_option_names
 from scripts.book.problems import ChapterError
-from scripts.book.symbols import reference
-from scripts.course import ROOT
+from scripts.book.symbols import all_sources
+from scripts.course import COURSE, ROOT
 from scripts.render import is_python, module_name
 
 SUFFIX = re.compile(r"\.(py|toml|md|cpp|cu|metal|h|json|txt|lock|svg|js|yml|gguf|safetensors)$")
@@ -23,7 +23,7 @@ PATH = re.compile(r"[\w.-]+(/[\w.*-]+)*/?$")
 DOTTED = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\(.*\))?$", re.S)
 LIKE_CODE = re.compile(r"[A-Za-z]\w*_\w+$|_\w+$|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+$")
 MODULES = {"mx": "mlx.core", "mlx": "mlx", "np": "numpy", "numpy": "numpy", "nn": "mlx.nn", "math": "math"}
-SOURCE_FOLDERS = ("tiny_llm_ref", "scripts", "benches", "models")
+SOURCE_FOLDERS = ("kernel_runtime", "tiny_llm_ref", "scripts", "benches", "models")
 
 
 def check_code(code: str, foreign: Collection[str], page: str) -> None:
@@ -67,13 +67,20 @@ def check_path(code: str) -> None:
     path = code.rstrip("/")
     if path.split("/")[0] == "tiny_llm":  # what learners have there is theirs
         path = path.replace("tiny_llm", "tiny_llm_ref", 1)
-    roots = [ROOT, ROOT / "tiny_llm_ref", ROOT / "tests", ROOT / "scripts", *(ROOT / "models").iterdir()]
+    roots = [
+        ROOT,
+        ROOT / "tiny_llm_ref",
+        ROOT / "tests",
+        ROOT / "scripts",
+        ROOT / "course",
+        *(ROOT / "models").iterdir(),
+    ]
     if "*" in path:
         found = any(any(root.glob(path)) for root in roots if root.is_dir())
     else:
         found = any((root / path).exists() for root in roots)
     if not found and "/" not in path:
-        found = any(file.name == path for file in reference())
+        found = any(file.name == path for file in all_sources())
     if not found:
         raise ChapterError(f"there is no `{code}`")
 
@@ -108,15 +115,13 @@ def check_word(word: str, foreign: Collection[str], page: str) -> None:
 
 def is_dotted_symbol(first: str, rest: list[str]) -> bool:
     """Whether `first` is a module of the package that has `rest[0]`, or a package that has the module."""
-    for path, source in reference().items():
-        parts = [*module_name(path).split("."), ""]
-        dotted = [first, *rest]
-        if first == "tiny_llm":
-            dotted = rest
-        size = len(parts) - 1
-        if dotted[:size] == parts[:size]:
-            below = dotted[size : size + 1]
-            return not below or re.search(rf"\b{below[0]}\b", source) is not None
+    dotted = rest if first == "tiny_llm" else [first, *rest]
+    for path, source in all_sources().items():
+        parts = module_name(path).split(".")
+        for name in (parts, parts[-1:]):
+            if dotted[: len(name)] == name:
+                below = dotted[len(name) : len(name) + 1]
+                return not below or re.search(rf"\b{below[0]}\b", source) is not None
     return False
 
 
@@ -198,7 +203,7 @@ def defined_names() -> frozenset[str]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
-    for path, source in reference().items():
+    for path, source in all_sources().items():
         if not is_python(path):
             names |= set(re.findall(r"\b(\w+)\(", source))
     return frozenset(names)
@@ -206,8 +211,8 @@ def defined_names() -> frozenset[str]:
 
 @functools.cache
 def python_sources() -> tuple[str, ...]:
-    """The Python of the reference, the commands and the benchmarks."""
-    files = [file for folder in SOURCE_FOLDERS[:3] for file in sorted((ROOT / folder).rglob("*.py"))]
+    """The Python of the packages, the commands and the benchmarks."""
+    files = [file for folder in SOURCE_FOLDERS[:4] for file in sorted((ROOT / folder).rglob("*.py"))]
     return tuple(file.read_text(encoding="utf-8") for file in files)
 
 
@@ -218,6 +223,6 @@ def all_words() -> frozenset[str]:
     files = [
         file for folder in SOURCE_FOLDERS for file in (ROOT / folder).rglob("*") if file.suffix in suffixes
     ]
-    files += [ROOT / "course.toml", ROOT / "pyproject.toml", *(ROOT / "tests").glob("*.py")]
+    files += [COURSE / "course.toml", ROOT / "pyproject.toml", *(ROOT / "tests").glob("[!b]*/*.py")]
     small = (file for file in files if file.stat().st_size < 500_000)
     return frozenset(word for file in small for word in re.findall(r"\w+", file.read_text(encoding="utf-8")))

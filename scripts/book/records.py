@@ -15,7 +15,7 @@ from pathlib import Path
 from scripts.book.commands import arguments_of
 from scripts.book.problems import ChapterError
 from scripts.course import ROOT
-from scripts.processor import num_cores, processor
+from scripts.hardware.processor import num_cores, processor
 
 TERMINAL_WIDTH = 100
 TIMEOUT_SECONDS = 1800

@@ -12,8 +12,8 @@ import sys
 import traceback
 from typing import Any
 
+from scripts.hardware.precision import use_full_float32
 from scripts.packages import choose_package
-from scripts.precision import use_full_float32
 
 PAGE = "<page>"
 

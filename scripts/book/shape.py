@@ -29,11 +29,11 @@ def summary_entries(summary: str) -> list[tuple[int, str, str]]:
 
 
 def missing_days(summary: str, file: str) -> list[Problem]:
-    """Days of course.toml that SUMMARY.md does not name."""
+    """Days of course/course.toml that SUMMARY.md does not name."""
     paths = {path for _, _, path in summary_entries(summary)}
     days = [f"week-{day.week}/day-{day.day}.md" for day in load_course().days]
     return [
-        Problem(file, 0, f"course.toml has a day whose chapter is not named here: {path}")
+        Problem(file, 0, f"course/course.toml has a day whose chapter is not named here: {path}")
         for path in days
         if path not in paths
     ]

@@ -14,12 +14,14 @@ from scripts.course import ROOT, Course, Day, Task, load_course
 from scripts.languages import source_of
 from scripts.render import (
     REFERENCE,
+    SHARED,
     is_python,
     module_name,
     owned_functions,
     parse,
     read_reference,
     render_module,
+    source_files,
 )
 
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".metal": "cpp", ".cu": "cpp"}
@@ -35,7 +37,7 @@ class Symbol:
 
     @property
     def dotted(self) -> str:
-        """As course.toml writes it."""
+        """As course/course.toml writes it."""
         return f"{module_name(self.path)}.{self.name}"
 
     @property
@@ -55,6 +57,13 @@ def all_tasks() -> tuple[tuple[Day, Task], ...]:
 def reference() -> dict[Path, str]:
     """The sources of the reference."""
     return read_reference()
+
+
+@functools.cache
+def all_sources() -> dict[Path, str]:
+    """The sources of the reference, and those that both packages share."""
+    shared = {path.relative_to(SHARED): path.read_text(encoding="utf-8") for path in source_files(SHARED)}
+    return {**shared, **reference()}
 
 
 @functools.cache
@@ -153,9 +162,9 @@ def text_of(symbol: Symbol, source: str) -> str:
 
 
 def test_text(dotted: str) -> tuple[Path, str]:
-    """The file of a test and its source: `week_2_day_7.test_task_2_x` is in tests/test_week_2_day_7.py."""
+    """The file of a test and its source: `week_2_day_7.test_task_2_x` is in that day's file."""
     module, _, name = dotted.partition(".")
-    file = ROOT / "tests" / f"test_{module}.py"
+    file = ROOT / "tests" / "days" / f"test_{module}.py"
     if not file.is_file():
         raise ChapterError(f"there is no tests/test_{module}.py")
     source = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The head of a task, made from course.toml and the reference."""
+"""The head of a task, made from course/course.toml and the reference."""
 
 import ast
 import functools

@@ -7,10 +7,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from scripts import doctor
 from scripts.course import ROOT
+from scripts.hardware import doctor
+from scripts.hardware.processor import num_cores, processor
 from scripts.machine import answer_of, find_compiler
-from scripts.processor import num_cores, processor
 
 GPU_PROBE = """
 import json

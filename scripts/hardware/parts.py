@@ -126,13 +126,13 @@ def read_demo(output: str, folder: Path) -> Results:
 def part_of_tests(name: str, share: float, *arguments: str, words: str = "") -> Part:
     """Tests of the reference: of a day, or those whose names have these words."""
     options = ("--ref", "--all", "--", "-vv", "-rs", *(("-k", words) if words else ()))
-    return Part(name, "scripts.test", "test", (*arguments, *options), share, read_tests)
+    return Part(name, "scripts.learn.test", "test", (*arguments, *options), share, read_tests)
 
 
 def schedules_part(name: str, engine: str, count: int) -> Part:
     """Random schedules by one engine."""
     arguments = ("--ref", "--engine", engine, "--count", str(count))
-    return Part(name, "scripts.schedules", "author schedules", arguments, 3, read_schedules)
+    return Part(name, "scripts.author.schedules", "author schedules", arguments, 3, read_schedules)
 
 
 def bench_part(repeats: int = 3) -> Part:
@@ -145,15 +145,22 @@ def bench_part(repeats: int = 3) -> Part:
 def demo_part(name: str, *arguments: str, **environment: str) -> Part:
     """A run of the demo."""
     words = (*arguments, "--json")
-    return Part(name, "scripts.demo", "demo", words, 1, read_demo, environment=environment)
+    return Part(name, "scripts.run.demo", "demo", words, 1, read_demo, environment=environment)
 
 
 PARTS: Sequence[Part] = (
-    Part("doctor", "scripts.doctor", "doctor", (), 4, read_findings),
+    Part("doctor", "scripts.hardware.doctor", "doctor", (), 4, read_findings),
     part_of_tests("kernels of day 2.3", 5, "--week", "2", "--day", "3"),
     part_of_tests("kernels of day 2.5", 5, "--week", "2", "--day", "5"),
     part_of_tests("kernels of day 3.3", 4, "--week", "3", "--day", "3"),
-    Part("answers of mlx-lm", "scripts.compare_mlx_lm", "author compare-mlx-lm", (), 2, read_equality),
+    Part(
+        "answers of mlx-lm",
+        "scripts.checkpoints.compare_mlx_lm",
+        "author compare-mlx-lm",
+        (),
+        2,
+        read_equality,
+    ),
     part_of_tests("bits of a row", 4, words="invariant_bits"),
     schedules_part("schedules, week 2", "batch", NUM_SCHEDULES),
     schedules_part("schedules, week 3", "serving", NUM_ENGINE_SCHEDULES),

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from figure_pages import open_browser
 from playwright.sync_api import Browser
+
+from tests.book.figure_pages import open_browser
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 
-from scripts.recorder import Recorder
+from scripts.run.recorder import Recorder
 from tiny_llm_ref import (
     BatchGenerator,
     CostModel,

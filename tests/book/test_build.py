@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from small_books import DAY, book_in
 
 from scripts.book.build import build
 from scripts.book.links import check_links
 from scripts.book.shape import FIXED_HEADINGS, count_words
 from scripts.course import load_course
+from tests.book.small_books import DAY, book_in
 
 OVERVIEW = "week-2/index.md"
 NUM_OTHER_DAYS = len(load_course().days) - 1

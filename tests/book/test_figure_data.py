@@ -4,12 +4,12 @@ import json
 
 import mlx.core as mx
 import numpy as np
-from figure_pages import VIZ
 
-from scripts.checkpoints import SHIPPED_MODEL, resolve_checkpoint
-from scripts.models import load_by_name
-from scripts.record_figures import COMMAND, SHAPES
-from tiny_llm_ref.generate import encode_prompt, to_logprobs
+from scripts.author.record_figures import COMMAND, SHAPES
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.models import load_by_name
+from tests.book.figure_pages import VIZ
+from tiny_llm_ref.generation.generate import encode_prompt, to_logprobs
 
 
 def recorded(name: str) -> dict:

@@ -5,11 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from figure_pages import Shown, show
 from playwright.sync_api import Browser
-from reference_runs import play, play_budget
 
-from tiny_llm_ref.chunked_prefill import (
+from tests.book.figure_pages import Shown, show
+from tests.book.reference_runs import play, play_budget
+from tiny_llm_ref.batching.chunked_prefill import (
     chunked_attention_mask,
     chunked_prefill_schedule,
     num_prefill_steps,

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from figure_pages import Shown, show
 from playwright.sync_api import Browser
 
+from tests.book.figure_pages import Shown, show
 from tiny_llm_ref import BlockManager, Sequence, slot_mapping
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from figure_pages import Shown, show
 from playwright.sync_api import Browser
-from reference_runs import tensors_of
-from test_figure_data import recorded
 
-from scripts.checkpoints import SHIPPED_MODEL
+from kernel_runtime.checkpoint import read_json
+from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.course import ROOT
+from tests.book.figure_pages import Shown, show
+from tests.book.reference_runs import tensors_of
+from tests.book.test_figure_data import recorded
 from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
-from tiny_llm_ref.checkpoint import read_json
-from tiny_llm_ref.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
-from tiny_llm_ref.sampler import keep_likely
+from tiny_llm_ref.generation.sampler import keep_likely
+from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 
 
 def integers(text: str) -> list[int]:

@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from figure_pages import COLOURS, VIZ, serious_faults, show
 from playwright.sync_api import Browser
 
 from scripts.book.figures import element_of
+from tests.book.figure_pages import COLOURS, VIZ, serious_faults, show
 
 FIGURES = sorted(path.stem for path in VIZ.glob("*.py") if path.stem != "still")
 FIRST = {  # an attribute of each

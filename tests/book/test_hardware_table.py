@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_books import faults_of, folders_in, page_of
 
 from scripts.hardware.report import SCHEMA, Report, Result, as_json, read_reports
+from tests.book.small_books import faults_of, folders_in, page_of
 
 SPEED = Result(
     "speed beside mlx-lm",

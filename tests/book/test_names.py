@@ -3,15 +3,34 @@
 from pathlib import Path
 
 import pytest
-from small_books import faults_of
+
+from tests.book.small_books import faults_of
 
 KNOWN = [
-    *("softmax()", "softmax", "softmax(x, axis)", "Request.offset", "request.offset", "batch.BatchGenerator"),
-    *("BatchGenerator", "tiny_llm.batch", "tiny_llm.batch.BatchGenerator.step", "kv_cache.TinyKvFullCache"),
+    *(
+        "softmax()",
+        "softmax",
+        "softmax(x, axis)",
+        "Request.offset",
+        "request.offset",
+        "batching.batch_generator.BatchGenerator",
+    ),
+    *(
+        "BatchGenerator",
+        "tiny_llm.batching.batch_generator",
+        "tiny_llm.batching.batch_generator.BatchGenerator.step",
+        "kv_cache.TinyKvFullCache",
+    ),
     *("cache.rewind(n)", "mx.matmul", "mx.fast.rope", "np.float32", "x.shape", "len(prompt)", "f(x)", "O(n)"),
     *("ValueError", "None", "L", "[B, H, L, D]", "num_prefill_steps", "rope_theta", "a b c", "x + y"),
-    *("tiny_llm/request.py", "tiny_llm/kernels/cpu/", "course.toml", "request.py", "config.json"),
-    *("tests/test_week_1_day_1.py", "tokens/s", "--no-chunking", "--week 2", "TINY_LLM_BLAS=off"),
+    *(
+        "tiny_llm/batching/request.py",
+        "tiny_llm/kernels/cpu/",
+        "course.toml",
+        "request.py",
+        "config.json",
+    ),
+    *("tests/days/test_week_1_day_1.py", "tokens/s", "--no-chunking", "--week 2", "TINY_LLM_BLAS=off"),
     *("pdm run demo --no-chunking", "pdm run test --week W --day D", "pdm run X", "pip install pdm"),
     *("pdm run bench context --steps 3", "pdm run bench --model M", "pdm run bench NAME"),
     *("NotImplementedError", "SamplingParams.temp", "7.5", "..."),
@@ -19,7 +38,7 @@ KNOWN = [
 UNKNOWN = [
     ("softmx()", "the packages have no `softmx`"),
     ("Request.offsets", "the packages have no `Request.offsets`"),
-    ("batch.Generator", "the packages have no `batch.Generator`"),
+    ("batching.batch_generator.Generator", "the packages have no `batching.batch_generator.Generator`"),
     ("mx.matmull", "the packages have no `mx.matmull`"),
     ("num_prefil_steps", "`num_prefil_steps` occurs nowhere"),
     ("BatchGeneratorr", "`BatchGeneratorr` occurs nowhere"),

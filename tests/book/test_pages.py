@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from figure_pages import new_page, serious_faults
 from playwright.sync_api import Browser, Page
 
 from scripts.book.folders import Folders
+from tests.book.figure_pages import new_page, serious_faults
 
 BUILD = Folders().build
 PAGES = sorted(

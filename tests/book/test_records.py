@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from small_books import DAY, folders_in, record_of
 
 from scripts.book import recording
 from scripts.book.cuda import RECORD
@@ -13,6 +12,7 @@ from scripts.book.records import load_records, record, record_file, save_records
 from scripts.book.segments import Fence, split_page
 from scripts.book.shown import Shown, commands_of
 from scripts.course import ROOT
+from tests.book.small_books import DAY, folders_in, record_of
 
 
 def stable_commands() -> list[tuple[str, Shown]]:

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from figure_pages import VIZ, new_page, serious_faults
 from playwright.sync_api import Browser, Page
 from py_mini_racer import MiniRacer
-from reference_runs import Clock, EndlessTokenizer, PacedModel
-from twins import twin
 
 from scripts.course import ROOT
-from scripts.recorder import Recorder
-from scripts.run_report import as_json
+from scripts.run.recorder import Recorder
+from scripts.run.run_report import as_json
+from tests.book.figure_pages import VIZ, new_page, serious_faults
+from tests.book.reference_runs import Clock, EndlessTokenizer, PacedModel
+from tests.book.twins import twin
 from tiny_llm_ref import BatchGenerator, SamplingParams
 
 NUM_CASES = 1000
@@ -45,7 +45,7 @@ def paged_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_command(*options: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "scripts.trace", *options], cwd=ROOT, check=True, capture_output=True
+        [sys.executable, "-m", "scripts.run.trace", *options], cwd=ROOT, check=True, capture_output=True
     )
 
 

@@ -8,16 +8,16 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from py_mini_racer import MiniRacer
-from reference_runs import play, play_budget
-from twins import NUM_CASES, twin
 
-from tiny_llm_ref.attention import causal_mask, scaled_dot_product_attention_grouped
-from tiny_llm_ref.chunked_prefill import (
+from tests.book.reference_runs import play, play_budget
+from tests.book.twins import NUM_CASES, twin
+from tiny_llm_ref.batching.chunked_prefill import (
     chunked_attention_mask,
     chunked_prefill_schedule,
     num_prefill_steps,
     repaired_prefill_schedule,
 )
+from tiny_llm_ref.ops.attention import causal_mask, scaled_dot_product_attention_grouped
 
 
 @pytest.fixture(scope="module")

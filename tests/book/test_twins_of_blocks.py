@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from py_mini_racer import MiniRacer
-from twins import NUM_CASES, twin
 
+from tests.book.twins import NUM_CASES, twin
 from tiny_llm_ref import BlockManager, Sequence, slot_mapping
 
 

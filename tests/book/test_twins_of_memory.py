@@ -8,14 +8,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from py_mini_racer import MiniRacer
-from reference_runs import tensors_of
-from twins import NUM_CASES, twin
 
+from kernel_runtime.checkpoint import read_json
 from scripts.course import ROOT
+from tests.book.reference_runs import tensors_of
+from tests.book.twins import NUM_CASES, twin
 from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
-from tiny_llm_ref.checkpoint import read_json
-from tiny_llm_ref.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
-from tiny_llm_ref.sampler import keep_likely
+from tiny_llm_ref.generation.sampler import keep_likely
+from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from py_mini_racer import MiniRacer
-from twins import twin
 
+from tests.book.twins import twin
 from tiny_llm_ref import PrefixCachingBlockManager, Sequence
 
 NUM_RUNS, NUM_EVENTS = 150, 25

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from small_books import faults_of, folders_in, keep_records, page_of, record_of
+
+from tests.book.small_books import faults_of, folders_in, keep_records, page_of, record_of
 
 SVG = '<svg viewBox="0 0 1 1">\n<title>A drawing</title>\n</svg>\n'
 
@@ -12,7 +13,7 @@ SVG = '<svg viewBox="0 0 1 1">\n<title>A drawing</title>\n</svg>\n'
 def test_a_task_has_its_heading_files_signatures_and_command(tmp_path: Path) -> None:
     text = page_of(tmp_path, "{{#task 2}}").rendered
     assert "## Task 2: One chunk a call" in text
-    assert "Write in `tiny_llm/request.py`:" in text
+    assert "Write in `tiny_llm/batching/request.py`:" in text
     assert "```python\nclass Request(Answer):\n    def try_prefill(self) -> int: ...\n```" in text
     assert '<span class="unbroken">--task</span> 2</code>' in text
     assert "pdm run test --week 2 --day 7 --task 2" in re.sub("<[^>]+>", "", text)
@@ -32,8 +33,8 @@ def test_a_task_in_another_language_shows_its_function_without_the_body(tmp_path
 
 
 def test_the_starter_is_shown_without_the_line_of_its_hole(tmp_path: Path) -> None:
-    text = page_of(tmp_path, "{{#starter batch.Request.try_prefill}}").rendered
-    assert "<code>tiny_llm/request.py</code>" in text
+    text = page_of(tmp_path, "{{#starter batching.request.Request.try_prefill}}").rendered
+    assert "<code>tiny_llm/batching/request.py</code>" in text
     assert "def try_prefill(self) -> int:" in text
     assert "NotImplementedError" not in text
     assert "logits_to_keep=" not in text
@@ -42,7 +43,7 @@ def test_the_starter_is_shown_without_the_line_of_its_hole(tmp_path: Path) -> No
 def test_the_reference_and_a_test_are_shown_whole(tmp_path: Path) -> None:
     page = page_of(
         tmp_path,
-        "{{#ref basics.softmax}}\n\n{{#ref kernels.cpu.rms_norm.rms_norm}}\n\n"
+        "{{#ref ops.basics.softmax}}\n\n{{#ref kernels.cpu.rms_norm.rms_norm}}\n\n"
         "{{#test week_1_day_1.test_task_1_softmax_along_every_axis}}",
     )
     assert page.found == []
@@ -62,16 +63,20 @@ def test_the_reference_and_a_test_are_shown_whole(tmp_path: Path) -> None:
         ("{{#task 9}}", "week-2/day-7.md", "week 2 day 7 has tasks 1 to 7, not 9"),
         ("{{#task two}}", "week-2/day-7.md", "takes a number, not 'two'"),
         ("{{#task 1}}", "setup.md", "only the page of a day has tasks"),
-        ("{{#ref basics.sofmax}}", "week-2/day-7.md", "basics.py of the package has no sofmax"),
+        ("{{#ref ops.basics.sofmax}}", "week-2/day-7.md", "ops/basics.py of the package has no sofmax"),
         ("{{#ref nowhere.softmax}}", "week-2/day-7.md", "the package has no nowhere.softmax"),
-        ("{{#ref request.Request.try_prefill}}", "week-2/day-7.md", "week 2 day 7 task 2 asks for"),
-        ("{{#ref batch.BatchGenerator}}", "week-2/day-6.md", "asks for: show {{#starter}} of it"),
+        ("{{#ref batching.request.Request.try_prefill}}", "week-2/day-7.md", "week 2 day 7 task 2 asks for"),
+        (
+            "{{#ref batching.batch_generator.BatchGenerator}}",
+            "week-2/day-6.md",
+            "asks for: show {{#starter}} of it",
+        ),
         ("{{#ref kernels.cpu.rms_norm.rms_norm}}", "week-1/day-4.md", "week 2 day 5 task 4 asks for"),
-        ("{{#ref positional_encoding.RoPE._rotate}}", "week-1/day-2.md", "week 1 day 2 task 2 asks for"),
-        ("{{#ref chunked_prefill._take_chunk}}", "week-2/day-7.md", "only the solution of this day"),
-        ("{{#starter positional_encoding.RoPE._rotate}}", "week-1/day-2.md", "the starter has no"),
+        ("{{#ref ops.positional_encoding.RoPE._rotate}}", "week-1/day-2.md", "week 1 day 2 task 2 asks for"),
+        ("{{#ref batching.chunked_prefill._take_chunk}}", "week-2/day-7.md", "only the solution of this day"),
+        ("{{#starter ops.positional_encoding.RoPE._rotate}}", "week-1/day-2.md", "the starter has no"),
         ("{{#test week_9_day_1.test_x}}", "week-2/day-7.md", "there is no tests/test_week_9_day_1.py"),
-        ("{{#test week_1_day_1.test_x}}", "week-2/day-7.md", "tests/test_week_1_day_1.py has no test_x"),
+        ("{{#test week_1_day_1.test_x}}", "week-2/day-7.md", "tests/days/test_week_1_day_1.py has no test_x"),
         ("{{#figure nowhere | See.}}", "week-2/day-7.md", "there is no figure nowhere"),
         ("{{#figure some-thing}}", "week-2/day-7.md", "needs a sentence after a bar"),
         ("{{#figure Some | See.}}", "week-2/day-7.md", "needs a name of small letters"),

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 
 import mlx.core as mx
 
-from tiny_llm_ref.kernels import gpu_operations, paged_gpu
-from tiny_llm_ref.kernels.gpu_kernel import SMALLEST_BUFFER, GpuKernel
-from tiny_llm_ref.kernels.launch import Language, Template
+from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
+from kernel_runtime.launch import Language, Template
+from tiny_llm_ref.kernels.given import gpu_operations, paged_gpu
 
 GPU_KERNELS = list(
     {

@@ -18,16 +18,15 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
-from gpu_sources import GPU_KERNELS
-from mach_o import read_library, write_stub
-from zig import zig
 
+from kernel_runtime import cpu_kernel, native
+from kernel_runtime.emulation import compile_emulated, generate_source
+from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.launch import Language
 from scripts import setup
-from tiny_llm_ref import native
-from tiny_llm_ref.kernels import cpu_kernel
-from tiny_llm_ref.kernels.emulation import compile_emulated, generate_source
-from tiny_llm_ref.kernels.gpu_kernel import GpuKernel
-from tiny_llm_ref.kernels.launch import Language
+from tests.platforms.gpu_sources import GPU_KERNELS
+from tests.platforms.mach_o import read_library, write_stub
+from tests.platforms.zig import zig
 
 MACOS = "14.0"
 LANGUAGES: tuple[Language, ...] = ("metal", "cuda")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tiny_llm_ref.kernels.cpu_kernel import FOLDER, kernel_options
+from kernel_runtime.cpu_kernel import FOLDER, kernel_options
 
 HERE = Path(__file__).parent / "neon"
 SIMD_OPERATIONS = HERE / "simd_operations.cpp"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpu_sources import declarations, parameters, templates
-
-from tiny_llm_ref.kernels.gpu_kernel import GpuKernel
+from kernel_runtime.gpu_kernel import GpuKernel
+from tests.platforms.gpu_sources import declarations, parameters, templates
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 HEADER = """

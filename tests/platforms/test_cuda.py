@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from gpu_sources import GPU_KERNELS
-from nvrtc import ARCHITECTURES, Usage, usage_of
 
+from kernel_runtime.gpu_kernel import GpuKernel
 from scripts.book.cuda import RECORD, Kernel, Takes, read_kernels, write_kernels
 from scripts.course import ROOT
-from tiny_llm_ref.kernels.gpu_kernel import GpuKernel
+from tests.platforms.gpu_sources import GPU_KERNELS
+from tests.platforms.nvrtc import ARCHITECTURES, Usage, usage_of
 
 FILE = ROOT / "book" / "records" / RECORD
 MAX_SHARED = 48 * 1024  # bytes that a block may have without asking for more

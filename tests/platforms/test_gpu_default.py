@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from gpu_default import run_on_gpu
 
 from scripts.course import ROOT, load_course
-from scripts.learner import write_bytes
+from scripts.learn.learner import write_bytes
 from scripts.render import render
+from tests.platforms.gpu_default import run_on_gpu
 
 CHUNK = 8
 PROMPTS = ("In the beginning God created the heaven and the earth. And the earth was", "And God", "Blessed")
@@ -29,7 +29,7 @@ def prompts(tmp_path: Path) -> Path:
 
 def check_demo(prompts: Path, *options: str, folder: Path = ROOT) -> None:
     __tracebackhide__ = True
-    arguments = ("scripts.demo", "--prompts", str(prompts), "--max-tokens", "3", "--json", *options)
+    arguments = ("scripts.run.demo", "--prompts", str(prompts), "--max-tokens", "3", "--json", *options)
     run = json.loads(run_on_gpu(*arguments, folder=folder))
     assert [row["output_tokens"] for row in run["requests"]] == [3] * len(PROMPTS)
     chunks = [event["tokens"]["0"] for event in run["events"] if "0" in event["tokens"]][:2]
@@ -46,12 +46,12 @@ def test_demo_with_the_learner_s_package_after_catch_up(engine: str, prompts: Pa
     write_bytes(render(()), tmp_path / "tiny_llm")
     last = load_course().days[-1]
     day = f"w{last.week}d{last.day}"
-    run_on_gpu("scripts.catch_up", "--to", day, "--yes", "--package", str(tmp_path / "tiny_llm"))
+    run_on_gpu("scripts.learn.catch_up", "--to", day, "--yes", "--package", str(tmp_path / "tiny_llm"))
     check_demo(prompts, *ENGINES[engine], "--mine", folder=tmp_path)
 
 
 def test_generate_and_trace(prompts: Path, tmp_path: Path) -> None:
-    assert run_on_gpu("scripts.generate", "In the beginning", "--max-tokens", "4").strip()
+    assert run_on_gpu("scripts.run.generate", "In the beginning", "--max-tokens", "4").strip()
     options = ("--prompts", str(prompts), "--max-tokens", "2", "--out", str(tmp_path / "run.json"))
-    run_on_gpu("scripts.trace", *options)
+    run_on_gpu("scripts.run.trace", *options)
     assert json.loads((tmp_path / "run.json").read_text())["totals"]["output_tokens"] == 2 * len(PROMPTS)

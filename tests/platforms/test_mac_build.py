@@ -5,9 +5,18 @@ import re
 from pathlib import Path
 
 import pytest
-from mac import CPU_SOURCES, LIBCXX, build_all, build_jobs, mac_package, mlx_libraries, names_of_libcxx
-from mach_o import Library, names_in_stub, read_library
-from zig import zig
+
+from tests.platforms.mac import (
+    CPU_SOURCES,
+    LIBCXX,
+    build_all,
+    build_jobs,
+    mac_package,
+    mlx_libraries,
+    names_of_libcxx,
+)
+from tests.platforms.mach_o import Library, names_in_stub, read_library
+from tests.platforms.zig import zig
 
 SYSTEM, MLX = "/usr/lib/libSystem.B.dylib", "@rpath/libmlx.dylib"
 KERNEL = re.compile(r"^KERNEL (\w+)\(", re.M)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from gpu_sources import GPU_KERNELS, declarations, parameters, templates
-from zig import zig
 
-from tiny_llm_ref.kernels.gpu_kernel import GpuKernel
-from tiny_llm_ref.kernels.launch import Template
+from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.launch import Template
+from tests.platforms.gpu_sources import GPU_KERNELS, declarations, parameters, templates
+from tests.platforms.zig import zig
 
 HEADER = Path(__file__).parent / "address_spaces"
 QUALIFIER = re.compile(r"\b(device|constant|threadgroup) ")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_builds
 
-from tiny_llm_ref.kernels.cpu_kernel import FOLDER
+from kernel_runtime.cpu_kernel import FOLDER
+from tests.platforms.neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_builds
 
 CPU = FOLDER / "cpu"
 SIMD = (

@@ -6,9 +6,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from check import check_close, check_equal, normal
-from checkpoints import Variant, build, save
-from cpu_kernels import use_device
+from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.launch import Language, Target
+from tests.support.check import check_close, check_equal, normal
+from tests.support.checkpoints import Variant, build, save
+from tests.support.cpu_kernels import use_device
 from tiny_llm import (
     BlockManager,
     ModelRunner,
@@ -18,20 +20,18 @@ from tiny_llm import (
     Sequence,
     accelerate,
 )
-from tiny_llm.generate import to_logprobs
-from tiny_llm.kernels import gpu_operations, paged_gpu
-from tiny_llm.kernels.fast_paged_attention import fast_paged_attention
-from tiny_llm.kernels.gpu_kernel import GpuKernel
-from tiny_llm.kernels.gpu_operations import (
+from tiny_llm.generation.generate import to_logprobs
+from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
+from tiny_llm.kernels.given import gpu_operations, paged_gpu
+from tiny_llm.kernels.given.gpu_operations import (
     FEW_QUERIES,
     FEW_ROWS,
     TILE,
     flash_attention_gpu,
     quantized_matmul_gpu,
 )
-from tiny_llm.kernels.launch import Language, Target
-from tiny_llm.packed_loader import load_packed_model
-from tiny_llm.quantize import QuantizedWeights
+from tiny_llm.model.packed_loader import load_packed_model
+from tiny_llm.ops.quantize import QuantizedWeights
 
 EDGES = {FEW_ROWS, FEW_QUERIES, TILE, 2 * TILE}
 ROW_COUNTS = sorted({1} | {edge + step for edge in EDGES for step in (-1, 0, 1)})
@@ -108,7 +108,7 @@ def logprobs_on_blocks(
     blocks = BlockManager(64, 4)
     for sequence in sequences:
         blocks.allocate(sequence, sequence.num_tokens)
-    runner = ModelRunner(model, blocks, fast_paged_attention)
+    runner = ModelRunner(model, blocks, dispatch_paged_attention)
     start = len(decoding) - 1
     runner.run(SchedulerOutput((ScheduledTokens(sequences[0], 0, start, False),)), {})
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..quantize import QuantizedWeights
-from .cpu_kernel import CpuKernel
+from kernel_runtime.cpu_kernel import CpuKernel
+
+from ..ops.quantize import QuantizedWeights
 
 SOURCES = Path(__file__).parent / "cpu"
 SIMPLE = CpuKernel(SOURCES / "quantized_matmul_simple.cpp")

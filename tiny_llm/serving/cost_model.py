@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .scheduled import SchedulerOutput
+from .given.scheduler_output import SchedulerOutput
 
 Array = npt.NDArray[np.float64]
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from ..attention import Attention, Mask
-from ..kv_cache import TinyKvCache
-from ..paged_attention import paged_attention_simple
-from ..paged_check import PagedAttention, unchecked
+from kernel_runtime.paged_check import PagedAttention, unchecked
+
+from ..model.kv_cache import TinyKvCache
+from ..ops.attention import Attention, Mask
+from ..ops.paged_attention import paged_attention_simple
 from .block_manager import BlockTable
+from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .paged_kv_cache import Ints, PagedKvPool, slot_mapping
-from .scheduled import ScheduledTokens, SchedulerOutput
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .cost_model import CostModel
-from .policy import Policy
-from .scheduled import SchedulerOutput
+from .given.policy import Policy
+from .given.scheduler_output import SchedulerOutput
 from .sequence import Sequence
 
 NUM_STEPS_PER_FIT = 16

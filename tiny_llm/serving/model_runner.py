@@ -1,12 +1,13 @@
 """Runs a step in one pass of the model, on the blocks of a pool."""
 
-from ..accelerate import best_paged_attention
-from ..paged_check import PagedAttention
-from ..qwen3 import Qwen3Model
+from kernel_runtime.paged_check import PagedAttention
+
+from ..given.accelerate import best_paged_attention
+from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
+from .dense_runner import Samplers
+from .given.scheduler_output import SchedulerOutput
 from .paged_kv_cache import PagedKvPool
-from .runner import Samplers
-from .scheduled import SchedulerOutput
 
 
 class ModelRunner:

@@ -6,8 +6,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from ..attention import Mask
-from ..kv_cache import TinyKvCache
+from ..model.kv_cache import TinyKvCache
+from ..ops.attention import Mask
 
 Ints = npt.NDArray[np.int32]
 

@@ -2,8 +2,8 @@
 
 from collections import OrderedDict
 
+from .block_hashes import Hash, Prefix, Prefixes, chain_hash
 from .block_manager import BlockManager
-from .prefix import Hash, Prefix, Prefixes, chain_hash
 from .sequence import Sequence
 
 

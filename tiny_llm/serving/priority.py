@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from .scheduled import SchedulerOutput
+from .given.scheduler_output import SchedulerOutput
 from .sequence import Sequence
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..native import is_invariant
-from ..quantize import QuantizedWeights, quantized_matmul_simple
-from .cpu_kernel import CpuKernel
-from .gpu_operations import quantized_matmul_gpu
+from kernel_runtime.cpu_kernel import CpuKernel
+from kernel_runtime.native import is_invariant
+
+from ..ops.quantize import QuantizedWeights, quantized_matmul_simple
+from .given.gpu_operations import quantized_matmul_gpu
 
 SOURCES = Path(__file__).parent / "cpu"
 NO_LIMIT = sys.maxsize

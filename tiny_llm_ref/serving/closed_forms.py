@@ -1,6 +1,6 @@
 """How many steps prompts take, without counting them."""
 
-from ..chunked_prefill import num_prefill_steps
+from ..batching.chunked_prefill import num_prefill_steps
 
 
 def num_prefill_steps_of_two(

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from .scheduled import SchedulerOutput
+from .given.scheduler_output import SchedulerOutput
 
 Array = npt.NDArray[np.float64]
 

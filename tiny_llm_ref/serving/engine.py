@@ -6,17 +6,18 @@ from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..answer import GenerationResult
-from ..closable import Closable
-from ..generate import Tokenizer, encode_prompt
-from ..qwen3 import Qwen3Model
-from ..sampler import SamplingParams
+from kernel_runtime.closable import Closable
+
+from ..batching.answer import GenerationResult
+from ..generation.generate import Tokenizer, encode_prompt
+from ..generation.sampler import SamplingParams
+from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
-from .engine_request import EngineRequest, check_request
+from .dense_runner import DenseRunner, Runner
+from .given.engine_request import EngineRequest, check_request
+from .given.policy import Policy
+from .given.scheduler_output import SchedulerOutput
 from .model_runner import ModelRunner
-from .policy import Policy
-from .runner import DenseRunner, Runner
-from .scheduled import SchedulerOutput
 from .scheduler import Scheduler, SchedulerConfig
 from .sequence import Sequence
 

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ..prefill_metrics import percentile
+from ..batching.prefill_metrics import percentile
 from .cost_model import CostModel, fit_cost_model
-from .policy import Policy
-from .scheduled import SchedulerOutput
+from .given.policy import Policy
+from .given.scheduler_output import SchedulerOutput
 from .sequence import Sequence
 
 NUM_STEPS_PER_FIT = 16

@@ -2,16 +2,17 @@
 
 import mlx.core as mx
 
-from ..accelerate import best_paged_attention
-from ..generate import to_logprobs
-from ..paged_check import PagedAttention
-from ..qwen3 import Qwen3Model
-from ..sampler import token_id
+from kernel_runtime.paged_check import PagedAttention
+
+from ..generation.generate import to_logprobs
+from ..generation.sampler import token_id
+from ..given.accelerate import best_paged_attention
+from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
+from .dense_runner import Samplers
 from .forward_batch import ForwardBatch, RaggedKvCache
+from .given.scheduler_output import SchedulerOutput
 from .paged_kv_cache import PagedKvPool
-from .runner import Samplers
-from .scheduled import SchedulerOutput
 
 
 class ModelRunner:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from .scheduled import SchedulerOutput
+from .given.scheduler_output import SchedulerOutput
 from .sequence import Sequence
 
 

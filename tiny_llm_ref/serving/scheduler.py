@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from .blocks import Blocks, UnlimitedBlocks
-from .policy import Fcfs, Policy
-from .scheduled import ScheduledTokens, SchedulerOutput
+from .given.blocks import Blocks, UnlimitedBlocks
+from .given.policy import Fcfs, Policy
+from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .sequence import Sequence
 
 new_tuple = tuple.__new__

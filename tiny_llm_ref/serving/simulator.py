@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..prefill_metrics import ChunkedPrefillMetrics
-from .blocks import Blocks
+from ..batching.prefill_metrics import ChunkedPrefillMetrics
 from .cost_model import CostModel
-from .policy import Policy
-from .scheduled import SchedulerOutput
+from .given.blocks import Blocks
+from .given.policy import Policy
+from .given.scheduler_output import SchedulerOutput
 from .scheduler import Scheduler, SchedulerConfig
 from .sequence import Sequence
 

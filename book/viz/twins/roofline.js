@@ -1,4 +1,4 @@
-// What a step of a model reads and computes. Bytes are those of tiny_llm_ref/roofline.py.
+// What a step of a model reads and computes. Bytes are those of tiny_llm_ref/model/roofline.py.
 // Pure functions; tests/book/test_twins.py proves them equal to the Python.
 var TinyTwins = TinyTwins || {};
 

@@ -1,0 +1,153 @@
+"""GPU kernels on the CPU: a Metal or CUDA source, compiled as C++ under the thread model of `emulator/`."""
+
+import ctypes
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from kernel_runtime.launch import Launch, Template
+from kernel_runtime.native import HIDE_FUNCTIONS, compile_library
+
+FOLDER = Path(__file__).parent
+EMULATOR = FOLDER / "emulator"
+CPP_TYPES = {mx.float32: "float", mx.float16: "emulator::Half", mx.bfloat16: "emulator::BFloat16"}
+
+
+class EmulatorError(RuntimeError):
+    """A kernel did what a GPU may not forgive; the message says what, and which thread did it."""
+
+
+class Buffer(ctypes.Structure):
+    """Buffer of emulator.h."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("entry_bytes", ctypes.c_int),
+        ("is_output", ctypes.c_int),
+    ]
+
+
+class Arguments(ctypes.Structure):
+    """Launch of emulator.h."""
+
+    _fields_ = [
+        ("buffers", ctypes.POINTER(Buffer)),
+        ("num_buffers", ctypes.c_int),
+        ("integers", ctypes.POINTER(ctypes.c_int)),
+        ("reals", ctypes.POINTER(ctypes.c_float)),
+        ("num_groups", ctypes.c_uint * 3),
+        ("num_threads", ctypes.c_int),
+        ("order", ctypes.c_int),
+    ]
+
+
+def generate_source(file: Path, call: str, templates: Sequence[Template], shared: Mapping[str, str]) -> str:
+    """C++ that runs a kernel under the emulator: a function for each set of template arguments.
+
+    Args:
+        file: the Metal or CUDA source, which says by its suffix what it is.
+        call: the kernel's call, in which buffer(i), integers[i] and reals[i] stand for what Python passes.
+        templates: the sets.
+        shared: length of each array that the threads of a group share.
+    """
+    header = "metal.h" if file.suffix == ".metal" else "cuda.h"
+    text = file.read_text(encoding="utf-8").replace("<metal_stdlib>", '"metal.h"')
+    # No path of this machine goes in: where the source lies does not matter to the cache.
+    lines = [f'#include "{header}"', f'#line 1 "{file.name}"', text, '#line 1 "the call"']
+    for number, template in enumerate(templates):
+        lines.append(f"static void run_{number}() {{")
+        lines += [f"  {declare(name, value)}" for name, value in template.items()]
+        lines += [
+            f'  float* {name} = emulator::shared<float>("{name}", {length});'
+            for name, length in shared.items()
+        ]
+        lines += [
+            "  const int* integers = emulator::launch.integers;",
+            "  const float* reals = emulator::launch.reals;",
+            "  using emulator::buffer;",
+            f"  {call}",
+            "}",
+        ]
+    functions = ", ".join(f"run_{number}" for number in range(len(templates)))
+    lines += [
+        'extern "C" __attribute__((visibility("default")))',
+        "const char* tiny_llm_emulate(int number, const emulator::Launch* launch) {",
+        f"  static void (*const functions[])() = {{{functions}}};",
+        "  return emulator::run(functions[number], *launch);",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def declare(name: str, value: int | mx.Dtype) -> str:
+    """A template argument as C++ declares it."""
+    if isinstance(value, mx.Dtype):
+        return f"using {name} = {CPP_TYPES[value]};"
+    return f"constexpr int {name} = {value};"
+
+
+@cache
+def load_emulated(name: str, source: str) -> ctypes.CDLL:
+    """The library of a generated source; BuildError where it cannot be compiled."""
+    library = ctypes.CDLL(str(compile_emulated(name, source)))
+    library.tiny_llm_emulate.restype = ctypes.c_char_p
+    return library
+
+
+def compile_emulated(name: str, source: str) -> Path:
+    """Compile a generated source, unless the cache has its library."""
+    headers = [header.read_text(encoding="utf-8") for header in sorted(EMULATOR.iterdir())]
+    options = ["-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti", HIDE_FUNCTIONS]
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(EMULATOR, folder, dirs_exist_ok=True)
+        generated = Path(folder) / "kernel.cpp"
+        generated.write_text(source, encoding="utf-8")
+        return compile_library(name, [generated], options, key="".join(headers))
+
+
+def emulate(library: ctypes.CDLL, number: int, names: Sequence[str], launch: Launch, order: int) -> mx.array:
+    """Run a kernel, at once, and return its output.
+
+    Args:
+        library: from `load_emulated`.
+        number: which of its sets of template arguments.
+        names: of the inputs and the output.
+        launch: what to run.
+        order: of the threads, as in `Target`.
+
+    Raises:
+        EmulatorError: the kernel broke a rule.
+    """
+    output = np.zeros(launch.shape, np.float32 if launch.dtype == mx.float32 else np.uint16)
+    arrays = [*map(in_memory, launch.inputs), output]
+    buffers = [
+        Buffer(name.encode(), x.ctypes.data, x.nbytes, x.itemsize, x is output)
+        for name, x in zip(names, arrays, strict=True)
+    ]
+    arguments = Arguments(
+        (Buffer * len(buffers))(*buffers),
+        len(buffers),
+        (ctypes.c_int * len(launch.integers))(*launch.integers),
+        (ctypes.c_float * len(launch.reals))(*launch.reals),
+        (ctypes.c_uint * 3)(*launch.num_groups),
+        launch.num_threads,
+        order,
+    )
+    error = library.tiny_llm_emulate(number, ctypes.byref(arguments))
+    if error is not None:
+        raise EmulatorError(error.decode())
+    result = mx.array(output)
+    return result if launch.dtype == mx.float32 else result.view(launch.dtype)
+
+
+def in_memory(x: mx.array) -> npt.NDArray[np.generic]:
+    """The array row by row; of half precision the bits, since numpy has no bfloat16."""
+    return np.ascontiguousarray(np.array(x.view(mx.uint16) if x.itemsize == 2 else x))

@@ -1,0 +1,196 @@
+"""GPU kernels: a function in Metal and in CUDA, on a GPU or under the emulator.
+
+A source holds one kernel function, with a signature like any other. Python generates the kernel around it,
+which hands it the buffers, the numbers, the shared memory and, in Metal, the thread's place.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Protocol, cast
+
+import mlx.core as mx
+
+from kernel_runtime.cpu_kernel import HOLE
+from kernel_runtime.emulation import emulate, generate_source, load_emulated
+from kernel_runtime.launch import Language, Launch, Target
+from kernel_runtime.native import BuildError
+
+SUFFIXES: Mapping[Language, str] = {"metal": ".metal", "cuda": ".cu"}
+METAL_PLACE = ("threadgroup_position_in_grid", "simdgroup_index_in_threadgroup", "thread_index_in_simdgroup")
+SMALLEST_BUFFER = 8  # entries below which MLX would hand it to Metal in the constant address space
+
+
+@dataclass(frozen=True, eq=False)
+class GpuKernel:
+    """A kernel function of inputs, output, integers, reals, shared arrays and, in Metal, the thread's place.
+
+    Args:
+        name: of the function and of its sources, `metal/NAME.metal` and `cuda/NAME.cu`.
+        inputs: names of the arrays that it reads.
+        output: name of the array that it writes.
+        templates: its template arguments in their order, each with the values that it may have.
+        folder: where the folders of the sources are.
+        integers, reals: names of the numbers that it takes.
+        shared: arrays of floats that the threads of a group share, each with its length as C++ writes it.
+    """
+
+    name: str
+    inputs: Sequence[str]
+    output: str
+    templates: Mapping[str, Sequence[int | mx.Dtype]]
+    folder: Path
+    integers: Sequence[str] = ()
+    reals: Sequence[str] = ()
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, target: Target, launch: Launch) -> mx.array:
+        """The output of one run; the emulator computes it at once.
+
+        Raises:
+            BuildError: the source cannot be compiled, there is no such GPU, or kernels are turned off.
+            EmulatorError: the emulator saw the kernel break a rule.
+            NotImplementedError: the source is not written yet.
+            ValueError: the launch does not fit the kernel.
+        """
+        self._check(launch)
+        text = self.file(target.language).read_text(encoding="utf-8")
+        if hole := HOLE.search(text):
+            raise NotImplementedError(hole[1])
+        if target.device == "emulator":
+            return self._run_emulated(target, launch)
+        return self._run_on_gpu(target.language, text, launch)
+
+    def file(self, language: Language) -> Path:
+        """Path of a source."""
+        return self.folder / language / f"{self.name}{SUFFIXES[language]}"
+
+    def call(self, language: Language, buffers: Sequence[str]) -> str:
+        """The statement that calls the kernel function."""
+        arguments = [
+            *buffers,
+            *(f"integers[{number}]" for number in range(len(self.integers))),
+            *(f"reals[{number}]" for number in range(len(self.reals))),
+            *self.shared,
+            *(METAL_PLACE if language == "metal" else ()),
+        ]
+        return f"::{self.name}<{', '.join(self.templates)}>({', '.join(arguments)});"
+
+    def body(self, language: Language) -> str:
+        """What the kernel on the GPU does: it makes the shared arrays and calls the function."""
+        space = "threadgroup" if language == "metal" else "__shared__"
+        arrays = [f"{space} float {name}[{length}];" for name, length in self.shared.items()]
+        return "\n".join([*arrays, self.call(language, [*self.inputs, self.output])])
+
+    def _check(self, launch: Launch) -> None:
+        counts = [
+            (what, len(names), len(given))
+            for what, names, given in (
+                ("inputs", self.inputs, launch.inputs),
+                ("integers", self.integers, launch.integers),
+                ("reals", self.reals, launch.reals),
+            )
+        ]
+        for what, expected, got in counts:
+            if expected != got:
+                raise ValueError(f"{self.name} takes {expected} {what}, got {got}")
+        for name, values in self.templates.items():
+            if launch.template.get(name) not in values:
+                choices = ", ".join(map(str, values))
+                raise ValueError(f"{self.name} has no {name} = {launch.template.get(name)}; it has {choices}")
+
+    def _run_emulated(self, target: Target, launch: Launch) -> mx.array:
+        choices = [tuple(values) for values in itertools.product(*self.templates.values())]
+        sets = [dict(zip(self.templates, values, strict=True)) for values in choices]
+        call = self.call(target.language, [f"buffer({number})" for number in range(len(self.inputs) + 1)])
+        file = self.file(target.language)
+        library = load_emulated(
+            f"{self.name}-{target.language}", generate_source(file, call, sets, self.shared)
+        )
+        number = choices.index(tuple(launch.template[name] for name in self.templates))
+        return emulate(library, number, [*self.inputs, self.output], launch, target.order)
+
+    def _run_on_gpu(self, language: Language, text: str, launch: Launch) -> mx.array:
+        is_available = mx.metal.is_available() if language == "metal" else mx.cuda.is_available()
+        if not is_available:
+            raise BuildError(f"MLX has no {language} GPU here: the emulator runs the kernel too")
+        x, y, z = launch.num_groups
+        template = [(name, launch.template[name]) for name in self.templates]
+        run = gpu_function(self, language, text)
+        outputs = run(
+            inputs=[
+                *map(at_least_smallest, launch.inputs),
+                *([mx.array(list(launch.integers), mx.int32)] if self.integers else []),
+                *([mx.array(list(launch.reals), mx.float32)] if self.reals else []),
+            ],
+            template=template,
+            grid=(x * launch.num_threads, y, z),
+            threadgroup=(launch.num_threads, 1, 1),
+            output_shapes=[launch.shape],
+            output_dtypes=[launch.dtype],
+            stream=mx.gpu,  # whatever the default device is
+        )
+        ensure_it_compiles(run, tuple(template), outputs)
+        return outputs[0]
+
+
+class GpuFunction(Protocol):
+    """What mx.fast.metal_kernel and mx.fast.cuda_kernel return."""
+
+    def __call__(
+        self,
+        *,
+        inputs: Sequence[mx.array],
+        template: Sequence[tuple[str, int | mx.Dtype]],
+        grid: tuple[int, int, int],
+        threadgroup: tuple[int, int, int],
+        output_shapes: Sequence[Sequence[int]],
+        output_dtypes: Sequence[mx.Dtype],
+        stream: mx.DeviceType,
+    ) -> list[mx.array]: ...
+
+
+@cache
+def gpu_function(kernel: GpuKernel, language: Language, text: str) -> GpuFunction:
+    """MLX's operation for a kernel with a given text."""
+    make = mx.fast.metal_kernel if language == "metal" else mx.fast.cuda_kernel
+    numbers = (["integers"] if kernel.integers else []) + (["reals"] if kernel.reals else [])
+    function = make(
+        # MLX keeps compiled kernels by name, on CUDA even on disk: another text needs another name.
+        name=f"{kernel.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}",
+        input_names=[*kernel.inputs, *numbers],
+        output_names=[kernel.output],
+        header=f'#line 1 "{kernel.file(language).name}"\n{text}',
+        source=kernel.body(language),
+    )
+    return cast(GpuFunction, function)
+
+
+compiled: set[tuple[GpuFunction, tuple[tuple[str, int | mx.Dtype], ...]]] = set()
+
+
+def ensure_it_compiles(
+    function: GpuFunction, template: tuple[tuple[str, int | mx.Dtype], ...], outputs: list[mx.array]
+) -> None:
+    """Evaluate a kernel's first outputs, so that a mistake in its source shows here, as a BuildError."""
+    if (function, template) in compiled:
+        return
+    try:
+        mx.eval(outputs)
+    except ValueError:  # inside mx.compile nothing can be evaluated; the error comes later, in MLX's words
+        return
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        first = next((line for line in lines if "error:" in line or "): error" in line), lines[0])
+        raise BuildError(f"the compiler refused: {first.strip()}") from None
+    compiled.add((function, template))
+
+
+def at_least_smallest(x: mx.array) -> mx.array:
+    """The array itself, or a longer one that begins with its entries."""
+    if x.size >= SMALLEST_BUFFER:
+        return x
+    return mx.concatenate([x.reshape(-1), mx.zeros(SMALLEST_BUFFER - x.size, x.dtype)])

@@ -1,0 +1,128 @@
+"""The messages that wrong solutions and unsolved tasks get, kept as files so that a change of one is seen."""
+
+import difflib
+import math
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scripts.bank import load_bank
+from scripts.course import COURSE, Course, load_course
+from scripts.errors import usage_errors
+from scripts.render import read_reference, render
+from scripts.sandbox import Run, run_all
+from scripts.symbols import Package
+
+FOLDER = COURSE / "messages"
+DECIMAL = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
+VARYING = {
+    r"^  tiny_llm/\S*(\.\w+):\d+$": r"  tiny_llm/FILE\1:LINE",
+    r"^  tests/\S*?([^/\s]+):\d+$": r"  tests/\1:LINE",
+    r"^(  tiny_llm/.*\n      (?:def|class) \w+).*": r"\1",
+    r"^(  tiny_llm/.*\n)      (?!def |class ).*": r"\1      CODE",
+    r"0x[0-9a-f]+": "0xADDRESS",
+    r"\d+ bytes": "SOME bytes",
+}
+"""What differs from machine to machine or with an edit of the reference, and what stands for it."""
+
+
+def runs(course: Course) -> Iterator[Run]:
+    """The wrong solutions with a file in the folder, and the first task of each day unsolved."""
+    bank = {f"{solution.id.replace(' ', '-')}.txt": solution for solution in load_bank(course.days)}
+    starters = {f"{day.tasks[0].id}-starter.txt": day for day in course.days}
+    gone = stored_messages().keys() - bank.keys() - starters.keys()
+    if gone:
+        raise ValueError(f"no wrong solution has the message {', '.join(sorted(gone))}: remove the file")
+    package = Package(read_reference())
+    for name in stored_messages().keys() & bank.keys():
+        run = bank[name].run(package)
+        yield replace(run, name=name, pytest_options=["--task", str(bank[name].task), "-x"])
+    starter = render((), course)
+    for name, day in starters.items():
+        yield Run(name, starter, [str(day.test_file)], ["--task", "1", "-x"])
+
+
+def current_messages() -> dict[str, str]:
+    """The message of the first test that fails, by the name of its file."""
+    return {
+        outcome.name: normalize(next(iter(outcome.failed.values()), "no test failed"))
+        for outcome in run_all(runs(load_course()))
+    }
+
+
+def normalize(message: str) -> str:
+    """A message without what varies."""
+    for pattern, name in VARYING.items():
+        message = re.sub(pattern, name, message, flags=re.MULTILINE)
+    return f"{message.rstrip()}\n"
+
+
+def stored_messages(folder: Path = FOLDER) -> dict[str, str]:
+    """The messages as kept, by the name of their file."""
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
+
+
+def changes(stored: dict[str, str], current: dict[str, str]) -> list[str]:
+    """The lines of a diff, file by file."""
+    return [
+        line
+        for name in sorted({*stored, *current})
+        if not are_alike(stored.get(name, ""), current.get(name, ""))
+        for line in difflib.unified_diff(
+            stored.get(name, "").splitlines(),
+            current.get(name, "").splitlines(),
+            f"{name} as kept",
+            f"{name} now",
+            lineterm="",
+        )
+    ]
+
+
+def are_alike(kept: str, now: str) -> bool:
+    """Whether two messages differ in nothing but the last digits of decimals, which depend on the BLAS."""
+    pairs = zip(DECIMAL.findall(kept), DECIMAL.findall(now), strict=False)
+    return DECIMAL.sub("DECIMAL", kept) == DECIMAL.sub("DECIMAL", now) and all(
+        math.isclose(float(left), float(right), rel_tol=0.01) for left, right in pairs
+    )
+
+
+def rewrite(current: dict[str, str], folder: Path = FOLDER) -> None:
+    """Make the files those of these messages."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.txt"):
+        if path.name not in current:
+            path.unlink()
+    for name, message in current.items():
+        (folder / name).write_text(message, encoding="utf-8")
+
+
+Update = Annotated[bool, typer.Option("--update", help="Keep the messages as they are now.")]
+
+
+def main(update: Update = False) -> None:
+    """Compare the messages of wrong solutions with those kept in course/messages.
+
+    Keep one more by an empty file with the solution's id, such as `1.1.2-no-scale.txt`, and --update.
+
+    Example: pdm run author messages --update
+    """
+    start = time.perf_counter()
+    with usage_errors():
+        current = current_messages()
+    difference = changes(stored_messages(), current)
+    print("\n".join(difference), end="\n" if difference else "")
+    if update:
+        rewrite(current)
+    verb = "rewritten" if update else "compared"
+    print(f"{len(current)} messages {verb} in {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    sys.exit(1 if difference and not update else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

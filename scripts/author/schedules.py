@@ -1,0 +1,67 @@
+"""Try the law of output invariance on many random schedules: `tests/engine/test_invariance.py` at length."""
+
+from random import SystemRandom
+from typing import Annotated, Any, Literal
+
+import typer
+from hypothesis import HealthCheck, given, seed, settings
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from scripts.errors import usage_errors
+from scripts.hardware.precision import use_full_float32
+from scripts.packages import choose_package
+
+BATCH = 500  # schedules of one seed: hypothesis varies what it has drawn, so fresh seeds reach further
+
+Count = Annotated[int, typer.Option(min=1, help="How many schedules to try.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Try the same ones again.")]
+Engine = Annotated[
+    Literal["batch", "serving"], typer.Option(help="The batch of week 2, or the engine of week 3.")
+]
+Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished solution.")]
+
+
+def main(count: Count = 50_000, first_seed: Seed = None, engine: Engine = "batch", ref: Ref = False) -> None:
+    """Draw schedules at random and demand that each request gets the tokens it gets alone.
+
+    Example: pdm run author schedules --engine serving --ref --count 2000
+    """
+    use_full_float32()
+    with usage_errors():
+        choose_package(ref)
+        start = SystemRandom().randrange(2**32) if first_seed is None else first_seed
+        try_schedules(count, start, engine)
+        print(f"{count} schedules, seed {start}: every request got the tokens it gets alone")
+
+
+def try_schedules(count: int, first_seed: int, engine: Literal["batch", "serving"]) -> None:
+    """Raise the AssertionError of the simplest schedule that breaks the law, if one does."""
+    from hypothesis import strategies as st
+
+    from tests.support.schedules import POOLS, check_engine_law, check_law, engine_schedules, schedules
+
+    of_engine = engine_schedules(st.one_of(*POOLS.values()))
+    drawn, check = (schedules(), check_law) if engine == "batch" else (of_engine, check_engine_law)
+
+    columns = (TextColumn("schedules"), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        bar = progress.add_task("schedules", total=count)
+        for batch_start in range(0, count, BATCH):
+
+            @seed(first_seed + batch_start)
+            @settings(
+                max_examples=min(BATCH, count - batch_start),
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(drawn)
+            def law(schedule: Any) -> None:
+                check(schedule)
+                progress.advance(bar)
+
+            law()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,78 @@
+"""A checkpoint from the model hub."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+import httpx2
+import typer
+
+from scripts.checkpoints.files import hub_cache_dir
+
+HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "*.txt", "*.jinja"]
+HUB_TIMEOUT = 15.0  # seconds
+
+
+def stop() -> NoReturn:
+    """Say that the user stopped the command and end the process, other threads included."""
+    typer.echo("\nstopped: the same command again fetches what is missing", err=True)
+    sys.stdout.flush()
+    os._exit(130)
+
+
+def remove_unfinished(name: str) -> None:
+    """Delete the files that the hub's client was at when it was stopped: it cannot go on with them."""
+    for path in (hub_cache_dir() / f"models--{name.replace('/', '--')}" / "blobs").glob("*.incomplete"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def ending_at_once(clean_up: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C end the process on the spot: the hub's client would first finish the files it is at."""
+
+    def end(signal_number: int, frame: FrameType | None) -> None:
+        clean_up()
+        stop()
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def download_snapshot(name: str, force: bool) -> None:
+    """Let the hub's client fill our cache with a model's files.
+
+    Raises:
+        ValueError: the hub cannot be reached, or does not hand the model out.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        # snapshot_download asks this too, but would wait for ever for a hub that never answers.
+        HfApi().model_info(name, timeout=HUB_TIMEOUT)
+        snapshot_download(name, cache_dir=hub_cache_dir(), allow_patterns=HUB_FILES, force_download=force)
+    except GatedRepoError as error:
+        raise ValueError(
+            "gated: accept its terms on the hub's page, then log in with `hf auth login`"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ValueError("the hub has no such model, or it is private: check the spelling") from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.TransportError) as error:
+        raise ValueError(
+            "the hub cannot be reached: check the network (and HF_HUB_OFFLINE), or use `get-model smollm2`"
+        ) from error
+    except HfHubHTTPError as error:
+        raise ValueError(f"the hub answered {error.response.status_code}: try again later") from error

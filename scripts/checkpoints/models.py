@@ -1,0 +1,44 @@
+"""Loading a model by the name a command was given."""
+
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+import tiny_llm_ref
+from scripts.checkpoints.files import resolve_checkpoint
+from tiny_llm_ref import Qwen3Model
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+
+def load_by_name(name: str, package: ModuleType = tiny_llm_ref) -> tuple[Qwen3Model, "TokenizerWrapper"]:
+    """Model and tokenizer of a folder, the shipped model or one that `pdm run get-model` fetched.
+
+    On a CPU the model computes in float32: its matrix products have no fast path for shorter types.
+
+    Args:
+        name: as for `resolve_checkpoint`.
+        package: the reference, or the learner's.
+
+    Raises:
+        ValueError: there is no such checkpoint, or it cannot be loaded.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would miss PyTorch aloud
+    dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
+    loaded: tuple[Qwen3Model, TokenizerWrapper] = package.load(resolve_checkpoint(name), dtype)
+    return loaded
+
+
+def as_chat(tokenizer: "TokenizerWrapper", message: str) -> list[int]:
+    """Token ids of one user message in the checkpoint's chat template, ready for the answer.
+
+    Raises:
+        ValueError: the checkpoint has no chat template.
+    """
+    if not tokenizer.has_chat_template:
+        raise ValueError("this checkpoint has no chat template: leave out --chat")
+    messages = [{"role": "user", "content": message}]
+    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True))

@@ -1,0 +1,1 @@
+"""Commands for learners: test, hint, progress, watch, catch up, reset."""

@@ -1,0 +1,103 @@
+"""Fill what is not written yet from the reference, up to a day, and leave what is."""
+
+import re
+from collections.abc import Collection
+from typing import Annotated
+
+import typer
+
+from scripts.course import Course, load_course
+from scripts.errors import usage_errors
+from scripts.languages import holes_of
+from scripts.learn.learner import (
+    PACKAGE,
+    Package,
+    Symbol,
+    Yes,
+    change,
+    check_syntax,
+    functions_of_tasks,
+    read_package,
+    rendered,
+    shown,
+)
+from scripts.patching import Sources, fill
+
+To = Annotated[str, typer.Option(help="The last day to fill, as w2d3.", metavar="wWdD")]
+
+
+def main(to: To, yes: Yes = False, package: Package = PACKAGE) -> None:
+    """Write the reference's solution into every function that is not written yet, up to and including a day.
+
+    Nothing that you wrote is touched. You see the difference and are asked first, and the files as they
+    were are kept in tiny_llm.backups/. With --yes you see how many lines each file gains and loses.
+
+    Example: pdm run catch-up --to w2d1
+    """
+    with usage_errors():
+        course = load_course()
+        chosen = task_ids_up_to(course, to)
+        before = read_package(package)
+        check_syntax(before, package)
+        after = catch_up(before, course, chosen)
+        if after == before:
+            print(f"nothing to fill: no function up to {to} is a hole in {shown(package)}")
+            return
+        change(package, before, after, yes)
+        for name in mixed_classes(rendered(course, ()), before, after):
+            print(f"note: {name} is now partly yours and partly the reference's; the tests say if they agree")
+
+
+def task_ids_up_to(course: Course, to: str) -> set[str]:
+    """Ids of all tasks up to a day written as w2d3.
+
+    Raises:
+        ValueError: it is not written so, or there is no such day.
+    """
+    match = re.fullmatch(r"w(\d+)d(\d+)", to.strip().lower())
+    if match is None:
+        raise ValueError(f"--to {to!r} names no day: write it as w2d1")
+    last = course.day(int(match[1]), int(match[2]))
+    days = course.days[: course.days.index(last) + 1]
+    return {task.id for day in days for task in day.tasks}
+
+
+def catch_up(sources: Sources, course: Course, chosen: set[str]) -> Sources:
+    """The package with the holes of these tasks filled.
+
+    Raises:
+        ValueError: a module is missing.
+    """
+    symbols = functions_of_tasks(course, chosen)
+    require_modules(sources, symbols)
+    return fill(sources, rendered(course, chosen), symbols)
+
+
+def require_modules(sources: Sources, symbols: list[Symbol]) -> None:
+    """Refuse a package that lacks a file, which a patch could not bring back as it was."""
+    for path in sorted({path for path, _ in symbols}):
+        if path not in sources:
+            raise ValueError(
+                f"tiny_llm/{path} is missing: bring it back with `git checkout -- tiny_llm/{path}`"
+            )
+
+
+def mixed_classes(starter: Sources, before: Sources, after: Sources) -> list[str]:
+    """Classes some of whose methods were written before, while others are filled now."""
+    return [
+        owner
+        for path in sorted(before)
+        for owner in sorted(
+            owners_of(holes_of(path, before[path]).keys() - holes_of(path, after[path]).keys())
+            & owners_of(holes_of(path, starter.get(path, "")).keys() - holes_of(path, before[path]).keys())
+        )
+    ]
+
+
+def owners_of(methods: Collection[str]) -> set[str]:
+    """The classes of dotted names."""
+    return {name.split(".")[0] for name in methods if "." in name}
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,193 @@
+"""The map of the course with what passes now: computed from the tests each time, never stored."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from scripts.course import Day, Task, load_course
+from scripts.errors import usage_errors
+from scripts.languages import holes_of
+from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
+from scripts.patching import Sources
+from scripts.sandbox import Outcome, Run, run_all
+from scripts.setup import show_progress
+from scripts.source_lines import HOLE
+
+MAX_PROCESSES = 2
+TEST_NAME = re.compile(r"::test_task_(\d+)_")
+
+
+class Mark(Enum):
+    """What the tests say of a task: its sign, its words and its colour."""
+
+    PASSED = ("✓", "passed", "green")
+    FAILING = ("✗", "failing", "red")
+    NOT_WRITTEN = ("·", "not written yet", "dim")
+    NO_TEST_RAN = ("-", "no test runs on this machine", "dim")
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """One task and what became of its tests."""
+
+    day: Day
+    task: Task
+    passed: tuple[str, ...]
+    failed: Mapping[str, str]
+    has_holes: bool = False
+
+    @property
+    def mark(self) -> Mark:
+        """Not written yet if some test passed or failed, and none got further than a hole."""
+        if not self.failed:
+            return Mark.PASSED if self.passed else Mark.NO_TEST_RAN
+        at_holes = all(HOLE.search(message) for message in self.failed.values())
+        return Mark.NOT_WRITTEN if at_holes and not self.passed else Mark.FAILING
+
+    @property
+    def is_solved(self) -> bool:
+        """Nothing is left to do."""
+        return not self.failed
+
+    @property
+    def waits_for(self) -> str | None:
+        """The first function of another task that the tests stop at, if this task's own are all written."""
+        found = [HOLE.search(message) for message in self.failed.values()]
+        if self.has_holes or not all(found):
+            return None
+        return min((match[0] for match in found if match), default=None)
+
+    @property
+    def test_command(self) -> str:
+        """What the learner types to see its failures."""
+        return f"pdm run test --week {self.day.week} --day {self.day.day} --task {self.task.number}"
+
+
+Week = Annotated[int | None, typer.Option(help="Only this week.")]
+DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
+
+
+def main(week: Week = None, day: DayNumber = None, package: Package = PACKAGE) -> None:
+    """Run the tests of every day on your package and draw the map of the course.
+
+    Example: pdm run progress --week 1
+    """
+    console = Console(highlight=False)
+    with usage_errors():
+        days = chosen_days(week, day)
+        sources = read_package(package)
+        check_syntax(sources, package)
+        show_progress("running the tests")
+        states = task_states(sources, days)
+        show_progress("")
+    print_map(states, console)
+    print_next(states, console)
+
+
+def chosen_days(week: int | None, day: int | None) -> tuple[Day, ...]:
+    """The days asked for, all unless one says which; ValueError for one that is not there."""
+    course = load_course()
+    if week is None:
+        if day is not None:
+            raise ValueError("--day needs --week: give it too, as in --week 1 --day 3")
+        return course.days
+    return course.week(week) if day is None else (course.day(week, day),)
+
+
+def task_states(sources: Sources, days: Iterable[Day]) -> list[TaskState]:
+    """What the tests say of every task of these days, in order."""
+    chosen = {f"{day.week}.{day.day}": day for day in days}
+    runs = [Run(name, sources, [str(day.test_file)], ["--tb=line"]) for name, day in chosen.items()]
+    outcomes = {outcome.name: outcome for outcome in run_all(runs, min(MAX_PROCESSES, os.cpu_count() or 1))}
+    unwritten = tasks_with_holes(sources)
+    return [
+        state_of(day, task, outcomes[name], task.id in unwritten)
+        for name, day in chosen.items()
+        for task in day.tasks
+    ]
+
+
+def tasks_with_holes(sources: Sources) -> set[str]:
+    """Ids of the tasks that some hole names."""
+    sentences = [sentence for path, source in sources.items() for sentence in holes_of(path, source).values()]
+    return {".".join(match.groups()[:3]) for sentence in sentences if (match := HOLE.search(sentence))}
+
+
+def state_of(day: Day, task: Task, outcome: Outcome, has_holes: bool) -> TaskState:
+    """One task's share of the outcome of its day; a test file that does not load fails for every task."""
+    return TaskState(
+        day,
+        task,
+        tuple(name for name in outcome.passed if task_of(name) == task.number),
+        {name: message for name, message in outcome.failed.items() if task_of(name) in (task.number, None)},
+        has_holes,
+    )
+
+
+def task_of(test: str) -> int | None:
+    """The number in a test's name, or None."""
+    match = TEST_NAME.search(test)
+    return int(match[1]) if match else None
+
+
+def first_unsolved(states: Iterable[TaskState]) -> TaskState | None:
+    """The first task that is not solved, in the order of the course."""
+    return next((state for state in states if not state.is_solved), None)
+
+
+def print_map(states: Iterable[TaskState], console: Console) -> None:
+    """One line a day and one a task."""
+    day = None
+    for state in states:
+        if state.day != day:
+            day = state.day
+            title = Text(f"week {day.week} day {day.day}  {day.title}", "bold")
+            console.print(title, soft_wrap=True)
+        console.print(task_line(state), soft_wrap=True)
+
+
+def task_line(state: TaskState) -> Text:
+    """Mark, number, title, what the tests say and how many passed."""
+    sign, words, style = state.mark.value
+    num_tests = len(state.passed) + len(state.failed)
+    count = f" ({len(state.passed)} of {num_tests})" if num_tests else ""
+    waits = f", since {state.waits_for}" if state.waits_for else ""
+    return Text.assemble(
+        (f"  {sign} ", style), f"{state.task.number}. {state.task.title}: ", (f"{words}{count}{waits}", style)
+    )
+
+
+def print_next(states: list[TaskState], console: Console) -> None:
+    """How much is solved, and the command that tests what is next."""
+    solved = sum(state.is_solved for state in states)
+    console.print(f"\n{solved} of {len(states)} tasks solved")
+    state = first_unsolved(states)
+    if state is None:
+        return
+    console.print(
+        f"next: week {state.day.week} day {state.day.day} task {state.task.number}, {state.task.title}: "
+        f"{state.test_command}",
+        soft_wrap=True,
+    )
+    if reason := load_error(state):
+        console.print(f"its tests do not run: {reason}", soft_wrap=True)
+
+
+def load_error(state: TaskState) -> str | None:
+    """Why a test file does not load, in Python's words, or None."""
+    for name, message in state.failed.items():
+        if task_of(name) is None:
+            lines = [line.removeprefix("E").strip() for line in message.splitlines() if line.strip()]
+            return lines[-1] if lines else "no reason was given"
+    return None
+
+
+if __name__ == "__main__":
+    typer.run(main)

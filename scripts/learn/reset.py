@@ -1,0 +1,59 @@
+"""Put the starter's text of one task back."""
+
+from typing import Annotated
+
+import typer
+
+from scripts.course import Course, load_course
+from scripts.errors import usage_errors
+from scripts.learn.catch_up import require_modules
+from scripts.learn.learner import (
+    PACKAGE,
+    Package,
+    Yes,
+    all_holes,
+    change,
+    check_syntax,
+    functions_of_tasks,
+    read_package,
+)
+from scripts.patching import Sources, dig
+from scripts.render import read_reference
+
+Week = Annotated[int, typer.Option(help="The week.")]
+DayNumber = Annotated[int, typer.Option("--day", help="The day of the week.")]
+TaskNumber = Annotated[int, typer.Option("--task", help="The task of the day.")]
+
+
+def main(week: Week, day: DayNumber, task: TaskNumber, yes: Yes = False, package: Package = PACKAGE) -> None:
+    """Make the functions of a task holes again, as the course began.
+
+    You see the difference and are asked first, and the files as they were are kept in tiny_llm.backups/.
+
+    Example: pdm run reset --week 1 --day 1 --task 2
+    """
+    with usage_errors():
+        course = load_course()
+        chosen = course.day(week, day).task(task)
+        before = read_package(package)
+        check_syntax(before, package)
+        after = reset(before, course, {chosen.id})
+        if after == before:
+            print(f"nothing to reset: week {week} day {day} task {task} is as it was at the start")
+            return
+        change(package, before, after, yes)
+
+
+def reset(sources: Sources, course: Course, chosen: set[str]) -> Sources:
+    """The package with the functions of these tasks as in the starter.
+
+    Raises:
+        ValueError: a module is missing, or a function became something else.
+    """
+    symbols = functions_of_tasks(course, chosen)
+    require_modules(sources, symbols)
+    return dig(sources, all_holes(course), read_reference(), symbols)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,272 @@
+"""Rerun the first unsolved task's tests on every save."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import typer
+from rich.console import Console
+from watchfiles import PythonFilter, watch
+
+from scripts.course import ROOT, Day, Task
+from scripts.errors import usage_errors
+from scripts.learn.learner import PACKAGE, check_syntax, read_package
+from scripts.learn.search import DAY_SOLVED, FOUND, task_by_id
+from scripts.render import SUFFIXES
+from scripts.setup import show_progress
+
+KEY_POLL_MS = 150
+KEYS = "h hint · n next task · q quit"
+
+
+def main() -> None:
+    """Test the first unsolved task of tiny_llm each time you save a file.
+
+    Keys: h shows a hint, n goes on to the next unsolved task, q quits.
+
+    Example: pdm run watch
+    """
+    with usage_errors():
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise ValueError("watch needs a terminal for its keys: use `pdm run progress` without one")
+        with ended_by_signal(), key_presses():
+            Watcher(PACKAGE).loop(read_key)
+
+
+@contextlib.contextmanager
+def key_presses() -> Iterator[None]:
+    """Keys are read one by one and not shown; the terminal gets its settings back whatever happens."""
+    terminal = sys.stdin.fileno()
+    settings = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
+
+
+@contextlib.contextmanager
+def ended_by_signal() -> Iterator[None]:
+    """Let a request to end, or a closed window, pass through every `finally`."""
+
+    received: list[int] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        if received:
+            sys.exit(128 + received[0])
+        raise
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def read_key() -> str:
+    """The key that was pressed, if one was; at the end of the input, q."""
+    terminal = sys.stdin.fileno()
+    if not select.select([terminal], [], [], 0)[0]:
+        return ""
+    # Not sys.stdin.read: what it buffers, `select` does not see.
+    return os.read(terminal, 1).decode("ascii", "replace") or "q"
+
+
+class Search:
+    """The process that looks for the first unsolved task, and what it has printed."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None  # a pipe, as asked for
+        self._output = self.process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._rest = b""
+
+    def new_lines(self) -> list[dict[str, str | None]]:
+        """What it has printed since the last call, without waiting."""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self._output, 65536):
+                self._rest += piece
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def stop(self) -> None:
+        """End it with every process that it started."""
+        end_session(self.process)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Watcher:
+    """Knows the task at hand, and the process that tests it or looks for another one.
+
+    Args:
+        package: the folder to watch.
+        command: what runs the tests of a task, and the hint: `pdm run test`'s and `pdm run hint`'s modules.
+        search: the module that prints the first unsolved task of a package after the one with an id.
+    """
+
+    def __init__(
+        self,
+        package: Path,
+        command: Callable[[str, Day, Task], list[str]] | None = None,
+        search: Callable[[Path, str | None], list[str]] | None = None,
+    ) -> None:
+        self.package = package
+        self.command = command or command_line
+        self.search_command = search or search_command_line
+        self.console = Console(highlight=False)
+        self.current: tuple[Day, Task] | None = None
+        self.search: Search | None = None
+        self.tests: subprocess.Popen[bytes] | None = None
+
+    def loop(self, key: Callable[[], str]) -> None:
+        """Test on every save and obey keys, until q."""
+        try:
+            self.start_search()
+            changes = watch(
+                self.package,
+                watch_filter=PythonFilter(extra_extensions=SUFFIXES),
+                rust_timeout=KEY_POLL_MS,
+                yield_on_timeout=True,
+                raise_interrupt=True,
+            )
+            for saved in changes:
+                pressed = key()
+                if pressed == "q":
+                    return
+                if pressed:
+                    self.obey(pressed)
+                if saved:
+                    self.restart()
+                self.report_search()
+                self.report_end()
+        finally:
+            self.stop()
+
+    def obey(self, key: str) -> None:
+        """A key other than q."""
+        if key == "n" and self.search is None:
+            self.start_search()
+        elif key == "h" and self.current is not None:
+            subprocess.run(self.command("hint", *self.current), cwd=ROOT)
+
+    def restart(self) -> None:
+        """After a save: test the task at hand from the start, or look for one anew."""
+        if self.current is None or self.search is not None:
+            self.start_search()
+        else:
+            self.start_tests()
+
+    def start_search(self) -> None:
+        """Look for the first unsolved task after the current one, or the first of all."""
+        self.stop()
+        if not self.is_readable():
+            return
+        show_progress("looking for the first unsolved task · q quits")
+        self.search = Search(self.search_command(self.package, self.current[1].id if self.current else None))
+
+    def report_search(self) -> None:
+        """Say what the search has found so far; test the task when that is known."""
+        if self.search is None:
+            return
+        exit_code = self.search.process.poll()  # before the output is read, so that none is missed
+        for line in self.search.new_lines():
+            if FOUND in line:
+                self.end_search(line[FOUND])
+                return
+            show_progress(f"looking for the first unsolved task: {line[DAY_SOLVED]} is solved · q quits")
+        if exit_code is not None:
+            show_progress("")
+            self.console.print("the tests could not be run: `pdm run progress` says more", style="red")
+            self.search = None
+
+    def end_search(self, task_id: str | None) -> None:
+        """Go to the task that was found."""
+        show_progress("")
+        self.stop()
+        self.current = task_by_id(task_id) if task_id else None
+        if self.current is None:
+            self.console.print("every task is solved", style="green")
+        else:
+            self.start_tests()
+
+    def is_readable(self) -> bool:
+        """Whether Python can read the package; a line says what it cannot read."""
+        try:
+            check_syntax(read_package(self.package), self.package)
+        except ValueError as error:
+            self.console.print(str(error), style="red", soft_wrap=True)
+            return False
+        return True
+
+    def start_tests(self) -> None:
+        """Test the task at hand, from the start if that was under way."""
+        self.stop()
+        if self.current is None or not self.is_readable():
+            return
+        day, task = self.current
+        self.console.rule(f"week {day.week} day {day.day} task {task.number}: {task.title}", align="left")
+        # A session of its own, so that Ctrl-C is ours alone to act on.
+        self.tests = subprocess.Popen(self.command("test", day, task), cwd=ROOT, start_new_session=True)
+
+    def report_end(self) -> None:
+        """Say what the keys are once the tests have ended."""
+        if self.tests is None or self.tests.poll() is None:
+            return
+        if self.tests.returncode == 0:
+            self.console.print("passed: n goes on to the next task", style="green")
+        self.console.print(f"waiting for a save · {KEYS}", style="dim")
+        self.tests = None
+
+    def stop(self) -> None:
+        """End the tests and the search, if any."""
+        if self.tests is not None:
+            end_session(self.tests)
+        if self.search is not None:
+            self.search.stop()
+        self.tests = self.search = None
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, with every process that it started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def search_command_line(package: Path, after: str | None) -> list[str]:
+    """What looks for the first unsolved task."""
+    options = ["--package", str(package), *(["--after", after] if after else [])]
+    return [sys.executable, "-m", "scripts.learn.search", *options]
+
+
+def command_line(name: str, day: Day, task: Task) -> list[str]:
+    """A command of the course for one task."""
+    where = ["--week", str(day.week), "--day", str(day.day), "--task", str(task.number)]
+    return [sys.executable, "-m", f"scripts.{name}", *where]
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Commands that let the engine serve, and what records a run."""

@@ -1,0 +1,73 @@
+"""Stream one completion of a prompt."""
+
+import importlib
+import sys
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from scripts.errors import usage_errors
+from scripts.packages import learners_package, sentences_of
+
+Prompt = Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")]
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Put the prompt as a user's message in the chat template.")
+]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens to generate.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
+TopP = Annotated[float, typer.Option(help="Keep the likeliest tokens up to this probability together.")]
+TopK = Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")]
+MinP = Annotated[float, typer.Option(help="Keep tokens this fraction as likely as the likeliest.")]
+Seed = Annotated[int | None, typer.Option(help="Repeat the same draws.")]
+Mine = Annotated[bool, typer.Option("--mine", help="Generate with tiny_llm, your own.")]
+
+
+def main(
+    prompt: Prompt,
+    model: Model = SHIPPED_MODEL,
+    chat: Chat = False,
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 0.0,
+    top_k: TopK = None,
+    min_p: MinP = 0.0,
+    seed: Seed = None,
+    mine: Mine = False,
+) -> None:
+    """Stream one completion.
+
+    The reference generates it, tiny_llm_ref, unless you give --mine: then your own package does.
+
+    Example: pdm run generate "In the beginning" --temperature 0.8 --seed 1
+    """
+    with usage_errors():
+        checkpoint = resolve_checkpoint(model)
+        text = sys.stdin.read() if prompt == "-" else prompt
+        from scripts.checkpoints.models import (  # seconds of imports, after the cheap checks
+            as_chat,
+            load_by_name,
+        )
+
+        if chat and not text.strip():
+            raise ValueError("the message is empty: write something to answer")
+        package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
+        with sentences_of(package) if mine else nullcontext():
+            params = package.SamplingParams(temperature, top_p, top_k, min_p, seed)
+            loaded, tokenizer = load_by_name(str(checkpoint), package)
+            prompt_or_ids = as_chat(tokenizer, text) if chat else text
+            package.simple_generate_with_kv_cache(
+                loaded, tokenizer, prompt_or_ids, params.make_sampler(), max_tokens, print_piece
+            )
+        print()
+
+
+def print_piece(text: str) -> None:
+    """Write a piece of text at once."""
+    print(text, end="", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

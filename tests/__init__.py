@@ -1,0 +1,1 @@
+"""The one suite that judges both packages."""

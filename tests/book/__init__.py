@@ -1,0 +1,1 @@
+"""The book and its pages."""

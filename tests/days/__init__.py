@@ -1,0 +1,1 @@
+"""The tasks of the course, a file per day."""

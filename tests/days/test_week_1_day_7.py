@@ -1,0 +1,475 @@
+"""Week 1 day 7: greedy and tempered sampling, the three cuts, seeds and parameters."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from tests.support.check import check_close, check_equal, check_value_error, fail, normal
+from tests.support.oracles import Array, exact, log_softmax, softmax
+from tiny_llm import SamplingParams, make_sampler
+from tiny_llm.generation.sampler import keep_likely
+
+V = 11
+NUM_DRAWS = 40_000
+DISTANCE = 0.02  # total variation that 40,000 draws of 11 tokens stay far below
+
+
+def logprobs_of(*shape: int, seed: int) -> mx.array:
+    """Log-probabilities of random distributions over the last axis."""
+    return mx.array(log_softmax(exact(1.5 * normal(*shape, seed=seed))), mx.float32)
+
+
+def many(logprobs: mx.array) -> mx.array:
+    """One distribution [1, V] as a batch of rows."""
+    return mx.broadcast_to(logprobs, (NUM_DRAWS, logprobs.shape[-1]))
+
+
+def check_draws(
+    drawn: mx.array, expected: Array, what: str, mistakes: Mapping[str, Array] | None = None
+) -> None:
+    """Compare how often each token was drawn with its probability, in total variation."""
+    __tracebackhide__ = True
+    frequencies = np.bincount(np.array(drawn), minlength=len(expected)) / drawn.size
+    if distance(frequencies, expected) > DISTANCE:
+        token = int(np.abs(frequencies - expected).argmax())
+        fail(
+            f"{what}: expected token {token} in {expected[token]:.0%} of the draws, "
+            f"got it in {frequencies[token]:.0%}",
+            cause_of_draws(frequencies, mistakes or {}),
+        )
+
+
+def cause_of_draws(frequencies: Array, mistakes: Mapping[str, Array]) -> str | None:
+    if frequencies.max() == 1:
+        return "All rows got the same token: one draw for all of them?"
+    names = (name for name, wrong in mistakes.items() if distance(frequencies, wrong) <= DISTANCE)
+    return next((f"The tokens are drawn as by {name}." for name in names), None)
+
+
+def distance(first: Array, second: Array) -> float:
+    """Total variation of two distributions."""
+    return float(np.abs(first - second).sum() / 2)
+
+
+def temperature_mistakes(logprobs: Array, temp: float) -> dict[str, Array]:
+    return {
+        "logits multiplied by the temperature, not divided": softmax(logprobs * temp),
+        "logits without the temperature": softmax(logprobs),
+        "chance alone, all tokens equally often": np.full(len(logprobs), 1 / len(logprobs)),
+    }
+
+
+# --- task 1 ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("B", [1, 5, V])
+def test_task_1_temperature_zero_takes_the_likeliest_of_each_row(B: int) -> None:
+    logprobs = logprobs_of(B, V, seed=1)
+    tokens = make_sampler(0)(logprobs)
+    check_equal(tokens.shape, (B,), "shape of the tokens")
+    check_equal(tokens.tolist(), exact(logprobs).argmax(axis=-1).tolist(), "likeliest token of each row")
+
+
+def test_task_1_greedy_is_the_same_each_time() -> None:
+    sampler, logprobs = make_sampler(0.0), logprobs_of(5, V, seed=2)
+    check_equal(sampler(logprobs).tolist(), sampler(logprobs).tolist(), "tokens of two greedy calls")
+
+
+@pytest.mark.parametrize("cuts", [{"top_k": 3}, {"top_p": 0.4}, {"min_p": 0.5}, {"seed": 3}], ids=str)
+def test_task_1_greedy_whatever_else_is_asked(cuts: dict[str, Any]) -> None:
+    logprobs = logprobs_of(5, V, seed=3)
+    tokens = make_sampler(0, **cuts)(logprobs)
+    check_equal(tokens.tolist(), exact(logprobs).argmax(axis=-1).tolist(), f"greedy tokens with {cuts}")
+
+
+@pytest.mark.parametrize("temp", [0.25, 0.5, 1.0, 2.0, 5.0])
+def test_task_1_logprobs_are_divided_by_the_temperature(temp: float) -> None:
+    logprobs = logprobs_of(1, V, seed=4)
+    drawn = make_sampler(temp, seed=5)(many(logprobs))
+    row = exact(logprobs)[0]
+    mistakes = temperature_mistakes(row, temp)
+    check_draws(drawn, softmax(row / temp), f"tokens at temperature {temp}", mistakes)
+
+
+def test_task_1_a_low_temperature_is_nearly_greedy() -> None:
+    logprobs = logprobs_of(1, V, seed=6)
+    drawn = make_sampler(0.01, seed=5)(many(logprobs)[:100])
+    check_equal(set(drawn.tolist()), {exact(logprobs).argmax()}, "tokens drawn at temperature 0.01")
+
+
+def test_task_1_each_row_has_its_own_distribution() -> None:
+    wanted = [7, 0, 10, 3, 3]
+    logprobs = normal(5, V, seed=7)
+    logprobs[mx.arange(5), mx.array(wanted)] = 100.0
+    tokens = make_sampler(1.0, seed=5)(logprobs)
+    check_equal(tokens.shape, (5,), "shape of the tokens")
+    check_equal(tokens.tolist(), wanted, "tokens of rows that are each certain of one")
+
+
+def test_task_1_rows_are_drawn_independently() -> None:
+    """Two rows of one distribution agree as often as two independent draws do."""
+    logprobs = logprobs_of(1, V, seed=8)
+    drawn = np.array(make_sampler(1.0, seed=5)(many(logprobs))).reshape(-1, 2)
+    agreement = (drawn[:, 0] == drawn[:, 1]).mean()
+    expected = (softmax(exact(logprobs)[0]) ** 2).sum()
+    check_equal(agreement, pytest.approx(expected, abs=0.02), "share of neighbouring rows that agree")
+
+
+def test_task_1_draws_differ_from_call_to_call() -> None:
+    sampler, logprobs = make_sampler(1.0), logprobs_of(100, V, seed=9)
+    assert sampler(logprobs).tolist() != sampler(logprobs).tolist(), "two calls drew the same 100 tokens"
+
+
+def test_task_1_impossible_tokens_are_not_drawn() -> None:
+    logprobs = mx.where(mx.arange(V) % 2 == 0, logprobs_of(1, V, seed=10), -mx.inf)
+    drawn = make_sampler(3.0, seed=5)(many(logprobs))
+    check_draws(drawn, softmax(exact(logprobs)[0] / 3), "tokens at temperature 3, every other one impossible")
+
+
+# --- task 2 ------------------------------------------------------------------------------------------------
+
+
+def kept_tokens(logprobs: mx.array, top_p: float = 0, top_k: int | None = None, min_p: float = 0) -> Any:
+    """Which tokens of each row are kept; those must keep their log-probability, the others be -inf."""
+    actual = keep_likely(logprobs, top_p, top_k, min_p)
+    check_equal(actual.shape, logprobs.shape, "shape of what is kept")
+    kept = np.isfinite(exact(actual))
+    check_close(actual, np.where(kept, exact(logprobs), -np.inf), "log-probabilities of the tokens kept")
+    return kept
+
+
+def expected_kept(row: Array, top_p: float = 0, top_k: int | None = None, min_p: float = 0) -> list[bool]:
+    """The three cuts token by token, from the likeliest to the least likely."""
+    probs = np.exp(row)
+    kept, reached = [False] * len(row), 0.0
+    for rank, token in enumerate(np.argsort(-row)):
+        in_top_k = top_k is None or rank < top_k
+        in_top_p = top_p in (0, 1) or reached < top_p
+        kept[token] = bool(in_top_k and in_top_p and probs[token] >= min_p * probs.max())
+        reached += probs[token]
+    return kept
+
+
+def kept_mistakes(row: Array, kept: list[bool], **cuts: Any) -> dict[str, list[bool]]:
+    """What else would be kept of a row by a single cut."""
+    order = np.argsort(-row)
+    num_kept = sum(kept)
+    top_k, top_p, min_p = (cuts.get(name) for name in ("top_k", "top_p", "min_p"))
+    mistakes = {}
+    if top_k and len(cuts) == 1:
+        mistakes["the least likely instead of the likeliest"] = among(row, order[-top_k:])
+        mistakes["the first tokens, whatever their probabilities"] = among(row, range(top_k))
+        mistakes["one token more than top_k"] = among(row, order[: top_k + 1])
+    if top_p and len(cuts) == 1:
+        mistakes["without the token that crosses top_p"] = among(row, order[: num_kept - 1])
+        mistakes["one token more than reach top_p"] = among(row, order[: num_kept + 1])
+    if min_p and len(cuts) == 1:
+        mistakes["min_p as a bound by itself, not relative to the likeliest"] = (
+            np.exp(row) >= min_p
+        ).tolist()
+    return mistakes
+
+
+def among(row: Array, tokens: Iterable[int]) -> list[bool]:
+    chosen = set(map(int, tokens))
+    return [token in chosen for token in range(len(row))]
+
+
+def check_kept(logprobs: mx.array, what: str, **cuts: Any) -> None:
+    actual = kept_tokens(logprobs, **cuts)
+    for row, expected in enumerate(exact(logprobs)):
+        kept = expected_kept(expected, **cuts)
+        label = f"{what}, row {row} of the batch"
+        check_equal(actual[row].tolist(), kept, label, kept_mistakes(expected, kept, **cuts))
+
+
+def row_of(*probs: float) -> mx.array:
+    return mx.log(mx.array([probs]))
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 5, V - 1, V, V + 20])
+@pytest.mark.parametrize("B", [1, 5])
+def test_task_2_top_k_keeps_the_likeliest(B: int, top_k: int) -> None:
+    check_kept(logprobs_of(B, V, seed=20), f"tokens kept by {top_k=}", top_k=top_k)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3, 4, 6])
+def test_task_2_top_k_keeps_exactly_k_of_equals(top_k: int) -> None:
+    kept = kept_tokens(row_of(0.1, 0.2, 0.2, 0.1, 0.2, 0.2), top_k=top_k)[0]
+    check_equal(int(kept.sum()), top_k, f"number of tokens kept by {top_k=} of equally likely ones")
+    check_equal(
+        int(kept[[1, 2, 4, 5]].sum()), min(top_k, 4), f"how many of the four likeliest {top_k=} keeps"
+    )
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.5, 0.77, 0.9, 0.999])
+@pytest.mark.parametrize("B", [1, 5])
+def test_task_2_top_p_keeps_the_fewest_that_reach_it(B: int, top_p: float) -> None:
+    check_kept(logprobs_of(B, V, seed=21), f"tokens kept by {top_p=}", top_p=top_p)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [(0.6, [0.5, 0.3]), (0.4, [0.5]), (0.01, [0.5]), (0.79, [0.5, 0.3]), (0.9, [0.5, 0.3, 0.15])],
+)
+def test_task_2_top_p_keeps_the_token_that_crosses(top_p: float, kept: list[float]) -> None:
+    probs = [0.15, 0.5, 0.05, 0.3]
+    actual = kept_tokens(row_of(*probs), top_p=top_p)[0]
+    check_equal(actual.tolist(), [p in kept for p in probs], f"which of {probs} are kept by {top_p=}")
+
+
+@pytest.mark.parametrize("cuts", [{"top_p": 1e-9}, {"top_k": 1}, {"min_p": 1.0}], ids=str)
+def test_task_2_at_least_one_token_is_kept(cuts: dict[str, Any]) -> None:
+    logprobs = logprobs_of(5, V, seed=22)
+    likeliest = exact(logprobs).argmax(axis=-1)
+    kept = kept_tokens(logprobs, **cuts)
+    check_equal(kept.sum(axis=-1).tolist(), [1] * 5, f"number of tokens kept by {cuts}")
+    check_equal(kept.argmax(axis=-1).tolist(), likeliest.tolist(), f"token kept by {cuts}")
+
+
+def test_task_2_a_certain_token_is_kept() -> None:
+    logprobs = mx.where(mx.arange(V) == 4, mx.array([[0.0]]), -mx.inf)
+    kept = kept_tokens(logprobs, top_p=0.5, top_k=3, min_p=0.1)[0]
+    check_equal(kept.tolist(), [token == 4 for token in range(V)], "what is kept of one certain token")
+
+
+@pytest.mark.parametrize("min_p", [0.01, 0.1, 0.3, 0.7, 0.95])
+@pytest.mark.parametrize("B", [1, 5])
+def test_task_2_min_p_is_relative_to_the_likeliest(B: int, min_p: float) -> None:
+    check_kept(logprobs_of(B, V, seed=23), f"tokens kept by {min_p=}", min_p=min_p)
+
+
+def test_task_2_min_p_of_one_keeps_all_likeliest() -> None:
+    kept = kept_tokens(row_of(0.1, 0.3, 0.3, 0.3), min_p=1.0)[0]
+    check_equal(kept.tolist(), [False, True, True, True], "which of the three likeliest are kept by min_p=1")
+
+
+@pytest.mark.parametrize("top_p", [0, 1])
+def test_task_2_no_cut_keeps_all(top_p: float) -> None:
+    logprobs = logprobs_of(5, V, seed=24)
+    check_equal(kept_tokens(logprobs, top_p=top_p).all(), True, f"all tokens kept by {top_p=}")
+
+
+def test_task_2_top_p_of_one_keeps_what_rounding_makes_nothing() -> None:
+    logprobs = mx.where(mx.arange(V) == 4, 0.0, normal(1, V, seed=28) - 50)  # token 4 reaches 1 by itself
+    check_equal(kept_tokens(logprobs, top_p=1).all(), True, "all tokens kept by top_p=1 beside a certain one")
+
+
+COMBINATIONS = list(itertools.product([0, 0.5, 0.9], [None, 2, 4], [0, 0.1, 0.4]))
+
+
+@pytest.mark.parametrize(("top_p", "top_k", "min_p"), COMBINATIONS)
+def test_task_2_together_the_cuts_keep_what_each_keeps(top_p: float, top_k: int | None, min_p: float) -> None:
+    logprobs = logprobs_of(13, V, seed=25)
+    check_kept(logprobs, f"kept by {top_p=} {top_k=} {min_p=}", top_p=top_p, top_k=top_k, min_p=min_p)
+
+
+def test_task_2_top_p_counts_the_probabilities_of_the_model() -> None:
+    """Renormalized to the two that top_k leaves, the first alone would reach 0.55."""
+    kept = kept_tokens(row_of(0.15, 0.5, 0.05, 0.3), top_p=0.55, top_k=2)[0]
+    check_equal(kept.tolist(), [False, True, False, True], "which tokens are kept by top_p=0.55 and top_k=2")
+
+
+def test_task_2_cuts_of_a_large_vocabulary() -> None:
+    logprobs = logprobs_of(3, 5003, seed=26)
+    actual = kept_tokens(logprobs, top_p=0.9)
+    expected = np.array([expected_kept(row, top_p=0.9) for row in exact(logprobs)])
+    difference = np.abs(actual.sum(axis=-1) - expected.sum(axis=-1)).max()
+    assert difference <= 3, (
+        f"top_p=0.9 keeps {actual.sum(axis=-1)} of 5003 tokens, not {expected.sum(axis=-1)}"
+    )
+
+
+CUTS = [{"top_p": 0.6}, {"top_k": 3}, {"min_p": 0.3}, {"top_p": 0.8, "top_k": 5, "min_p": 0.05}]
+
+
+@pytest.mark.parametrize("temp", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+def test_task_2_cuts_come_before_the_temperature(cuts: dict[str, Any], temp: float) -> None:
+    logprobs = logprobs_of(1, V, seed=27)
+    row = exact(logprobs)[0]
+    drawn = make_sampler(temp, **cuts, seed=5)(many(logprobs))
+    expected = softmax(np.where(expected_kept(row, **cuts), row / temp, -np.inf))
+    check_draws(drawn, expected, f"tokens at temperature {temp}, cut by {cuts}")
+    check_equal(
+        set(drawn.tolist()) <= set(np.flatnonzero(expected).tolist()),
+        True,
+        f"only tokens that {cuts} keep are drawn",
+    )
+
+
+# --- task 3 ------------------------------------------------------------------------------------------------
+
+ROWS = 100
+
+
+def draws(sampler: Any, num_calls: int = 3) -> list[list[int]]:
+    logprobs = logprobs_of(ROWS, V, seed=30)
+    return [sampler(logprobs).tolist() for _ in range(num_calls)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 2**32, 2**64 - 1])
+def test_task_3_equal_seeds_make_equal_draws(seed: int) -> None:
+    first, second = draws(make_sampler(1.0, seed=seed)), draws(make_sampler(1.0, seed=seed))
+    check_equal(second, first, f"draws of a second sampler of {seed=}")
+
+
+def test_task_3_different_seeds_make_different_draws() -> None:
+    all_draws = [str(draws(make_sampler(1.0, seed=seed))) for seed in (0, 1, 2, 2**32, 2**32 + 1)]
+    check_equal(len(set(all_draws)), 5, "number of different draws of five seeds")
+
+
+def test_task_3_a_seeded_sampler_moves_on() -> None:
+    first, second, third = draws(make_sampler(1.0, seed=7))
+    check_equal(len({str(first), str(second), str(third)}), 3, "number of different draws of three calls")
+
+
+def test_task_3_the_draws_of_a_seeded_sampler_follow_the_distribution() -> None:
+    sampler, logprobs = make_sampler(1.0, seed=7), logprobs_of(1, V, seed=31)
+    drawn = mx.concatenate([sampler(logprobs) for _ in range(2000)])
+    frequencies = np.bincount(np.array(drawn), minlength=V) / 2000
+    distance = np.abs(frequencies - softmax(exact(logprobs)[0])).sum() / 2
+    assert distance < 0.07, f"2000 calls of one row drew tokens with frequencies {frequencies}"
+
+
+def test_task_3_seeded_samplers_do_not_disturb_each_other() -> None:
+    logprobs = logprobs_of(ROWS, V, seed=30)
+    alone = draws(make_sampler(1.0, seed=7))
+    one, other = make_sampler(1.0, seed=7), make_sampler(1.0, seed=8)
+    together = []
+    for _ in alone:
+        together.append(one(logprobs).tolist())
+        other(logprobs)
+    check_equal(together, alone, "draws of a sampler while another one draws too")
+
+
+def test_task_3_a_seeded_sampler_does_not_depend_on_what_else_is_drawn() -> None:
+    logprobs = logprobs_of(ROWS, V, seed=30)
+    alone = draws(make_sampler(1.0, seed=7))
+    sampler, between = make_sampler(1.0, seed=7), []
+    for call in range(3):
+        mx.random.seed(call + 100)
+        mx.eval(mx.random.normal((3,)))
+        between.append(sampler(logprobs).tolist())
+    check_equal(between, alone, "draws while MLX draws other numbers")
+
+
+def test_task_3_a_seeded_sampler_leaves_the_state_of_mlx_alone() -> None:
+    mx.random.seed(5)
+    expected = mx.random.normal((7,))
+    mx.random.seed(5)
+    draws(make_sampler(1.0, seed=7))
+    check_close(mx.random.normal((7,)), expected, "what MLX draws after a seeded sampler")
+
+
+def test_task_3_a_sampler_without_a_seed_takes_its_chance_from_mlx() -> None:
+    mx.random.seed(5)
+    first = draws(make_sampler(1.0))
+    second = draws(make_sampler(1.0))
+    mx.random.seed(5)
+    third = draws(make_sampler(1.0))
+    assert first != second, "two samplers without a seed made the same draws"
+    check_equal(third, first, "draws without a seed after mx.random.seed")
+
+
+OUT_OF_RANGE = {
+    "temp": [-0.1, -1, math.nan, math.inf, -math.inf],
+    "top_p": [-0.1, 1.01, math.nan, math.inf, 50],
+    "top_k": [0, -1],
+    "min_p": [-0.1, 1.01, math.nan, math.inf],
+    "seed": [-1, 2**64],
+}
+REFUSED = [(name, value) for name, values in OUT_OF_RANGE.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+@pytest.mark.parametrize("temp", [0.0, 0.7], ids=["greedy", "tempered"])
+def test_task_3_an_argument_out_of_its_range_is_refused(name: str, value: float, temp: float) -> None:
+    with check_value_error(name, str(value)):
+        make_sampler(**{"temp": temp, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temp", 0),
+        ("temp", 100.0),
+        ("top_p", 0),
+        ("top_p", 1),
+        ("top_k", 1),
+        ("min_p", 0),
+        ("min_p", 1),
+        ("seed", 0),
+    ],
+)
+def test_task_3_the_ends_of_a_range_are_in_it(name: str, value: float) -> None:
+    tokens = make_sampler(**{"temp": 1.0, name: value})(logprobs_of(5, V, seed=32))
+    check_equal(tokens.shape, (5,), f"shape of the tokens with {name}={value}")
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+def test_task_3_parameters_out_of_their_range_are_refused(name: str, value: float) -> None:
+    with check_value_error(name, str(value)):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1])
+def test_task_3_max_tokens_must_be_positive(max_tokens: int) -> None:
+    with check_value_error("max_tokens", str(max_tokens)):
+        SamplingParams(max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("stop", ["end", "", ("",), ("a", "")], ids=repr)
+def test_task_3_stop_must_be_strings_that_are_not_empty(stop: Any) -> None:
+    with check_value_error("stop", repr(stop)):
+        SamplingParams(stop=stop)
+
+
+def test_task_3_parameters_are_greedy_and_unbounded_unless_given() -> None:
+    expected = {
+        "temp": 0.0, "top_p": 0.0, "top_k": None, "min_p": 0.0, "seed": None, "max_tokens": None, "stop": ()
+    }  # fmt: skip
+    check_equal(dataclasses.asdict(SamplingParams()), expected, "parameters unless given")
+
+
+def test_task_3_parameters_are_kept() -> None:
+    given = {
+        "temp": 0.7, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 4, "max_tokens": 1, "stop": ("a", "bc")
+    }  # fmt: skip
+    check_equal(dataclasses.asdict(SamplingParams(**given)), given, "parameters as given")
+
+
+def test_task_3_parameters_cannot_be_changed() -> None:
+    params = SamplingParams(temp=0.7)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        params.temp = -1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temp": 0.0},
+        {"temp": 3.0},
+        {"top_p": 0.4},
+        {"top_k": 2},
+        {"min_p": 0.4},
+        {"top_p": 0.9, "min_p": 0.2},
+    ],
+    ids=str,
+)
+def test_task_3_parameters_make_their_sampler(settings: dict[str, Any]) -> None:
+    settings = {"temp": 1.0, "seed": 7, **settings}
+    expected = draws(make_sampler(**settings))
+    check_equal(draws(SamplingParams(**settings).make_sampler()), expected, f"draws with {settings}")
+
+
+def test_task_3_each_sampler_of_the_parameters_starts_anew() -> None:
+    params = SamplingParams(temp=1.0, seed=7)
+    first, second = draws(params.make_sampler()), draws(params.make_sampler())
+    check_equal(second, first, "draws of the second sampler")

@@ -1,0 +1,1624 @@
+"""Week 2, day 7: chunked prefill."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scripts.hardware.memory import memory_use
+from tests.support.batching import (
+    check_all_released,
+    check_released,
+    ends_within,
+    peak_bytes,
+    sampled_alone,
+    small_model,
+)
+from tests.support.check import check_close, check_equal, check_value_error, fail
+from tests.support.fakes import EOS, FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
+from tests.support.oracles import causal_mask_mistakes
+from tiny_llm import (
+    AdaptiveChunker,
+    BatchGenerator,
+    ChunkedPrefillMetrics,
+    GenerationResult,
+    PriorityScheduler,
+    Request,
+    RequestTimes,
+    SamplingParams,
+    batch_generate,
+    chunked_attention_mask,
+    chunked_prefill_schedule,
+    make_sampler,
+    num_prefill_steps,
+    percentile,
+    repaired_prefill_schedule,
+    select_optimal_chunk_size,
+    simple_generate_with_kv_cache,
+)
+from tiny_llm.ops.attention import scaled_dot_product_attention_grouped
+
+tokenizer = FakeTokenizer()
+endless = FakeTokenizer(eos_token_ids=[])
+
+
+# Task 1: steps and masks
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "threshold", "budget", "steps"),
+    [
+        (100, 32, 64, 4),
+        (96, 32, 64, 3),
+        (97, 32, 64, 4),
+        (32, 32, 64, 1),
+        (1, 32, 64, 1),
+        (0, 32, 64, 0),
+        (0, 0, 64, 0),
+        (100, 0, 64, 2),
+        (128, 0, 64, 2),
+        (129, 0, 64, 3),
+        (100, 64, 32, 4),
+        (100, 512, 32, 4),
+        (100, 512, 1000, 1),
+        (7, 1, 64, 7),
+        (7, 64, 1, 7),
+        (7, 7, 7, 1),
+    ],
+)
+def test_task_1_number_of_steps(prompt_len: int, threshold: int, budget: int, steps: int) -> None:
+    actual = num_prefill_steps(prompt_len, threshold, budget)
+    check_equal(actual, steps, f"steps for {prompt_len} tokens, threshold {threshold}, budget {budget}")
+
+
+@given(st.integers(0, 200), st.integers(0, 40), st.integers(1, 40))
+def test_task_1_number_of_steps_equals_counting_them(prompt_len: int, threshold: int, budget: int) -> None:
+    remaining, steps = prompt_len, 0
+    while remaining > 0:
+        remaining -= min(remaining, budget, threshold or remaining)
+        steps += 1
+    actual = num_prefill_steps(prompt_len, threshold, budget)
+    check_equal(actual, steps, f"steps for {prompt_len} tokens, threshold {threshold}, budget {budget}")
+
+
+@pytest.mark.parametrize(
+    "arguments", [(-1, 32, 64), (100, -1, 64), (100, 32, 0), (100, 0, 0), (100, 32, -5), (0, 32, 0)]
+)
+def test_task_1_steps_that_make_no_sense_are_an_error(arguments: tuple[int, int, int]) -> None:
+    with check_value_error(str(min(arguments))):
+        num_prefill_steps(*arguments)
+
+
+def test_task_1_mask_of_a_chunk() -> None:
+    x = -np.inf
+    expected = [[0, 0, 0, x, x, x, x], [0, 0, 0, 0, x, x, x], [0, 0, 0, 0, 0, x, x]]
+    mask = chunked_attention_mask(2, 3, 7)
+    mistakes = causal_mask_mistakes(3, 7, first=2)
+    what = "mask of 3 queries from position 2, for 7 keys"
+    check_close(mask, np.array(expected), what, tolerance=0, mistakes=mistakes)
+    check_equal(mask.dtype, mx.float32, "type of the mask")
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 5, 11])
+def test_task_1_masks_of_all_chunks_are_the_causal_mask(chunk_size: int) -> None:
+    starts = range(0, 11, chunk_size)
+    chunks = [chunked_attention_mask(start, min(chunk_size, 11 - start), 11) for start in starts]
+    expected = np.where(np.tri(11), 0.0, -np.inf)
+    check_close(mx.concatenate(chunks), expected, "masks of the chunks, one above the other", tolerance=0)
+
+
+def test_task_1_chunk_that_ends_with_the_keys() -> None:
+    expected = np.where(np.tri(5, 9, k=4), 0.0, -np.inf)
+    actual, mistakes = chunked_attention_mask(4, 5, 9), causal_mask_mistakes(5, 9)
+    check_close(actual, expected, "mask of the last 5 of 9 tokens", tolerance=0, mistakes=mistakes)
+
+
+def test_task_1_attention_by_chunks_equals_attention_at_once() -> None:
+    query, key, value = (mx.random.normal((1, 2, 11, 5), key=mx.random.key(i)) for i in range(3))
+    whole = scaled_dot_product_attention_grouped(query, key, value, mask="causal")
+    for start, size in ((0, 4), (4, 3), (7, 4)):
+        mask = chunked_attention_mask(start, size, 11)
+        rows = slice(start, start + size)
+        chunk = scaled_dot_product_attention_grouped(query[:, :, rows], key, value, mask=mask)
+        check_close(chunk, whole[:, :, rows], f"attention of {size} tokens from {start}")
+
+
+def test_task_1_empty_chunk_has_no_rows() -> None:
+    check_equal(chunked_attention_mask(4, 0, 9).shape, (0, 9), "shape of the mask of no queries")
+
+
+@pytest.mark.parametrize("arguments", [(7, 3, 9), (10, 0, 9), (0, 10, 9)])
+def test_task_1_chunk_beyond_the_tokens_is_an_error(arguments: tuple[int, int, int]) -> None:
+    with check_value_error("9"):
+        chunked_attention_mask(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(-1, 3, 9), (2, -1, 9)])
+def test_task_1_chunk_before_the_tokens_or_of_fewer_than_none_is_an_error(
+    arguments: tuple[int, int, int],
+) -> None:
+    with check_value_error("-1"):
+        chunked_attention_mask(*arguments)
+
+
+# Task 2: one chunk a call
+
+
+def chunks_of(prompt: Sequence[int], step: int) -> list[tuple[int, list[int]]]:
+    """(offset, tokens) of each chunk."""
+    return [(start, list(prompt[start : start + step])) for start in range(0, len(prompt), step)]
+
+
+def prefill_all(request: Request) -> list[int]:
+    """Call try_prefill until the prefill is done; return what each call returned."""
+    computed = []
+    for _ in range(len(request.prompt_ids)):
+        if request.is_prefill_done:
+            break
+        computed.append(request.try_prefill())
+    check_equal(request.is_prefill_done, True, "the prefill is done after as many calls as tokens")
+    return computed
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 8, 128])
+@pytest.mark.parametrize("length", [1, 2, 6, 7, 12])
+def test_task_2_each_chunk_is_computed_once_and_in_order(length: int, step: int) -> None:
+    model, prompt = FakeModel(), prompt_of(length)
+    computed = prefill_all(Request(model, tokenizer, prompt, step))
+    chunks = chunks_of(prompt, step)
+    check_equal(computed, [len(tokens) for _, tokens in chunks], "tokens computed by each call")
+    mistakes = {
+        "each chunk right but for its offset, which is always 0": [[(0, tokens)] for _, tokens in chunks],
+        "each chunk right but for its offset, which is that of its end": [
+            [(start + len(tokens), tokens)] for start, tokens in chunks
+        ],
+        "the head of the prompt again in each chunk": [
+            [(start, prompt[: len(tokens)])] for start, tokens in chunks
+        ],
+        "the tokens of each chunk in reverse": [[(start, tokens[::-1])] for start, tokens in chunks],
+        "everything up to here in each chunk": [
+            [(start, prompt[: start + len(tokens)])] for start, tokens in chunks
+        ],
+        "the whole prompt at once": [[(0, prompt)]],
+    }
+    check_equal(model.rows, [[chunk] for chunk in chunks], "offset and tokens of each model call", mistakes)
+
+
+def check_sampled_once(request: Request, num_chunks: int) -> None:
+    """Fail unless a request whose prefill is done got one token."""
+    __tracebackhide__ = True
+    if not request.token_ids:
+        fail("no token was sampled at the last chunk: token_ids is empty after the prefill")
+    if num_chunks > 1 and len(request.token_ids) == num_chunks:
+        fail(f"{num_chunks} tokens for {num_chunks} chunks: a token was sampled at every chunk")
+    check_equal(len(request.token_ids), 1, "number of tokens after the prefill")
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 8])
+def test_task_2_the_first_token_is_that_of_the_whole_prompt(step: int) -> None:
+    request = Request(FakeModel(), tokenizer, prompt_of(7), step)
+    prefill_all(request)
+    check_sampled_once(request, len(chunks_of(prompt_of(7), step)))
+    check_equal(request.next_token, continuation(prompt_of(7), 1)[0], "first token")
+    check_equal(request.is_done, False, "is_done after the first token")
+
+
+@pytest.mark.parametrize("step", [2, 7])
+def test_task_2_end_of_text_as_the_first_token(step: int) -> None:
+    request = Request(FakeModel(eos_at_length=7), tokenizer, prompt_of(7), step)
+    prefill_all(request)
+    result = request.result()
+    check_equal(
+        (result.token_ids, result.text, result.finish_reason), ((), "", "stop"), "tokens, text and reason"
+    )
+
+
+def test_task_2_offset_follows_the_chunks() -> None:
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3)
+    seen = [(request.offset, request.is_prefill_done)]
+    for _ in range(3):
+        request.try_prefill()
+        seen.append((request.offset, request.is_prefill_done))
+    check_equal(
+        seen, [(0, False), (3, False), (6, False), (7, True)], "offset, and whether the prefill is done"
+    )
+
+
+@pytest.mark.parametrize("step", [2, 3, 7])
+def test_task_2_logits_are_read_only_at_the_last_chunk(step: int) -> None:
+    model = FakeModel()
+    prefill_all(Request(model, tokenizer, prompt_of(7), step))
+    num_chunks = len(chunks_of(prompt_of(7), step))
+    expected = [0] * (num_chunks - 1) + [1]
+    mistakes = {
+        "logits asked for at every chunk": [1] * num_chunks,
+        "the last chunk missed": [0] * num_chunks,
+    }
+    kept = [call.logits_to_keep for call in model.calls]
+    check_equal(kept, expected, "logits_to_keep of each model call", mistakes)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7])
+def test_task_2_samples_once_and_at_the_last_chunk(step: int) -> None:
+    samples: list[int] = []
+
+    def sampler(logprobs: mx.array) -> mx.array:
+        check_equal(logprobs.shape, (1, 61), "shape of what the sampler gets")
+        total = mx.exp(logprobs).sum().item()
+        check_equal(round(total, 3), 1.0, "sum of the probabilities that the sampler gets")
+        samples.append(request.offset)
+        return mx.array([23])
+
+    request = Request(FakeModel(), tokenizer, prompt_of(7), step, sampler=sampler)
+    for _ in range(len(chunks_of(prompt_of(7), step)) - 1):
+        request.try_prefill()
+        check_equal(samples, [], "offsets at which the sampler was called before the last chunk")
+        check_equal(request.token_ids, [], "tokens before the last chunk")
+    request.try_prefill()
+    check_equal(len(samples), 1, "number of samples after the last chunk")
+    check_equal(request.next_token, 23, "first token, as sampled")
+
+
+def test_task_2_no_token_to_decode_before_the_last_chunk() -> None:
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3)
+    request.try_prefill()
+    with check_value_error("3 of 7"):
+        _ = request.next_token
+    check_equal([request.is_done, request.text()], [False, ""], "is done, and its text")
+
+
+@pytest.mark.parametrize("first", ["decoding", "done"])
+def test_task_2_a_complete_prefill_is_an_error(first: str) -> None:
+    model = FakeModel(eos_at_length=7 if first == "done" else None)
+    request = Request(model, tokenizer, prompt_of(7), 4, prompt_idx=5)
+    prefill_all(request)
+    tokens = list(request.token_ids)
+    with check_value_error("5", first):
+        request.try_prefill()
+    check_equal([len(model.calls), request.offset], [2, 7], "model calls, and offset after the error")
+    check_equal(request.token_ids, tokens, "tokens after the error")
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 7])
+def test_task_2_every_layer_caches_the_whole_prompt(step: int) -> None:
+    request, whole = (Request(FakeModel(), tokenizer, prompt_of(7), size) for size in (step, 7))
+    prefill_all(request)
+    whole.try_prefill()
+    for i, (layer, expected) in enumerate(zip(request.cache, whole.cache, strict=True)):
+        for name, held, of_whole in zip(("keys", "values"), layer.fetch(), expected.fetch(), strict=True):
+            check_close(held, of_whole, f"{name} of layer {i}", tolerance=0)
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 8])
+def test_task_2_a_real_model_s_caches_do_not_depend_on_the_chunks(step: int) -> None:
+    request, whole = (Request(small_model(), endless, prompt_of(13), size) for size in (step, 13))
+    prefill_all(request)
+    whole.try_prefill()
+    check_equal(request.next_token, whole.next_token, "first token")
+    for i, (layer, expected) in enumerate(zip(request.cache, whole.cache, strict=True)):
+        for name, held, of_whole in zip(("keys", "values"), layer.fetch(), expected.fetch(), strict=True):
+            check_close(held, of_whole, f"{name} of layer {i}", tolerance=1e-4)
+
+
+def test_task_2_a_single_token_may_be_all_that_is_wanted() -> None:
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, max_tokens=1)
+    prefill_all(request)
+    result = (request.result().token_ids, request.result().finish_reason)
+    check_equal(result, (tuple(continuation(prompt_of(7), 1)), "length"), "tokens and reason")
+
+
+@pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(7, 0), (8, 1)])
+def test_task_2_prompt_that_fills_max_seq_len(max_seq_len: int, num_tokens: int) -> None:
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, max_seq_len=max_seq_len)
+    check_equal(prefill_all(request), [3, 3, 1], "tokens computed by each call")
+    result = (request.result().token_ids, request.result().finish_reason)
+    check_equal(result, (tuple(continuation(prompt_of(7), num_tokens)), "length"), "tokens and reason")
+
+
+def test_task_2_a_stop_string_may_be_the_first_token() -> None:
+    stop = tokenizer.decode(continuation(prompt_of(7), 1))
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, stop=(stop,))
+    prefill_all(request)
+    check_equal((request.result().text, request.result().finish_reason), ("", "stop"), "text and reason")
+
+
+def test_task_2_prefill_then_decode() -> None:
+    model, request = FakeModel(), Request(FakeModel(), tokenizer, prompt_of(7), 3)
+    request.model = model
+    prefill_all(request)
+    for _ in range(4):
+        logits = model(mx.array([[request.next_token]]), request.offset, request.cache)
+        request.decode_done(int(mx.argmax(logits[0, -1]).item()))
+    check_equal(request.token_ids, continuation(prompt_of(7), 5), "tokens")
+
+
+@pytest.mark.parametrize("failure", [ModelFailureError, KeyboardInterrupt])
+@pytest.mark.parametrize("fail_at", [0, 1, 2])
+def test_task_2_after_an_error_the_prefill_starts_again(fail_at: int, failure: type[BaseException]) -> None:
+    model = FakeModel(fail_at=fail_at, failure=failure)
+    request = Request(model, tokenizer, prompt_of(7), 3)
+    for _ in range(fail_at):
+        request.try_prefill()
+    with pytest.raises(failure):
+        request.try_prefill()
+    check_released(request.cache, "layers that still hold keys after the error")
+    check_equal(request.offset, 0, "offset after the error")
+    model.calls.clear()
+    model.fail_at = None
+    check_equal(prefill_all(request), [3, 3, 1], "tokens computed by each call of the second try")
+    check_equal(
+        model.rows, [[chunk] for chunk in chunks_of(prompt_of(7), 3)], "model calls of the second try"
+    )
+    check_equal(request.token_ids, continuation(prompt_of(7), 1), "first token after the second try")
+
+
+def test_task_2_an_error_of_the_sampler_starts_again_too() -> None:
+    def broken(logprobs: mx.array) -> mx.array:
+        raise ModelFailureError
+
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, sampler=broken)
+    for _ in range(2):
+        request.try_prefill()
+    with pytest.raises(ModelFailureError):
+        request.try_prefill()
+    check_released(request.cache, "layers that still hold keys after the error")
+    check_equal(request.offset, 0, "offset after the error")
+    check_equal(request.token_ids, [], "tokens after the error")
+
+
+def cache_bytes(request: Request) -> int:
+    return sum(held.nbytes for layer in request.cache for held in layer.state)
+
+
+def test_task_2_each_chunk_is_evaluated_before_the_next() -> None:
+    request = Request(small_model(), endless, prompt_of(96), 16)
+    for chunk in range(6):
+        request.try_prefill()
+        left = peak_bytes(lambda: mx.eval([layer.state for layer in request.cache]))
+        check_equal(left, 0, f"bytes still to compute after chunk {chunk}")
+
+
+def test_task_2_nothing_but_the_cache_is_kept() -> None:
+    model = small_model(vocab_size=1009)
+    Request(
+        model, endless, prompt_of(16), 16
+    ).try_prefill()  # what the model computes once, such as rotations
+    with memory_use(reuses_buffers=False) as memory:
+        request = Request(model, endless, prompt_of(480), 16)
+        prefill_all(request)
+    kept = memory.held - cache_bytes(request)
+    assert kept < 20_000, f"{kept} bytes are held beside the cache after 30 chunks"
+
+
+def test_task_2_peak_memory_does_not_grow_with_the_number_of_chunks() -> None:
+    model = small_model(vocab_size=1009)
+
+    def beside_the_cache(step: int) -> int:
+        request = Request(model, endless, prompt_of(480), step)
+        return peak_bytes(lambda: prefill_all(request)) - cache_bytes(request)
+
+    peaks = {step: beside_the_cache(step) for step in (480, 60, 12)}
+    assert peaks[12] <= 0.5 * peaks[480], f"peak memory beside the cache for each chunk size: {peaks}"
+    assert peaks[12] <= 1.2 * peaks[60], f"peak memory beside the cache for each chunk size: {peaks}"
+
+
+# Task 3: three phases
+
+
+def length(num_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=num_tokens)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prompt, and the most tokens to answer it with."""
+
+    prompt: list[int]
+    max_tokens: int
+
+    def sampled(self, eos_at_length: int | None) -> list[int]:
+        """All that is sampled for it when it runs alone, an end-of-text id included."""
+        tokens = continuation(self.prompt, self.max_tokens)
+        if eos_at_length is None or not 0 <= eos_at_length - len(self.prompt) < self.max_tokens:
+            return tokens
+        return [*tokens[: eos_at_length - len(self.prompt)], EOS]
+
+
+Rows = list[tuple[int, list[int]]]
+Timeline = list[tuple[list[Rows], list[int]]]
+"""For each step the rows of its model calls, in order, and the requests that finished in it."""
+
+
+def simulate(jobs: list[Job], batch_size: int, step: int, eos_at_length: int | None = None) -> Timeline:
+    """The three phases on paper."""
+    sampled = [job.sampled(eos_at_length) for job in jobs]
+    num_sampled = [0] * len(jobs)
+    waiting, slots = deque(range(len(jobs))), [-1] * batch_size
+    pending, num_computed = -1, 0
+    timeline: Timeline = []
+    while waiting or pending >= 0 or max(slots) >= 0:
+        calls: list[Rows] = []
+        finished: list[int] = []
+        if pending < 0 and waiting:
+            pending, num_computed = waiting.popleft(), 0
+        prompt = jobs[pending].prompt
+        if pending >= 0 and num_computed < len(prompt):
+            chunk = prompt[num_computed : num_computed + step]
+            calls.append([(num_computed, chunk)])
+            num_computed += len(chunk)
+            if num_computed == len(prompt):
+                num_sampled[pending] = 1
+                if num_sampled[pending] == len(sampled[pending]):
+                    finished.append(pending)
+                    pending = -1
+        active = [i for i in slots if i >= 0]
+        if active:
+            newest = [
+                (len(jobs[i].prompt) + num_sampled[i] - 1, [sampled[i][num_sampled[i] - 1]]) for i in active
+            ]
+            calls.append(sorted(newest))
+        for i in active:
+            num_sampled[i] += 1
+            if num_sampled[i] == len(sampled[i]):
+                finished.append(i)
+                slots[slots.index(i)] = -1
+        if pending >= 0 and num_computed == len(prompt) and -1 in slots:
+            slots[slots.index(-1)] = pending
+            pending = -1
+        timeline.append((calls, sorted(finished)))
+    return timeline
+
+
+def make_generator(batch_size: int, step: int, **options: Any) -> BatchGenerator:
+    return BatchGenerator(FakeModel(**options), tokenizer, batch_size, step, max_seq_len=64)
+
+
+def run(generator: BatchGenerator, max_steps: int = 500) -> tuple[Timeline, list[GenerationResult]]:
+    """Step until there is no work left."""
+    timeline: Timeline = []
+    results: list[GenerationResult] = []
+    while generator.has_work:
+        if len(timeline) == max_steps:
+            pytest.fail(f"there is still work after {max_steps} steps")
+        before = len(generator.model.calls)
+        finished = generator.step()
+        timeline.append((generator.model.rows[before:], sorted(result.prompt_idx for result in finished)))
+        results += finished
+    return timeline, results
+
+
+def test_task_3_a_lone_prompt_of_several_chunks() -> None:
+    generator = make_generator(batch_size=2, step=3)
+    generator.submit(prompt_of(7), length(3))
+    first, second, third = continuation(prompt_of(7), 3)
+    timeline, results = run(generator)
+    chunks = [([[chunk]], []) for chunk in chunks_of(prompt_of(7), 3)]
+    decodes = [([[(7, [first])]], []), ([[(8, [second])]], [0])]
+    mistakes = {
+        "promote before decode: a request decodes in the step that completed its prefill": [
+            *chunks[:-1],
+            ([*chunks[-1][0], *decodes[0][0]], []),
+            decodes[1],
+        ],
+        "the whole prompt in one step: a step computes one chunk": [
+            ([call for calls, _ in chunks for call in calls], []),
+            *decodes,
+        ],
+    }
+    check_equal(timeline, [*chunks, *decodes], "model calls and finished, by step", mistakes)
+    check_equal(
+        results,
+        [GenerationResult(0, tokenizer.decode([first, second, third]), (first, second, third), "length")],
+        "results",
+    )
+
+
+def test_task_3_prefill_phase_computes_one_chunk_of_one_request() -> None:
+    generator = make_generator(batch_size=2, step=3)
+    requests = [generator.submit(prompt_of(size, size)) for size in (7, 5)]
+    progress = [generator.prefill_phase() for _ in range(3)]
+    check_equal(progress, [True] * 3, "prefill_phase made progress")
+    expected = [[chunk] for chunk in chunks_of(prompt_of(7, 7), 3)]
+    check_equal(generator.model.rows, expected, "offset and tokens of each model call")
+    check_equal([request.offset for request in requests], [7, 0], "offset of each request")
+    check_equal(
+        [generator.prefilling, list(generator.waiting)], [requests[0], requests[1:]], "pending and waiting"
+    )
+
+
+def test_task_3_prefill_waits_while_a_finished_prefill_waits() -> None:
+    generator = make_generator(batch_size=1, step=4)
+    for seed in range(3):
+        generator.submit(prompt_of(4, seed), length(6))
+    generator.step()
+    generator.step()
+    what = "a prompt is prefilled even while no slot is free"
+    check_equal(generator.prefilling is not None and generator.prefilling.is_prefill_done, True, what)
+    generator.model.calls.clear()
+    check_equal([generator.prefill_phase() for _ in range(3)], [False] * 3, "prefill_phase made progress")
+    check_equal([generator.promote_phase(), generator.model.calls], [False, []], "promoted, and model calls")
+    check_equal(
+        [generator.prefilling.prompt_idx, len(generator.waiting)], [1, 1], "pending, and number waiting"
+    )
+
+
+def test_task_3_nothing_to_prefill() -> None:
+    generator = make_generator(batch_size=1, step=4)
+    check_equal([generator.prefill_phase(), generator.model.calls], [False, []], "progress, and model calls")
+    check_equal([generator.step(), generator.has_work], [[], False], "finished, and has work")
+
+
+def test_task_3_prompts_are_prefilled_in_order_of_submission() -> None:
+    generator = make_generator(batch_size=2, step=20)
+    prompts = [prompt_of(size, size) for size in (9, 2, 13, 5)]
+    for prompt in prompts:
+        generator.submit(prompt, length(3))
+    timeline, _ = run(generator)
+    prefills = [rows[0][1] for calls, _ in timeline for rows in calls if rows[0][0] == 0]
+    check_equal(prefills, prompts, "prompts in the order of their prefill")
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_task_3_done_at_its_first_token_takes_no_slot(reason: str) -> None:
+    generator = make_generator(batch_size=1, step=3, eos_at_length=7 if reason == "stop" else None)
+    request = generator.submit(prompt_of(7), length(4 if reason == "stop" else 1))
+    timeline, results = run(generator)
+    check_equal(len(timeline), 3, "steps for three chunks")
+    check_equal([result.finish_reason for result in results], [reason], "why it is done")
+    check_released(generator.cache, "layers of the slots' cache, never used, that hold keys")
+    check_released(request.cache, "layers of the request's cache that still hold keys")
+    check_equal(generator.prefilling, None, "pending request")
+
+
+def test_task_3_decodes_go_on_between_the_chunks_of_a_long_prompt() -> None:
+    generator = make_generator(batch_size=3, step=4)
+    for seed in range(2):
+        generator.submit(prompt_of(3, seed), length(40))
+    for _ in range(2):
+        generator.step()
+    generator.submit(prompt_of(50), length(2))
+    for chunk in chunks_of(prompt_of(50), 4):
+        generator.model.calls.clear()
+        generator.step()
+        rows = generator.model.rows
+        check_equal(
+            [len(call) for call in rows],
+            [1, 2],
+            "rows of the model calls of a step: a chunk, two decodes",
+            {"decode before prefill: the chunk of a step comes first": [2, 1]},
+        )
+        check_equal(rows[0], [chunk], "offset and tokens of the chunk")
+
+
+def test_task_3_a_new_request_joins_while_others_decode() -> None:
+    generator = make_generator(batch_size=2, step=4)
+    jobs = [Job(prompt_of(3, 1), 9), Job(prompt_of(9, 2), 4), Job(prompt_of(5, 3), 3)]
+    results = []
+    for job in jobs:
+        generator.submit(job.prompt, length(job.max_tokens))
+        for _ in range(2):
+            results += generator.step()
+    results += run(generator)[1]
+    answers = {result.prompt_idx: list(result.token_ids) for result in results}
+    expected = {i: continuation(job.prompt, job.max_tokens) for i, job in enumerate(jobs)}
+    check_equal(answers, expected, "tokens of each request")
+
+
+def generate_all(
+    prompts: Sequence[str | list[int]], model: FakeModel | None = None, **options: Any
+) -> list[GenerationResult]:
+    with ends_within(20):
+        return batch_generate(model or FakeModel(), options.pop("tokenizer", tokenizer), prompts, **options)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("step", [1, 3, 128])
+def test_task_3_results_come_in_the_order_of_the_prompts(batch_size: int, step: int) -> None:
+    prompts = [prompt_of(size, seed) for seed, size in enumerate((11, 3, 7, 1, 9, 4))]
+    amounts = [9, 2, 6, 1, 3, 7]
+    results = generate_all(
+        prompts, params=[length(n) for n in amounts], batch_size=batch_size, prefill_step=step
+    )
+    answers = [continuation(prompt, n) for prompt, n in zip(prompts, amounts, strict=True)]
+    expected = [
+        GenerationResult(i, tokenizer.decode(answer), tuple(answer), "length")
+        for i, answer in enumerate(answers)
+    ]
+    check_equal(results, expected, "results")
+
+
+def test_task_3_text_prompts() -> None:
+    results = generate_all(["TINY", "LLM"], params=length(3))
+    expected = [tokenizer.decode(continuation(tokenizer.encode(text), 3)) for text in ("TINY", "LLM")]
+    check_equal([result.text for result in results], expected, "text of each prompt")
+
+
+def test_task_3_each_prompt_may_have_its_own_params() -> None:
+    prompts = [prompt_of(5, 1), prompt_of(4, 2), prompt_of(7, 3)]
+    params = [
+        SamplingParams(temp=1.5, seed=1, max_tokens=8),
+        SamplingParams(max_tokens=6),
+        SamplingParams(temp=3.0, top_k=30, seed=2, max_tokens=7),
+    ]
+    results = generate_all(prompts, tokenizer=endless, params=params, batch_size=2, prefill_step=3)
+    expected = [sampled_alone(*job, job[1].max_tokens or 0) for job in zip(prompts, params, strict=True)]
+    check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
+
+
+def test_task_3_params_for_all_prompts_share_no_sampler() -> None:
+    params = SamplingParams(temp=2.0, seed=7, max_tokens=6)
+    prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
+    results = generate_all(prompts, tokenizer=endless, params=params, batch_size=2, prefill_step=3)
+    expected = [sampled_alone(prompt, params, 6) for prompt in prompts]
+    check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
+
+
+def test_task_3_real_model_answers_as_each_prompt_alone() -> None:
+    prompts = [prompt_of(size, seed) for seed, size in enumerate((11, 3, 17, 6))]
+    results = generate_all(
+        prompts, small_model(), tokenizer=endless, params=length(8), batch_size=2, prefill_step=4
+    )
+    for prompt, result in zip(prompts, results, strict=True):
+        text = simple_generate_with_kv_cache(
+            small_model(), endless, tokenizer.decode(prompt), make_sampler(0), max_tokens=8
+        )
+        check_equal(result.text, text, f"text of the prompt of {len(prompt)} tokens")
+
+
+@pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(7, 0), (8, 1), (12, 5)])
+def test_task_3_max_seq_len_bounds_prompt_and_answer(max_seq_len: int, num_tokens: int) -> None:
+    results = generate_all([prompt_of(7), prompt_of(2)], max_seq_len=max_seq_len, prefill_step=3)
+    expected = [
+        tuple(continuation(prompt_of(7), num_tokens)),
+        tuple(continuation(prompt_of(2), max_seq_len - 2)),
+    ]
+    check_equal([result.token_ids for result in results], expected, "tokens of each prompt")
+    check_equal([result.finish_reason for result in results], ["length"] * 2, "why they are done")
+
+
+def test_task_3_stop_strings_end_answers() -> None:
+    answer = tokenizer.decode(continuation(prompt_of(7), 9))
+    params = [SamplingParams(stop=(answer[4:6],)), length(6)]
+    results = generate_all([prompt_of(7), prompt_of(3)], params=params)
+    check_equal(
+        (results[0].text, results[0].finish_reason), (answer[: answer.index(answer[4:6])], "stop"), "result"
+    )
+    check_equal(list(results[1].token_ids), continuation(prompt_of(3), 6), "tokens of the other prompt")
+
+
+def test_task_3_no_prompts() -> None:
+    check_equal(generate_all([]), [], "results of no prompts")
+
+
+BAD_PROMPTS = {"too long": (prompt_of(12), ("12", "11")), "empty": ([], ("empty",))}
+
+
+@pytest.mark.parametrize("name", BAD_PROMPTS)
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_task_3_a_bad_prompt_among_others_is_an_error_at_once(name: str, position: int) -> None:
+    model = FakeModel()
+    prompt, words = BAD_PROMPTS[name]
+    prompts = [prompt_of(5), prompt_of(3)]
+    prompts.insert(position, prompt)
+    with check_value_error(*words):
+        generate_all(prompts, model, max_seq_len=11)
+    check_equal(model.calls, [], "model calls")
+
+
+def test_task_3_params_must_match_the_prompts() -> None:
+    with check_value_error("2", "1"):
+        generate_all([prompt_of(5), prompt_of(3)], params=[length(3)])
+
+
+@pytest.mark.parametrize("name", BAD_PROMPTS)
+def test_task_3_a_refused_prompt_does_not_harm_the_others(name: str) -> None:
+    generator = BatchGenerator(FakeModel(), tokenizer, 2, 3, max_seq_len=11)
+    generator.submit(prompt_of(5), length(4))
+    generator.step()
+    prompt, words = BAD_PROMPTS[name]
+    with check_value_error(*words):
+        generator.submit(prompt)
+    check_equal(len(generator.model.caches), 2, "caches made: those of the first request")
+    generator.submit(prompt_of(4), length(3))
+    answers = {result.prompt_idx: list(result.token_ids) for result in run(generator)[1]}
+    expected = {0: continuation(prompt_of(5), 4), 1: continuation(prompt_of(4), 3)}
+    check_equal(answers, expected, "tokens of each request that was accepted")
+
+
+@pytest.mark.parametrize("failure", [ModelFailureError, KeyboardInterrupt])
+@pytest.mark.parametrize("fail_at", range(8))
+def test_task_3_an_error_in_any_call_releases_everything(fail_at: int, failure: type[BaseException]) -> None:
+    generator = make_generator(batch_size=2, step=3, fail_at=fail_at, failure=failure)
+    for seed, size in enumerate((4, 8, 5)):
+        generator.submit(prompt_of(size, seed), length(9))
+    with pytest.raises(failure):
+        run(generator)
+    check_equal(len(generator.model.calls), fail_at + 1, "model calls")
+    check_all_released(generator.model, generator)
+    for call in (generator.step, generator.prefill_phase, lambda: generator.submit(prompt_of(3))):
+        with check_value_error("closed"):
+            call()
+
+
+@pytest.mark.parametrize("failing_layer", [0, 1])
+def test_task_3_ctrl_c_in_promote_releases_everything(
+    failing_layer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = make_generator(batch_size=2, step=3)
+    for seed in range(3):
+        generator.submit(prompt_of(4, seed), length(9))
+    for _ in range(3):
+        generator.step()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generator.cache[failing_layer], "add_request", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        generator.step()
+    check_all_released(generator.model, generator)
+
+
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_task_3_the_end_of_a_with_block_releases_everything(num_steps: int) -> None:
+    with make_generator(batch_size=2, step=3) as generator:
+        for seed in range(3):
+            generator.submit(prompt_of(4, seed), length(9))
+        for _ in range(num_steps):
+            generator.step()
+    check_all_released(generator.model, generator)
+
+
+def test_task_3_batch_generate_releases_everything_on_an_error() -> None:
+    model = FakeModel(fail_at=5, failure=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        generate_all([prompt_of(4), prompt_of(8), prompt_of(5)], model, batch_size=2, prefill_step=3)
+    check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
+
+
+def test_task_3_batch_generate_releases_everything_after_ctrl_c_between_two_phases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: BatchGenerator) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BatchGenerator, "promote_phase", interrupt)
+    model = FakeModel()
+    with pytest.raises(KeyboardInterrupt):
+        generate_all([prompt_of(4), prompt_of(8)], model, batch_size=2, prefill_step=3)
+    check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
+
+
+@settings(max_examples=150)
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 13), st.integers(0, 9), st.integers(1, 6)), max_size=6),
+    batch_size=st.integers(1, 4),
+    step=st.integers(1, 6),
+    eos_at_length=st.none() | st.integers(3, 15),
+)
+def test_task_3_timeline_equals_the_three_phases_on_paper(
+    jobs: list[tuple[int, int, int]], batch_size: int, step: int, eos_at_length: int | None
+) -> None:
+    all_jobs = [Job(prompt_of(size, seed), max_tokens) for size, seed, max_tokens in jobs]
+    generator = make_generator(batch_size, step, eos_at_length=eos_at_length)
+    for job in all_jobs:
+        generator.submit(job.prompt, length(job.max_tokens))
+    timeline, results = run(generator)
+    check_equal(
+        timeline, simulate(all_jobs, batch_size, step, eos_at_length), "model calls and finished, by step"
+    )
+    sampled = [job.sampled(eos_at_length) for job in all_jobs]
+    expected = [(tokens[:-1], "stop") if tokens[-1] == EOS else (tokens, "length") for tokens in sampled]
+    answers = {result.prompt_idx: (list(result.token_ids), result.finish_reason) for result in results}
+    check_equal(answers, dict(enumerate(expected)), "tokens of each request, and why it is done")
+    what = "caches of the requests, two layers each, that still hold keys"
+    check_released(generator.model.caches, what)
+
+
+# Task 4: chunk sizes
+
+PER_TOKEN = 1000
+PLENTY = 10**9
+
+
+@pytest.mark.parametrize(
+    ("sequence_length", "active", "batch_size", "expected"),
+    [
+        (1000, 0, 5, 128),
+        (1000, 4, 5, 128),
+        (1000, 5, 5, 64),
+        (1000, 8, 10, 128),
+        (1000, 9, 10, 64),
+        (2048, 0, 5, 128),
+        (2049, 0, 5, 256),
+        (2049, 4, 5, 256),
+        (2049, 5, 5, 64),
+        (5000, 1, 1, 64),
+        (127, 0, 5, 127),
+        (63, 5, 5, 63),
+        (1, 0, 5, 1),
+    ],
+)
+def test_task_4_chunk_size_by_rule_of_thumb(
+    sequence_length: int, active: int, batch_size: int, expected: int
+) -> None:
+    actual = select_optimal_chunk_size(sequence_length, PLENTY, active, batch_size, PER_TOKEN)
+    what = f"chunk size for {sequence_length} tokens beside {active} decodes in {batch_size} slots"
+    check_equal(actual, expected, what)
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [(1000, 1), (1999, 1), (2000, 2), (77_999, 77), (128_000, 128), (128_999, 128), (200_000, 128)],
+)
+def test_task_4_chunk_fits_in_the_memory(memory: int, expected: int) -> None:
+    actual = select_optimal_chunk_size(1000, memory, 0, 5, PER_TOKEN)
+    check_equal(actual, expected, f"chunk size for {memory} bytes, {PER_TOKEN} a token")
+
+
+def test_task_4_memory_counts_the_tokens_of_qwen3_0_6b() -> None:
+    per_token = 28 * 8 * 128 * 2 * 2
+    actual = [select_optimal_chunk_size(1000, memory, 0) for memory in (77 * per_token, 77 * per_token - 1)]
+    check_equal(actual, [77, 76], "chunk sizes for the memory of 77 tokens, and for a byte less")
+
+
+def test_task_4_a_token_may_take_a_single_byte() -> None:
+    check_equal(select_optimal_chunk_size(1000, 77, 0, 5, 1), 77, "chunk size for 77 bytes, 1 a token")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (0, PLENTY, 0),
+        (-3, PLENTY, 0),
+        (9, PLENTY, -1),
+        (9, PLENTY, 0, 0),
+        (9, PLENTY, 0, 5, 0),
+        (9, 999, 0, 5, 1000),
+        (9, 0, 0),
+    ],
+)
+def test_task_4_no_chunk_size_for_nonsense(arguments: tuple[int, ...]) -> None:
+    with check_value_error():
+        select_optimal_chunk_size(*arguments)
+
+
+def chunker_at(tokens_per_second: int, target: float = 0.0625, **options: Any) -> AdaptiveChunker:
+    """A chunker that has measured one chunk at this speed."""
+    chunker = AdaptiveChunker(target, **options)
+    chunker.record(tokens_per_second // 8, 0.125)
+    return chunker
+
+
+def test_task_4_nothing_measured_gives_the_initial_size() -> None:
+    what = "chunk size beside no decode in 4 slots, nothing measured, initial size 96"
+    check_equal(AdaptiveChunker(initial_chunk_size=96).chunk_size(0, 4), 96, what)
+
+
+@pytest.mark.parametrize(("decodes", "expected"), [(4, 48), (1, 84)])
+def test_task_4_decodes_take_from_the_initial_size_too(decodes: int, expected: int) -> None:
+    what = f"chunk size beside {decodes} decodes in 4 slots, nothing measured, initial size 96"
+    actual = AdaptiveChunker(initial_chunk_size=96).chunk_size(decodes, 4)
+    check_equal(actual, expected, what, {"the initial size, whoever decodes": 96})
+
+
+def test_task_4_no_decodes_no_hurry() -> None:
+    check_equal(chunker_at(1024, max_chunk_size=333).chunk_size(0, 4), 333, "chunk size when nobody decodes")
+
+
+@pytest.mark.parametrize(("speed", "expected"), [(1024, 32), (2048, 64), (4096, 128)])
+def test_task_4_a_chunk_takes_half_the_target_beside_a_full_batch(speed: int, expected: int) -> None:
+    actual = chunker_at(speed).chunk_size(4, 4)
+    check_equal(actual, expected, f"chunk size at {speed} tokens a second for a target of 1/16 s")
+
+
+def test_task_4_few_decodes_leave_most_of_the_target() -> None:
+    actual = chunker_at(2048).chunk_size(1, 10_000)
+    check_equal(
+        actual in (127, 128), True, f"chunk size of {actual} is about all that fits in the target, 128"
+    )
+
+
+@pytest.mark.parametrize(("decodes", "expected"), [(1, 112), (2, 96), (3, 80), (4, 64)])
+def test_task_4_a_part_of_the_slots_takes_off_in_proportion(decodes: int, expected: int) -> None:
+    what = f"chunk size beside {decodes} decodes in 4 slots, where 128 tokens fit in the target"
+    mistakes = {"the chunk as if only a full batch took off": 128, "half, however few decode": 64}
+    check_equal(chunker_at(2048).chunk_size(decodes, 4), expected, what, mistakes)
+
+
+@pytest.mark.parametrize("target", [0.03125, 0.125])
+def test_task_4_the_target_counts(target: float) -> None:
+    check_equal(chunker_at(2048, target).chunk_size(4, 4), int(target * 1024), f"chunk size for {target} s")
+
+
+def test_task_4_size_stays_within_its_bounds() -> None:
+    sizes = [
+        chunker_at(speed, min_chunk_size=24, max_chunk_size=200).chunk_size(4, 4) for speed in (64, 65536)
+    ]
+    check_equal(sizes, [24, 200], "chunk sizes of a slow and of a fast machine, bounded by 24 and 200")
+
+
+def test_task_4_the_bounds_may_leave_a_single_size() -> None:
+    chunker = AdaptiveChunker(min_chunk_size=1, max_chunk_size=1, initial_chunk_size=1)
+    check_equal([chunker.chunk_size(n, 4) for n in (0, 4)], [1, 1], "chunk sizes bounded by 1 and 1")
+
+
+@given(
+    records=st.lists(st.tuples(st.integers(1, 600), st.floats(1e-4, 2.0)), max_size=12),
+    batch_size=st.integers(1, 9),
+    target=st.floats(1e-3, 1.0),
+    factor=st.floats(1.0, 10.0),
+)
+def test_task_4_more_decodes_or_a_slower_machine_never_give_a_larger_chunk(
+    records: list[tuple[int, float]], batch_size: int, target: float, factor: float
+) -> None:
+    fast, slow = (AdaptiveChunker(target, min_chunk_size=5, max_chunk_size=400) for _ in range(2))
+    for tokens, seconds in records:
+        fast.record(tokens, seconds)
+        slow.record(tokens, seconds * factor)
+    sizes = [fast.chunk_size(n, batch_size) for n in range(batch_size + 2)]
+    check_equal(sizes, sorted(sizes, reverse=True), "chunk sizes as more decode, sorted")
+    check_equal(all(5 <= size <= 400 for size in sizes), True, f"chunk sizes {sizes} within 5 and 400")
+    for n, size in enumerate(sizes):
+        check_equal(slow.chunk_size(n, batch_size) <= size, True, "a slower machine gets no larger chunk")
+
+
+def test_task_4_chunk_times_are_weighed_by_their_tokens() -> None:
+    chunker = AdaptiveChunker(0.0625)
+    chunker.record(256, 0.125)
+    chunker.record(16, 0.0078125 + 0.0078125)
+    chunker.record(16, 0.5 - 0.125 - 0.015625)
+    check_equal(chunker.chunk_size(4, 4), int(0.0625 * 288 / 0.5 / 2), "chunk size for 288 tokens in 0.5 s")
+
+
+def test_task_4_the_window_forgets() -> None:
+    chunker = AdaptiveChunker(0.0625, window=3)
+    sizes = []
+    for tokens in (128, 128, 128, 512, 512, 512):
+        chunker.record(tokens, 0.125)
+        sizes.append(chunker.chunk_size(4, 4))
+    check_equal(sizes, [32, 32, 32, 64, 96, 128], "chunk size after each chunk, with a window of 3")
+
+
+def test_task_4_a_window_of_one_sees_the_last_chunk_alone() -> None:
+    chunker, sizes = AdaptiveChunker(0.0625, window=1), []
+    for tokens in (128, 512):
+        chunker.record(tokens, 0.125)
+        sizes.append(chunker.chunk_size(4, 4))
+    check_equal(sizes, [32, 128], "chunk size after each chunk, with a window of 1")
+
+
+def test_task_4_more_decodes_than_slots_count_as_a_full_batch() -> None:
+    check_equal(chunker_at(2048).chunk_size(9, 4), 64, "chunk size beside 9 decodes in 4 slots")
+
+
+@pytest.mark.parametrize("record", [(0, 0.1), (-2, 0.1), (5, 0.0), (5, -0.1), (5, float("nan"))])
+def test_task_4_an_impossible_measurement_is_an_error(record: tuple[int, float]) -> None:
+    chunker = chunker_at(2048)
+    with check_value_error():
+        chunker.record(*record)
+    check_equal(chunker.chunk_size(4, 4), 64, "chunk size after the error")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_chunk_size": 0},
+        {"min_chunk_size": 200},
+        {"max_chunk_size": 100},
+        {"initial_chunk_size": 8},
+        {"decode_latency_target": 0},
+        {"decode_latency_target": float("nan")},
+        {"window": 0},
+    ],
+    ids=str,
+)
+def test_task_4_options_that_make_no_sense_are_an_error(options: dict[str, int]) -> None:
+    with check_value_error():
+        AdaptiveChunker(**options)
+
+
+@pytest.mark.parametrize("decodes_and_slots", [(0, 0), (1, -1), (-1, 4)])
+def test_task_4_no_slots_or_fewer_than_no_decodes_are_an_error(decodes_and_slots: tuple[int, int]) -> None:
+    chunker = chunker_at(2048)
+    with check_value_error(str(min(decodes_and_slots))):
+        chunker.chunk_size(*decodes_and_slots)
+
+
+# Task 5: metrics
+
+
+def recorded(
+    tokens: dict[int, tuple[float, ...]], arrivals: dict[int, float] | None = None
+) -> ChunkedPrefillMetrics:
+    """Metrics of requests whose tokens came at these times, each arrived at 1 s unless given."""
+    metrics = ChunkedPrefillMetrics()
+    for request_id in tokens:
+        metrics.record_arrival(request_id, (arrivals or {}).get(request_id, 1.0))
+    events = sorted((now, request_id) for request_id, times in tokens.items() for now in times)
+    for now, request_id in events:
+        metrics.record_token(request_id, now)
+    return metrics
+
+
+def test_task_5_chunks_and_their_tokens_are_counted() -> None:
+    metrics = ChunkedPrefillMetrics()
+    for tokens in (64, 64, 17):
+        metrics.record_chunk(tokens, 0.5)
+    check_equal([metrics.num_chunks, metrics.num_prefill_tokens], [3, 145], "chunks, and tokens in them")
+
+
+def test_task_5_moving_average_of_the_chunk_time() -> None:
+    metrics, averages = ChunkedPrefillMetrics(smoothing=0.25), []
+    averages.append(metrics.average_chunk_seconds)
+    for seconds in (4.0, 8.0, 1.0):
+        metrics.record_chunk(64, seconds)
+        averages.append(metrics.average_chunk_seconds)
+    check_equal(averages, [None, 4.0, 5.0, 4.0], "average chunk time after each chunk, smoothed by a quarter")
+
+
+def test_task_5_a_smoothing_of_one_forgets_all_but_the_last() -> None:
+    metrics = ChunkedPrefillMetrics(smoothing=1.0)
+    for seconds in (4.0, 0.0, 2.5):
+        metrics.record_chunk(64, seconds)
+    check_equal(metrics.average_chunk_seconds, 2.5, "average chunk time")
+
+
+def test_task_5_a_chunk_time_of_zero_is_data() -> None:
+    metrics = ChunkedPrefillMetrics(smoothing=0.5)
+    for seconds in (0.0, 4.0):
+        metrics.record_chunk(64, seconds)
+    check_equal(metrics.average_chunk_seconds, 2.0, "average chunk time")
+
+
+def test_task_5_a_first_token_is_not_a_decode() -> None:
+    metrics = recorded({3: (2.0,), 8: (2.5,)})
+    check_equal(metrics.num_decode_tokens, 0, "tokens decoded when each request has its first")
+    metrics.record_token(3, 3.0)
+    metrics.record_token(3, 3.5)
+    metrics.record_token(8, 3.5)
+    check_equal(metrics.num_decode_tokens, 3, "tokens decoded")
+
+
+def test_task_5_prefill_to_decode_ratio() -> None:
+    metrics = recorded({3: (2.0,)})
+    metrics.record_chunk(70, 0.5)
+    metrics.record_chunk(20, 0.5)
+    ratios = [metrics.prefill_to_decode_ratio]
+    for now in (3.0, 4.0, 5.0, 6.0):
+        metrics.record_token(3, now)
+        ratios.append(metrics.prefill_to_decode_ratio)
+    check_equal(ratios, [None, 90.0, 45.0, 30.0, 22.5], "prompt tokens for each token decoded")
+
+
+def test_task_5_time_to_first_token_includes_the_waiting() -> None:
+    metrics = recorded({3: (2.5, 9.0), 8: (4.0,), 5: ()}, arrivals={3: 1.0, 8: 1.5, 5: 2.0})
+    times = [metrics.ttft(request_id) for request_id in (3, 8, 5, 99)]
+    check_equal(times, [1.5, 2.5, None, None], "time to first token of each request")
+
+
+def test_task_5_gaps_are_within_a_request() -> None:
+    metrics = recorded({3: (2.0, 2.5, 4.5), 8: (2.25, 5.25), 5: (7.0,), 6: ()})
+    gaps = {request_id: metrics.gaps(request_id) for request_id in (3, 8, 5, 6, 99)}
+    check_equal(gaps, {3: [0.5, 2.0], 8: [3.0], 5: [], 6: [], 99: []}, "gaps between tokens of each request")
+    check_equal(sorted(metrics.gaps()), [0.5, 2.0, 3.0], "gaps of all requests")
+
+
+def test_task_5_request_number_zero_is_a_request() -> None:
+    metrics = recorded({0: (2.0, 2.5), 8: (2.0, 5.0)})
+    check_equal(metrics.gaps(0), [0.5], "gaps of request 0")
+    check_equal(metrics.gap_percentile(100, 0), 0.5, "longest gap of request 0")
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(0, 1.0), (25, 2.0), (50, 2.5), (62.5, 2.75), (90, 7.2), (95, 8.6), (100, 10.0)]
+)
+def test_task_5_percentiles_of_the_gaps(percent: float, expected: float) -> None:
+    metrics = recorded({3: (2.0, 4.0, 14.0, 15.0), 8: (2.0, 5.0, 7.5)})
+    check_equal(sorted(metrics.gaps()), [1.0, 2.0, 2.5, 3.0, 10.0], "gaps, sorted")
+    check_close(
+        mx.array(metrics.gap_percentile(percent)), np.array(expected), f"percentile {percent} of the gaps"
+    )
+
+
+def test_task_5_percentile_of_one_request() -> None:
+    metrics = recorded({3: (2.0, 3.0, 7.0), 8: (2.0, 12.0)})
+    check_equal(metrics.gap_percentile(50, 3), 2.5, "median gap of request 3, between 1 and 4")
+    check_equal(metrics.gap_percentile(50), 4.0, "median gap of all")
+
+
+def test_task_5_without_gaps_there_is_no_percentile() -> None:
+    metrics = recorded({3: (2.0,), 8: (2.0, 12.0)})
+    values = [
+        metrics.gap_percentile(50, 3),
+        metrics.gap_percentile(50, 99),
+        ChunkedPrefillMetrics().gap_percentile(99),
+    ]
+    check_equal(values, [None, None, None], "percentiles without a gap")
+
+
+def test_task_5_times_of_one_request() -> None:
+    request = RequestTimes(1.5, tokens=[2.5, 3.0, 5.0])
+    check_equal((request.ttft, request.gaps), (1.0, [0.5, 2.0]), "ttft and gaps of one request")
+    request = RequestTimes(1.5)
+    check_equal((request.ttft, request.gaps), (None, []), "ttft and gaps before the first token")
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [([1, 2], 75, 1.75), (iter([3.0, 1.0, 2.0]), 50, 2.0), (range(100, 0, -1), 99, 99.01), ([5.0], 0, 5.0)],
+    ids=["two", "iterator", "backwards", "one"],
+)
+def test_task_5_percentiles_of_any_values(values: Iterable[float], percent: float, expected: float) -> None:
+    check_close(mx.array(percentile(values, percent)), np.array(expected), f"percentile {percent}")
+
+
+def test_task_5_no_values_have_no_percentile() -> None:
+    check_equal(percentile(iter(()), 99), None, "percentile 99 of no values")
+
+
+@pytest.mark.parametrize("percent", [-1, 100.5, float("nan")])
+@pytest.mark.parametrize("values", [[], [1.0]], ids=str)
+def test_task_5_a_percent_is_from_0_to_100(percent: float, values: list[float]) -> None:
+    with check_value_error():
+        percentile(values, percent)
+
+
+@pytest.mark.parametrize("percent", [-1, 101])
+def test_task_5_percent_out_of_range_is_an_error(percent: float) -> None:
+    metrics = recorded({3: (2.0, 3.0, 7.0)})
+    with check_value_error():
+        metrics.gap_percentile(percent)
+    with check_value_error():
+        ChunkedPrefillMetrics().gap_percentile(percent)
+
+
+def test_task_5_a_token_before_its_request_is_an_error() -> None:
+    metrics = recorded({3: (2.0,)})
+    with check_value_error("8"):
+        metrics.record_token(8, 2.0)
+    check_equal(
+        [metrics.num_decode_tokens, metrics.ttft(8)], [0, None], "tokens decoded, and time to first token"
+    )
+
+
+def test_task_5_two_metrics_share_nothing() -> None:
+    first = recorded({3: (2.0, 3.0)})
+    second = recorded({3: (5.0, 9.0)})
+    check_equal([first.gaps(), second.gaps()], [[1.0], [4.0]], "gaps of each")
+
+
+# Task 6: priorities
+
+
+def queue_of(*requests: tuple[int, str], max_passed_over: int = 4) -> PriorityScheduler:
+    scheduler = PriorityScheduler(max_passed_over)
+    for request_id, priority in requests:
+        scheduler.add(request_id, priority)
+    return scheduler
+
+
+def drain(scheduler: PriorityScheduler, most: int = 100) -> list[int]:
+    order = []
+    for _ in range(most):
+        request_id = scheduler.next()
+        if request_id is None:
+            break
+        order.append(request_id)
+    return order
+
+
+def test_task_6_interactive_before_batch() -> None:
+    scheduler = queue_of((7, "batch"), (3, "interactive"), (8, "batch"), (1, "interactive"))
+    check_equal(drain(scheduler), [3, 1, 7, 8], "order taken, batch 7 and 8, interactive 3 and 1 queued")
+
+
+@pytest.mark.parametrize("priority", ["interactive", "batch"])
+def test_task_6_first_come_first_served_within_a_class(priority: str) -> None:
+    order = [5, 2, 9, 0, 7]
+    check_equal(drain(queue_of(*((i, priority) for i in order))), order, f"order taken, all {priority}")
+
+
+def test_task_6_nobody_waits() -> None:
+    scheduler = queue_of((0, "interactive"))
+    check_equal([scheduler.next(), scheduler.next(), scheduler.next()], [0, None, None], "requests taken")
+    scheduler.add(4, "batch")
+    check_equal([scheduler.next(), scheduler.next()], [4, None], "requests taken")
+
+
+def test_task_6_length_counts_both_classes() -> None:
+    scheduler = queue_of((7, "batch"), (3, "interactive"), (8, "batch"))
+    sizes = [len(scheduler)]
+    for _ in range(4):
+        scheduler.next()
+        sizes.append(len(scheduler))
+    check_equal(sizes, [3, 2, 1, 0, 0], "number that wait, before and after each turn")
+
+
+def test_task_6_a_request_is_interactive_unless_it_says_so() -> None:
+    scheduler = queue_of((7, "batch"))
+    scheduler.add(3)
+    check_equal(drain(scheduler), [3, 7], "order taken, batch 7 and then 3 with no class queued")
+
+
+@pytest.mark.parametrize(
+    ("max_passed_over", "expected"),
+    [
+        (0, [100, 101, 102, 0, 1, 2, 3, 4, 5, 6]),
+        (1, [0, 100, 1, 101, 2, 102, 3, 4, 5, 6]),
+        (2, [0, 1, 100, 2, 3, 101, 4, 5, 102, 6]),
+        (3, [0, 1, 2, 100, 3, 4, 5, 101, 6, 102]),
+        (9, [0, 1, 2, 3, 4, 5, 6, 100, 101, 102]),
+    ],
+)
+def test_task_6_batch_is_passed_over_a_few_times_only(max_passed_over: int, expected: list[int]) -> None:
+    requests = [*((i, "interactive") for i in range(7)), *((100 + i, "batch") for i in range(3))]
+    actual = drain(queue_of(*requests, max_passed_over=max_passed_over))
+    what = f"order taken, max_passed_over {max_passed_over}, interactive 0 to 6, batch 100 to 102"
+    mistakes = {"every interactive request before any batch one": [*range(7), 100, 101, 102]}
+    check_equal(actual, expected, what, mistakes)
+
+
+def test_task_6_four_times_unless_it_is_told() -> None:
+    scheduler = PriorityScheduler()
+    for i in range(6):
+        scheduler.add(i)
+    scheduler.add(100, "batch")
+    what = "order taken, max_passed_over not given, interactive 0 to 5, batch 100"
+    check_equal(drain(scheduler), [0, 1, 2, 3, 100, 4, 5], what)
+
+
+def test_task_6_turns_while_no_batch_waits_do_not_count() -> None:
+    scheduler = queue_of(*((i, "interactive") for i in range(6)), max_passed_over=2)
+    order = [scheduler.next() for _ in range(3)]
+    scheduler.add(100, "batch")
+    what = "order taken, max_passed_over 2, interactive 0 to 5, batch 100 queued after 3 turns"
+    check_equal([*order, *drain(scheduler)], [0, 1, 2, 3, 4, 100, 5], what)
+
+
+def test_task_6_the_count_starts_again_after_each_batch_request() -> None:
+    scheduler = queue_of((100, "batch"), (0, "interactive"), max_passed_over=2)
+    order = drain(scheduler)
+    for i in range(1, 4):
+        scheduler.add(i)
+    scheduler.add(101, "batch")
+    what = "order taken, max_passed_over 2, batch 100 and 0, and when both are done 1 to 3 and batch 101"
+    check_equal([*order, *drain(scheduler)], [0, 100, 1, 2, 101, 3], what)
+
+
+@settings(max_examples=200)
+@given(
+    events=st.lists(st.sampled_from(["interactive", "batch", "next", "next"]), max_size=60),
+    max_passed_over=st.integers(0, 4),
+)
+def test_task_6_every_turn_is_as_the_rules_say(events: list[str], max_passed_over: int) -> None:
+    scheduler = PriorityScheduler(max_passed_over)
+    interactive: list[int] = []
+    batch: list[int] = []
+    num_passed_over = 0
+    for request_id, event in enumerate(events):
+        if event != "next":
+            scheduler.add(request_id, event)
+            (interactive if event == "interactive" else batch).append(request_id)
+            continue
+        if batch and (not interactive or num_passed_over == max_passed_over):
+            expected, num_passed_over = batch.pop(0), 0
+        else:
+            expected = interactive.pop(0) if interactive else None
+            num_passed_over += expected is not None and bool(batch)
+        check_equal(scheduler.next(), expected, f"request taken at event {request_id} of {events}")
+        check_equal(len(scheduler), len(interactive) + len(batch), "number that wait")
+
+
+@given(
+    num_before=st.integers(0, 4),
+    num_interactive=st.integers(0, 9),
+    arrivals=st.lists(st.integers(0, 3), min_size=30, max_size=30),
+    max_passed_over=st.integers(0, 4),
+)
+def test_task_6_no_batch_request_starves(
+    num_before: int, num_interactive: int, arrivals: list[int], max_passed_over: int
+) -> None:
+    scheduler = queue_of(
+        *((i, "interactive") for i in range(num_interactive)), max_passed_over=max_passed_over
+    )
+    for i in range(num_before + 1):
+        scheduler.add(100 + i, "batch")
+    bound = (num_before + 1) * (max_passed_over + 1)
+    taken = []
+    for turn in range(bound):
+        for _ in range(arrivals[turn]):
+            scheduler.add(1000 + turn)
+        taken.append(scheduler.next())
+    check_equal(
+        100 + num_before in taken, True, f"taken within {bound} turns, with {num_before} batch before it"
+    )
+
+
+def test_task_6_unknown_class_is_an_error() -> None:
+    scheduler = queue_of((7, "batch"))
+    with check_value_error("urgent"):
+        scheduler.add(3, "urgent")
+    check_equal(drain(scheduler), [7], "order taken after the error")
+
+
+def test_task_6_negative_bound_is_an_error() -> None:
+    with check_value_error("-1"):
+        PriorityScheduler(-1)
+
+
+# Task 7: schedules on paper
+
+LIMIT = 5  # seconds for a schedule to end
+
+
+def prompts_of(*lengths: int) -> list[dict[str, int]]:
+    """Requests numbered from 10."""
+    return [{"id": 10 + i, "prompt_length": n} for i, n in enumerate(lengths)]
+
+
+def row(step: int, decode_tokens: int, *chunks: tuple[int, int]) -> dict[str, Any]:
+    processed = [{"id": request_id, "tokens_processed": tokens} for request_id, tokens in chunks]
+    return {"step": step, "prefill_chunks": processed, "decode_tokens": decode_tokens}
+
+
+def call_of(function: Any, prompts: list[dict[str, int]], *arguments: Any) -> str:
+    """A call in short, such as: chunked_prefill_schedule({10: 7, 11: 3}, 1, 8, 4), the prompts by id."""
+    lengths = {prompt["id"]: prompt["prompt_length"] for prompt in prompts}
+    return f"{function.__name__}({', '.join(map(str, (lengths, *arguments)))})"
+
+
+def check_steps(actual: list[Any], expected: list[Any], call: str) -> None:
+    """Compare schedules step by step: the decodes of a step first, then whose tokens it prefills."""
+    __tracebackhide__ = True
+    for step, (got, wanted) in enumerate(zip(actual, expected, strict=False)):
+        if got == wanted:
+            continue
+        where = f"in step {step} of {call}"
+        check_equal(sorted(got), sorted(wanted), f"keys of what is {where}")
+        check_equal(got["step"], step, f"number of the step {where}")
+        check_equal(got["decode_tokens"], wanted["decode_tokens"], f"decode_tokens {where}")
+        chunks, expected_chunks = (
+            [tuple(chunk.values()) for chunk in each["prefill_chunks"]] for each in (got, wanted)
+        )
+        check_equal(chunks, expected_chunks, f"(id, tokens_processed) of the chunks {where}")
+        check_equal(got, wanted, f"all that is {where}")
+    check_equal(len(actual), len(expected), f"number of steps of {call}")
+
+
+def schedule(prompts: list[dict[str, int]], num_decodes: int, budget: int, chunk_size: int) -> list[Any]:
+    with ends_within(LIMIT):
+        return chunked_prefill_schedule(prompts, num_decodes, budget, chunk_size)
+
+
+def repaired(prompts: list[dict[str, int]], decodes: list[int], budget: int, *sizes: int) -> list[Any]:
+    with ends_within(LIMIT):
+        return repaired_prefill_schedule(prompts, decodes, budget, *sizes)
+
+
+HAND_WORKED = {
+    "one prompt in chunks": (
+        (prompts_of(10), 0, 4, 4),
+        [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 0, (10, 2)), row(3, 1)],
+    ),
+    "a chunk smaller than the budget, one a request and step": (
+        (prompts_of(10), 0, 100, 4),
+        [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 0, (10, 2)), row(3, 1)],
+    ),
+    "decodes first": (
+        (prompts_of(6), 3, 7, 4),
+        [row(0, 3, (10, 4)), row(1, 3, (10, 2)), row(2, 4)],
+    ),
+    "several prompts a step": (
+        (prompts_of(4, 9, 3), 0, 12, 4),
+        [row(0, 0, (10, 4), (11, 4), (12, 3)), row(1, 2, (11, 4)), row(2, 2, (11, 1)), row(3, 3)],
+    ),
+    "three tokens that would fit wait for a whole chunk": (
+        (prompts_of(8, 3), 0, 7, 4),
+        [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 1, (11, 3)), row(3, 2)],
+    ),
+    "a tail of three frees the rest of its chunk": (
+        (prompts_of(7, 9), 0, 8, 4),
+        [row(0, 0, (10, 4), (11, 4)), row(1, 0, (10, 3), (11, 4)), row(2, 1, (11, 1)), row(3, 2)],
+    ),
+    "the first that does not fit ends the pass": (
+        (prompts_of(9, 1, 1), 0, 5, 4),
+        [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 0, (10, 1), (11, 1)), row(3, 2), row(4, 2)],
+    ),
+    "a completed prompt decodes from the next step on": (
+        (prompts_of(2, 6), 0, 8, 4),
+        [row(0, 0, (10, 2), (11, 4)), row(1, 1, (11, 2)), row(2, 2)],
+    ),
+    "a budget that decodes use up": (
+        (prompts_of(6), 9, 5, 4),
+        [row(0, 5), row(1, 5)],
+    ),
+    "one decode too many for a whole chunk": (
+        (prompts_of(67), 1, 64, 64),
+        [row(0, 1), row(1, 1)],
+    ),
+    "only decodes": (([], 3, 8, 4), [row(0, 3), row(1, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", HAND_WORKED)
+def test_task_7_schedule_worked_by_hand(name: str) -> None:
+    arguments, expected = HAND_WORKED[name]
+    call = call_of(chunked_prefill_schedule, *arguments)
+    rest = [{**expected[-1], "step": step} for step in range(len(expected), 1001)]
+    check_steps(schedule(*arguments), [*expected, *rest], call)
+
+
+def test_task_7_stops_after_step_1000() -> None:
+    rows = schedule(prompts_of(5), 0, 4, 4)
+    call = call_of(chunked_prefill_schedule, prompts_of(5), 0, 4, 4)
+    check_equal(len(rows), 1001, f"number of steps of {call}, 0 to 1000")
+    check_equal(
+        [rows[0]["step"], rows[-1]["step"]], [0, 1000], f"numbers of the first and last step of {call}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("length", "last"), [(1000, row(1000, 1)), (1001, row(1000, 0, (10, 1))), (1002, row(1000, 0, (10, 1)))]
+)
+def test_task_7_prompt_about_as_long_as_the_schedule(length: int, last: dict[str, Any]) -> None:
+    rows = schedule(prompts_of(length), 0, 1, 1)
+    call = call_of(chunked_prefill_schedule, prompts_of(length), 0, 1, 1)
+    check_equal(len(rows), 1001, f"number of steps of {call}, 0 to 1000")
+    check_equal(rows[-1], last, f"last step of {call}")
+
+
+def test_task_7_nothing_to_do() -> None:
+    check_equal(schedule([], 0, 8, 4), [], "steps of chunked_prefill_schedule([], 0, 8, 4)")
+
+
+@settings(max_examples=60)
+@given(
+    lengths=st.lists(st.integers(1, 20), max_size=6),
+    num_decodes=st.integers(0, 6),
+    budget=st.integers(1, 15),
+    chunk_size=st.integers(1, 8),
+)
+def test_task_7_every_step_follows_the_rules(
+    lengths: list[int], num_decodes: int, budget: int, chunk_size: int
+) -> None:
+    left = {10 + i: n for i, n in enumerate(lengths)}
+    decoding = num_decodes
+    rows = schedule(prompts_of(*lengths), num_decodes, budget, chunk_size)
+    check_equal(len(rows), 1001 if lengths or num_decodes else 0, "number of steps")
+    for step, actual in enumerate(rows):
+        check_equal(
+            [actual["step"], actual["decode_tokens"]], [step, min(decoding, budget)], "step, and its decodes"
+        )
+        room, done = budget - actual["decode_tokens"], 0
+        queue = list(left)
+        for chunk in actual["prefill_chunks"]:
+            request_id, tokens = chunk["id"], chunk["tokens_processed"]
+            check_equal(request_id, queue.pop(0), "next request of the queue")
+            check_equal(
+                [room >= chunk_size, tokens], [True, min(chunk_size, left[request_id])], "room, and tokens"
+            )
+            room -= tokens
+            left[request_id] -= tokens
+            done += left[request_id] == 0
+        check_equal(
+            bool(queue) and room >= chunk_size, False, "a request waits although a whole chunk has room"
+        )
+        left = {request_id: n for request_id, n in left.items() if n}
+        decoding += done
+
+
+BAD_SCHEDULES = {
+    "empty prompt": (prompts_of(5, 0), 8, 4),
+    "no budget": (prompts_of(5), 0, 4),
+    "no chunk": (prompts_of(5), 8, 0),
+    "same id": ([*prompts_of(5), *prompts_of(6)], 8, 4),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SCHEDULES)
+def test_task_7_a_schedule_that_makes_no_sense_is_an_error(name: str) -> None:
+    prompts, *sizes = BAD_SCHEDULES[name]
+    with check_value_error(), ends_within(LIMIT):
+        chunked_prefill_schedule(prompts, 1, *sizes)
+    with check_value_error(), ends_within(LIMIT):
+        repaired_prefill_schedule(prompts, [1], *sizes)
+
+
+def test_task_7_negative_decodes_are_an_error() -> None:
+    with check_value_error("-1"), ends_within(LIMIT):
+        chunked_prefill_schedule(prompts_of(5), -1, 8, 4)
+
+
+@pytest.mark.parametrize(("decodes", "output_length"), [([2, 0], 1), ([-1], 1), ([2], 0)])
+def test_task_7_nothing_to_decode_is_an_error(decodes: list[int], output_length: int) -> None:
+    with check_value_error(str(min([output_length, *decodes]))), ends_within(LIMIT):
+        repaired_prefill_schedule(prompts_of(5), decodes, 8, 4, output_length)
+
+
+def test_task_7_the_requests_are_left_as_they_are() -> None:
+    prompts = prompts_of(7, 3)
+    decodes = [2, 1]
+    schedule(prompts, 1, 8, 4)
+    repaired(prompts, decodes, 8, 4, 2)
+    check_equal([prompts, decodes], [prompts_of(7, 3), [2, 1]], "the arguments afterwards")
+
+
+REPAIRED = {
+    "three tokens that fit are taken": (
+        (prompts_of(8, 3), [], 7, 4),
+        [row(0, 0, (10, 4), (11, 3)), row(1, 1, (10, 4)), row(2, 1)],
+    ),
+    "a part of a chunk is taken": (
+        (prompts_of(6), [3], 4, 4),
+        [row(0, 1, (10, 3)), row(1, 1, (10, 3)), row(2, 2)],
+    ),
+    "one decode does not block a prompt": (
+        (prompts_of(67), [2], 64, 64, 2),
+        [row(0, 1, (10, 63)), row(1, 1, (10, 4)), row(2, 1), row(3, 1)],
+    ),
+    "decodes take turns": (
+        ([], [2, 2, 2], 2, 4),
+        [row(0, 2), row(1, 2), row(2, 2)],
+    ),
+    "decodes of different lengths": (
+        ([], [1, 3, 2], 8, 4),
+        [row(0, 3), row(1, 2), row(2, 1)],
+    ),
+    "one chunk a request and step": (
+        (prompts_of(10), [], 100, 4, 2),
+        [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 0, (10, 2)), row(3, 1), row(4, 1)],
+    ),
+    "decodes that use up the budget come first": (
+        (prompts_of(3), [1, 1, 1], 2, 4),
+        [row(0, 2), row(1, 1, (10, 1)), row(2, 0, (10, 2)), row(3, 1)],
+    ),
+    "nothing to do": (([], [], 8, 4), []),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRED)
+def test_task_7_repaired_schedule_worked_by_hand(name: str) -> None:
+    arguments, expected = REPAIRED[name]
+    check_steps(repaired(*arguments), expected, call_of(repaired_prefill_schedule, *arguments))
+
+
+@settings(max_examples=150)
+@given(
+    lengths=st.lists(st.integers(1, 20), max_size=6),
+    decodes=st.lists(st.integers(1, 9), max_size=6),
+    budget=st.integers(1, 15),
+    chunk_size=st.integers(1, 8),
+    output_length=st.integers(1, 5),
+)
+def test_task_7_repaired_schedule_computes_everything_once_and_wastes_nothing(
+    lengths: list[int], decodes: list[int], budget: int, chunk_size: int, output_length: int
+) -> None:
+    left = {10 + i: n for i, n in enumerate(lengths)}
+    rows = repaired(prompts_of(*lengths), decodes, budget, chunk_size, output_length)
+    decoding = deque(decodes)
+    for step, actual in enumerate(rows):
+        num_decodes = min(len(decoding), budget)
+        check_equal([actual["step"], actual["decode_tokens"]], [step, num_decodes], "step, and its decodes")
+        served = [decoding.popleft() for _ in range(num_decodes)]
+        decoding.extend(n - 1 for n in served if n > 1)
+        room = budget - num_decodes
+        expected = []
+        for request_id in left:
+            tokens = min(left[request_id], chunk_size, room)
+            room -= tokens
+            left[request_id] -= tokens
+            if tokens:
+                expected.append({"id": request_id, "tokens_processed": tokens})
+        check_equal(actual["prefill_chunks"], expected, f"chunks of step {step}")
+        decoding.extend(output_length for n in left.values() if n == 0)
+        left = {request_id: n for request_id, n in left.items() if n}
+    check_equal([left, list(decoding)], [{}, []], "prompts and decodes not computed at the end")
+    total = sum(lengths) + sum(decodes) + output_length * len(lengths)
+    assert len(rows) <= total, f"{len(rows)} steps for {total} tokens: a step computed nothing"

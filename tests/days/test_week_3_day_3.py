@@ -1,0 +1,1095 @@
+"""Week 3, day 3: one ragged forward."""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Items
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
+from tests.support.batching import peak_bytes
+from tests.support.budget import sequence_of
+from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.cpu_kernels import compiled_for, on_every_target, poison, threads, use_device
+from tests.support.fakes import FakeModel, continuation, next_token, prompt_of
+from tests.support.oracles import LOW_PRECISION, exact
+from tests.support.pages import SharingBlocks
+from tests.support.pieces import check_pieces
+from tests.support.ragged import (
+    Attend,
+    Ragged,
+    Shape,
+    causal,
+    check_paged,
+    draw,
+    entries_of,
+    num_operations,
+    output_of,
+    random_shape,
+)
+from tests.support.schedules import VOCAB_SIZE, random_qwen3
+from tiny_llm import (
+    BlockManager,
+    ForwardBatch,
+    ModelRunner,
+    PagedKvPool,
+    SchedulerOutput,
+    Sequence,
+    paged_attention_simple,
+)
+from tiny_llm.kernels import dispatch_paged_attention as fast_module
+from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention, paged_attention_cpu
+from tiny_llm.kernels.given.gpu_operations import HEAD_DIMS
+from tiny_llm.kernels.given.paged_gpu import paged_attention_gpu
+from tiny_llm.ops import paged_attention as array_module
+from tiny_llm.ops.paged_attention import attend_alike, padded_slots, paged_attention
+from tiny_llm.serving import model_runner
+from tiny_llm.serving.block_manager import BlockTable
+from tiny_llm.serving.forward_batch import (
+    RaggedKvCache,
+    batch_slots,
+    final_rows,
+    flatten,
+    pad_block_tables,
+)
+
+# Task 1: a step in a row
+
+
+def three_entries() -> tuple[Any, ...]:
+    """A chunk in the middle of a prompt, a decode, and a whole prompt."""
+    chunk, decode, whole = sequence_of(4, 13, 5), sequence_of(9, 6, 7, [31, 32]), sequence_of(2, 3)
+    return entries_of((chunk, 4), (decode, 1), (whole, 3))
+
+
+def test_task_1_tokens_of_all_entries_in_a_row() -> None:
+    token_ids, positions, query_starts = flatten(three_entries())
+    expected = [*prompt_of(13, 4)[5:9], 32, *prompt_of(3, 2)]
+    mistakes = {
+        "the beginnings of the prompts": [*prompt_of(13, 4)[:4], prompt_of(6, 9)[0], *prompt_of(3, 2)]
+    }
+    check_equal(token_ids.tolist(), expected, "token ids of a chunk, a decode and a whole prompt", mistakes)
+    mistakes = {
+        "counted through all entries": list(range(8)),
+        "each entry from 0": [0, 1, 2, 3, 0, 0, 1, 2],
+        "each entry at its start": [5, 5, 5, 5, 7, 0, 0, 0],
+    }
+    check_equal(positions.tolist(), [5, 6, 7, 8, 7, 0, 1, 2], "positions", mistakes)
+    mistakes = {"the lengths, not added up": [0, 4, 1, 3], "without the end": [0, 4, 5]}
+    check_equal(query_starts.tolist(), [0, 4, 5, 8], "query_starts", mistakes)
+
+
+def test_task_1_one_token_of_one_sequence() -> None:
+    found = [x.tolist() for x in flatten(entries_of((sequence_of(3, 1), 1)))]
+    check_equal(found, [prompt_of(1, 3), [0], [0, 1]], "token ids, positions and query_starts")
+
+
+def test_task_1_types() -> None:
+    kinds = {str(x.dtype) for x in flatten(three_entries())}
+    check_equal(kinds, {"int32"}, "types of token ids, positions and query_starts")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_task_1_random_steps(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    parts = []
+    for id in range(int(random.integers(1, 9))):
+        length = int(random.integers(1, 30))
+        computed = int(random.integers(0, length))
+        parts.append((sequence_of(id, length, computed), int(random.integers(1, length - computed + 1))))
+    entries = entries_of(*parts)
+    token_ids, positions, query_starts = flatten(entries)
+    by_hand = [(entry.sequence.token_ids[p], p) for entry in entries for p in range(entry.start, entry.end)]
+    found = list(zip(token_ids.tolist(), positions.tolist(), strict=True))
+    check_equal(found, by_hand, "(token id, position) of each token")
+    found_lengths = np.diff(query_starts).tolist()
+    check_equal(found_lengths, [each.num_tokens for each in entries], "distances of query_starts")
+    last = [sum(each.num_tokens for each in entries[: i + 1]) - 1 for i in range(len(entries))]
+    expected = [row for row, entry in zip(last, entries, strict=True) if entry.is_final]
+    check_equal(final_rows(entries, query_starts).tolist(), expected, "final rows")
+
+
+def test_task_1_final_rows() -> None:
+    entries = three_entries()
+    query_starts = flatten(entries)[2]
+    mistakes = {"the last of every entry": [3, 4, 7], "the first of each": [4, 5], "one too far": [5, 8]}
+    check_equal(final_rows(entries, query_starts).tolist(), [4, 7], "final rows", mistakes)
+    none = final_rows(entries[:1], query_starts[:2])
+    check_equal(
+        (none.tolist(), str(none.dtype)), ([], "int32"), "final rows where nobody samples, and their type"
+    )
+
+
+def test_task_1_block_tables_of_different_lengths() -> None:
+    tables = [BlockTable([7, 3, 11]), BlockTable([5]), BlockTable([2, 8])]
+    padded = pad_block_tables(tables)
+    check_equal(padded.tolist(), [[7, 3, 11], [5, 0, 0], [2, 8, 0]], "block tables, filled up")
+    check_equal(str(padded.dtype), "int32", "type of the block tables")
+    padded[0, 0] = 99
+    check_equal(
+        [each.block_ids for each in tables], [[7, 3, 11], [5], [2, 8]], "blocks of the tables afterwards"
+    )
+
+
+def slots_by_hand(
+    positions: Items[int], tables: Items[Items[int]], owners: Items[int], size: int
+) -> list[int]:
+    return [tables[i][p // size] * size + p % size for i, p in zip(owners, positions, strict=True)]
+
+
+def test_task_1_slots() -> None:
+    pool = PagedKvPool(1, 12, 5)
+    tables = np.array([[7, 3, 11], [5, 9, 0], [2, 0, 0]], np.int32)
+    positions, starts = np.array([5, 6, 7, 8, 7, 0, 1, 2]), np.array([0, 4, 5, 8])
+    slots = batch_slots(positions, starts, tables, np.zeros(3, int), pool)
+    owners = [0, 0, 0, 0, 1, 2, 2, 2]
+    mistakes = {
+        "slots of the first sequence's blocks": slots_by_hand(positions, tables, [0] * 8, 5),
+        "the positions": positions.tolist(),
+        "places within the blocks": (positions % 5).tolist(),
+    }
+    expected = [15, 16, 17, 18, 47, 10, 11, 12]
+    check_equal(expected, slots_by_hand(positions.tolist(), tables.tolist(), owners, 5), "by hand, both ways")
+    check_equal(slots.tolist(), expected, "slots", mistakes)
+    check_equal(str(slots.dtype), "int32", "type of the slots")
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 7, 16])
+def test_task_1_random_slots(block_size: int) -> None:
+    random = np.random.default_rng(block_size)
+    pool = PagedKvPool(1, 60, block_size)
+    ends = random.integers(1, 40, 6)
+    lengths = [int(random.integers(1, end + 1)) for end in ends]
+    tables = random.permutation(60 * 41)[: 6 * 40].reshape(6, 40) % 60
+    positions = [p for end, length in zip(ends, lengths, strict=True) for p in range(end - length, end)]
+    owners = np.repeat(np.arange(6), lengths).tolist()
+    starts = np.cumsum([0, *lengths])
+    slots = batch_slots(np.array(positions), starts, tables.astype(np.int32), np.zeros(6, int), pool)
+    check_equal(slots.tolist(), slots_by_hand(positions, tables, owners, block_size), "slots")
+
+
+def test_task_1_what_is_stored_already_goes_to_the_sink() -> None:
+    pool = PagedKvPool(1, 12, 4)
+    tables = np.array([[7, 3], [5, 9], [2, 0]], np.int32)
+    positions, starts = np.array([6, 7, 6, 7, 3, 4]), np.array([0, 2, 4, 6])
+    slots = batch_slots(positions, starts, tables, np.array([4, 8, 4]), pool)
+    mistakes = {
+        "written into blocks that others read": [14, 15, 38, 39, 11, 0],
+        "the sink for all of a sequence that shares blocks": [48] * 6,
+        "the token behind the stored ones in the sink too": [14, 15, 48, 48, 48, 48],
+        "the sink for the first token of each entry alone": [14, 15, 48, 39, 48, 0],
+    }
+    check_equal(
+        slots.tolist(), [14, 15, 48, 48, 48, 0], "slots where 4, 8 and 4 tokens were stored before", mistakes
+    )
+
+
+def tables_of(blocks: BlockManager, *sequences: Sequence) -> Mapping[int, BlockTable]:
+    """Blocks for all tokens of the sequences."""
+    for sequence in sequences:
+        if sequence.id not in blocks.tables:
+            assert blocks.allocate(sequence, sequence.num_tokens)
+    return blocks.tables
+
+
+def test_task_1_the_batch_of_a_step() -> None:
+    entries = three_entries()
+    pool = PagedKvPool(1, 20, 4)
+    tables = {4: BlockTable([7, 3, 11]), 9: BlockTable([5, 9]), 2: BlockTable([2])}
+    batch = ForwardBatch.of(SchedulerOutput(entries), tables, pool)
+    expected_ids = [[id] for id in [*prompt_of(13, 4)[5:9], 32, *prompt_of(3, 2)]]
+    check_equal(batch.token_ids.tolist(), expected_ids, "token ids, a row each")
+    check_equal(batch.positions, [5, 6, 7, 8, 7, 0, 1, 2], "positions")
+    check_equal(batch.slots.tolist(), [13, 14, 15, 44, 39, 8, 9, 10], "slots")
+    check_equal(batch.query_starts.tolist(), [0, 4, 5, 8], "query_starts")
+    check_equal(batch.context_lengths.tolist(), [9, 8, 3], "context lengths")
+    check_equal(batch.block_tables.tolist(), [[7, 3, 11], [5, 9, 0], [2, 0, 0]], "block tables")
+    check_equal(batch.final_rows.tolist(), [4, 7], "final rows")
+
+
+@pytest.mark.parametrize(
+    ("block_ids", "words"),
+    [([7, 3], ("9 tokens", "2")), ([7, -1, 3], ("-1",)), ([7, 20, 3], ("20",))],
+    ids=str,
+)
+def test_task_1_a_step_whose_blocks_are_not_there_is_refused(
+    block_ids: list[int], words: tuple[str, ...]
+) -> None:
+    pool = PagedKvPool(1, 20, 4)
+    tables = {4: BlockTable([7, 3, 11]), 9: BlockTable([5, 9]), 2: BlockTable([2])}
+    ForwardBatch.of(SchedulerOutput(three_entries()), tables, pool)
+    with check_value_error(*words, what=f"a step in which 9 tokens are in the blocks {block_ids} of 20"):
+        ForwardBatch.of(SchedulerOutput(three_entries()), {**tables, 4: BlockTable(block_ids)}, pool)
+
+
+# Tasks 2 and 3: attention to blocks, in array operations
+
+SHAPES = [
+    Shape((1,), (1,)),
+    Shape((7,), (7,)),
+    Shape((1,), (23,)),
+    Shape((3,), (5,), 1, 1, 7, 1),
+    Shape((4, 1, 9, 1), (11, 6, 9, 23)),
+    Shape((1, 1, 1), (3, 17, 10), 6, 2, 16, 3),
+    Shape((5, 5, 2), (5, 31, 40), 6, 3, 24, 16),
+    Shape((1, 13), (64, 13), 3, 1, 80, 64),
+]
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+MIXED = Shape((4, 1, 9, 1), (11, 6, 9, 23))
+
+
+def misplaced(*places: mx.array) -> Iterator[tuple[str, tuple[str, ...], list[mx.array]]]:
+    """Tables, starts and lengths of MIXED with one number that leads astray, and words of the error."""
+    num_blocks = sum(-(-S // MIXED.block_size) for S in MIXED.contexts) + 3
+    for what, changed, place, number, words in (
+        ("a block of -1", 0, (1, 1), -1, ("-1",)),
+        ("a block just behind the pool", 0, (3, 4), num_blocks, (str(num_blocks),)),
+        ("a block far behind the pool", 0, (0, 0), 50_000_000, ("50000000",)),
+        ("more queries than context", 2, 0, 3, ("4 queries", "3")),
+        ("a context of no tokens", 2, 3, 0, ("0",)),
+        ("a context longer than its table", 2, 1, 36, ("36 tokens",)),
+        ("queries that start behind the first", 1, 0, 1, ("query_starts",)),
+        ("queries behind the last", 1, 4, 16, ("query_starts",)),
+        ("a sequence without queries", 1, 2, 4, ("query_starts",)),
+        ("queries that start before those before", 1, 2, 3, ("query_starts",)),
+    ):
+        arrays = [np.array(x) for x in places]
+        arrays[changed][place] = number
+        yield what, words, [mx.array(x) for x in arrays]
+    tables, starts, lengths = places
+    yield "a table that is too short", ("23 tokens",), [tables[:, :4], starts, lengths]
+    yield "tables of no whole numbers", ("block_tables",), [tables.astype(mx.float32), starts, lengths]
+
+
+def check_what_does_not_fit(attend: Attend) -> None:
+    """Shapes that contradict each other."""
+    query, keys, values, tables, starts, lengths = draw(MIXED).arguments
+    attend(query, keys, values, tables, starts, lengths)
+    with check_value_error("3 query heads", "2 key heads", "multiple"):
+        attend(query[:, :3], keys, values, tables, starts, lengths)
+    with check_value_error("(15, 4, 32)", str(keys[..., :16].shape)):
+        attend(query, keys[..., :16], values[..., :16], tables, starts, lengths)
+    with check_value_error(str(values[:4].shape)):
+        attend(query, keys, values[:4], tables, starts, lengths)
+    with check_value_error("query_starts", "(4,)"):
+        attend(query, keys, values, tables, starts[:-1], lengths)
+    with check_value_error("block_tables", "(3, "):
+        attend(query, keys, values, tables[:3], starts, lengths)
+    for what, words, changed in misplaced(tables, starts, lengths):
+        with check_value_error(*words, what=what):
+            attend(query, keys, values, *changed)
+
+
+@every_shape
+def test_task_2_attention_to_blocks(shape: Shape) -> None:
+    check_paged(paged_attention_simple, draw(shape))
+
+
+def test_task_2_scale() -> None:
+    check_paged(paged_attention_simple, draw(MIXED), scale=0.3)
+
+
+def test_task_2_random_shapes() -> None:
+    random = np.random.default_rng(2)
+    for seed in range(12):
+        check_paged(paged_attention_simple, draw(random_shape(random, (8, 24)), seed=seed))
+
+
+def test_task_2_blocks_that_several_share() -> None:
+    shape = Shape((2, 1, 5), (13, 11, 19), block_size=5)
+    check_paged(paged_attention_simple, draw(shape, num_shared=2), "attention to two shared blocks")
+
+
+def test_task_2_a_table_longer_than_the_context() -> None:
+    ragged = draw(Shape((3,), (10,), block_size=5))
+    check_equal(ragged.block_tables.shape, (1, 4), "shape of a table with two entries too many")
+    check_paged(paged_attention_simple, ragged, "attention to two blocks of four in the table")
+
+
+def test_task_2_blocks_behind_the_context_are_not_copied() -> None:
+    query, keys, values, tables, starts, lengths = draw(Shape((3,), (10,), block_size=5)).arguments
+    longer = mx.concatenate([tables, mx.zeros((1, 20_000), tables.dtype)], axis=1)
+    mx.eval(longer)
+    peak = peak_bytes(lambda: mx.eval(paged_attention_simple(query, keys, values, longer, starts, lengths)))
+    what = f"whether 2 blocks of 1.3 kB in a table of 20,004 take less than 2 MB (they took {peak / 1e6:.1f})"
+    check_equal(peak < 2_000_000, True, what)
+
+
+def check_type_is_kept(attend: Attend, dtype: mx.Dtype, tolerance: float) -> None:
+    """The result has the type of the query, that of keys and values or not."""
+    __tracebackhide__ = True
+    ragged = draw(MIXED, dtype)
+    check_equal(attend(*ragged.arguments).dtype, dtype, "type of the attention")
+    check_paged(attend, ragged, tolerance=tolerance)
+    wide = replace(ragged, keys=ragged.keys.astype(mx.float32), values=ragged.values.astype(mx.float32))
+    what = f"type of the attention of a query of {dtype} to keys of float32"
+    check_equal(attend(*wide.arguments).dtype, dtype, what)
+    check_paged(attend, wide, tolerance=tolerance)
+    check_sums(attend, dtype)
+
+
+def check_sums(attend: Attend, dtype: mx.Dtype) -> None:
+    """The error is what rounding of the result leaves; with sums in a short type it is four times that."""
+    __tracebackhide__ = True
+    ragged = draw(Shape((1, 40, 7), (300, 300, 90), D=64, block_size=16), dtype)
+    expected = ragged.each(lambda q, k, v: causal(q, k, v, None))
+    rounded = exact(mx.array(expected.astype(np.float32)).astype(dtype))
+    errors = [np.sqrt(np.mean((x - expected) ** 2)) for x in (exact(attend(*ragged.arguments)), rounded)]
+    what = f"rms error of {errors[0]:.1e} in {dtype}, where rounding the result alone leaves {errors[1]:.1e}"
+    check_equal(errors[0] <= 1.1 * errors[1], True, f"{what}: whether scores, softmax and sums are float32")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
+def test_task_2_type_is_kept(dtype: mx.Dtype, tolerance: float) -> None:
+    check_type_is_kept(paged_attention_simple, dtype, tolerance)
+
+
+def test_task_2_what_does_not_fit_is_refused() -> None:
+    check_what_does_not_fit(paged_attention_simple)
+
+
+def test_task_3_slots_of_contexts() -> None:
+    tables = np.array([[7, 3, 61], [5, 61, 61], [2, 8, 4]], np.int32)
+    slots = padded_slots(tables, np.array([5, 2, 9]), 4)
+    own = [[28, 29, 30, 31, 12], [20, 21], [8, 9, 10, 11, 32, 33, 34, 35, 16]]
+    rows = [row[: len(x)] for row, x in zip(slots.tolist(), own, strict=True)]
+    check_equal(slots.shape, (3, 9), "shape of the slots of contexts of 5, 2 and 9")
+    check_equal(rows, own, "slots of each context")
+    behind = [set(row[len(x) :]) - set(x) for row, x in zip(slots.tolist(), own, strict=True)]
+    check_equal(behind, [set()] * 3, "slots behind a context that are not its own")
+
+
+@pytest.mark.parametrize("L", [1, 4])
+def test_task_3_sequences_with_as_many_queries(L: int) -> None:
+    ragged = draw(Shape((L, L, L), (9, 17, 4)))
+    query = ragged.query.reshape(3, L, 4, 32)
+    tables, lengths = np.array(ragged.block_tables), np.array(ragged.context_lengths)
+    result = attend_alike(query, ragged.keys, ragged.values, tables, lengths, None)
+    check_equal(result.shape, (3, L, 4, 32), "shape of the attention of three sequences")
+    check_paged(
+        lambda *_: result.reshape(-1, 4, 32), ragged, f"attention of three sequences, {L} queries each"
+    )
+    scaled = attend_alike(query, ragged.keys, ragged.values, tables, lengths, 0.3)
+    check_paged(lambda *_, scale: scaled.reshape(-1, 4, 32), ragged, "the same, scale 0.3", scale=0.3)
+
+
+@every_shape
+def test_task_3_attention_to_blocks(shape: Shape) -> None:
+    check_paged(paged_attention, draw(shape))
+
+
+def test_task_3_scale() -> None:
+    check_paged(paged_attention, draw(MIXED), scale=0.3)
+
+
+def test_task_3_random_shapes() -> None:
+    random = np.random.default_rng(3)
+    for seed in range(12):
+        check_paged(paged_attention, draw(random_shape(random, (8, 24)), seed=seed))
+
+
+def test_task_3_one_call_for_all_that_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counting(query: mx.array, *rest: Any) -> mx.array:
+        calls.append(query.shape[:2])
+        return attend_alike(query, *rest)
+
+    monkeypatch.setattr(array_module, "attend_alike", counting)
+    check_paged(paged_attention, draw(Shape((1, 4, 1, 9, 1, 4), (6, 11, 23, 9, 2, 8))))
+    mistakes = {"a call for each sequence": [(1, 1), (1, 1), (1, 1), (1, 4), (1, 4), (1, 9)]}
+    check_equal(sorted(calls), [(1, 9), (2, 4), (3, 1)], "sequences and queries of each call", mistakes)
+
+
+def attend_alike_to(shape: Shape, dtype: mx.Dtype = mx.float32) -> mx.array:
+    """`attend_alike` for sequences with as many queries each."""
+    ragged = draw(shape, dtype)
+    n, L = len(shape.num_queries), shape.num_queries[0]
+    query = ragged.query.reshape(n, L, shape.H_q, shape.D)
+    tables, lengths = np.array(ragged.block_tables), np.array(ragged.context_lengths)
+    return attend_alike(query, ragged.keys, ragged.values, tables, lengths, None)
+
+
+def test_task_3_as_many_products_for_many_sequences() -> None:
+    few, many = (num_operations(attend_alike_to(Shape((2,) * n, (9,) * n)), name="Matmul") for n in (2, 7))
+    check_equal(many, few, "products of matrices for seven sequences, against those for two")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
+def test_task_3_type_is_kept(dtype: mx.Dtype, tolerance: float) -> None:
+    result = attend_alike_to(Shape((4, 4), (11, 6)), dtype)
+    check_equal(result.dtype, mx.float32, "type of the sums for sequences with 4 queries each")
+    check_type_is_kept(paged_attention, dtype, tolerance)
+
+
+def test_task_3_what_does_not_fit_is_refused() -> None:
+    check_what_does_not_fit(paged_attention)
+
+
+# Task 4: the model on a batch
+
+
+def greedy(logprobs: mx.array) -> mx.array:
+    return mx.argmax(logprobs, axis=-1)
+
+
+def run_step(runner: ModelRunner, *parts: tuple[Sequence, int], sampler: Any = greedy) -> dict[int, int]:
+    """Give blocks, run a step, and note in the sequences what it computed and sampled."""
+    for sequence, num_tokens in parts:
+        assert runner.blocks.allocate(sequence, num_tokens)
+    output = output_of(*parts)
+    sampled = runner.run(output, {sequence.id: sampler for sequence, _ in parts})
+    for entry in output.entries:
+        entry.sequence.num_computed_tokens = entry.end
+        if entry.is_final:
+            entry.sequence.token_ids.append(sampled[entry.sequence.id])
+    return sampled
+
+
+def check_continuations(*sequences: Sequence) -> None:
+    __tracebackhide__ = True
+    for each in sequences:
+        prompt = each.token_ids[: each.num_prompt_tokens]
+        expected = continuation(prompt, len(each.generated_ids))
+        check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}")
+
+
+def test_task_4_keys_and_values_are_stored_before_anybody_looks() -> None:
+    pool = PagedKvPool(3, 9, 4)
+    entries = entries_of((sequence_of(0, 6, 3), 2), (sequence_of(1, 5, 4), 1))
+    tables = {0: BlockTable([8, 2]), 1: BlockTable([5, 7])}
+    batch = ForwardBatch.of(SchedulerOutput(entries), tables, pool)
+    query, key, value = normal(3, 6, 1, 16, seed=1), normal(3, 2, 1, 16, seed=2), normal(3, 2, 1, 16, seed=3)
+    seen: list[tuple[mx.array, ...]] = []
+
+    def attention(*arguments: mx.array) -> mx.array:
+        seen.append(arguments)
+        return arguments[0] * 2
+
+    def not_asked(*_: Any, **__: Any) -> mx.array:
+        pytest.fail("the attention function of the model was called: only that of the cache knows blocks")
+
+    result = RaggedKvCache(pool, 1, batch, attention).attend(query, key, value, not_asked, "causal")
+    check_close(result, 2 * query, "what attend returns, [T, H_q, 1, D]", tolerance=0)
+    ((rows, keys, values, block_tables, starts, lengths),) = seen
+    check_close(rows, query[:, :, 0], "queries that the attention gets, [T, H_q, D]", tolerance=0)
+    for name, blocks, new in (("keys", keys, key), ("values", values, value)):
+        check_equal(blocks.shape, (10, 4, 2, 16), f"shape of the {name} that it gets")
+        stored = mx.stack([blocks[8, 3], blocks[2, 0], blocks[7, 0]])
+        mistakes = {"still zeros: stored too late": mx.zeros(stored.shape)}
+        check_close(stored, new[:, :, 0], f"{name} of the new tokens in their slots", 0, mistakes)
+    check_equal(block_tables.tolist(), [[8, 2], [5, 7]], "block tables that it gets")
+    check_equal((starts.tolist(), lengths.tolist()), ([0, 2, 3], [5, 5]), "query_starts and context_lengths")
+    for layer in (0, 2):
+        with check_value_error(f"layer {layer}"):
+            pool.blocks(layer)
+
+
+def test_task_4_a_layer_of_the_batch_holds_what_the_pool_holds() -> None:
+    pool = PagedKvPool(1, 9, 4)
+    tables = {0: BlockTable([8])}
+    batch = ForwardBatch.of(SchedulerOutput(entries_of((sequence_of(0, 3), 3))), tables, pool)
+    cache = RaggedKvCache(pool, 0, batch)
+    check_equal(cache.state, [], "state before anything is stored")
+    query, key = normal(3, 2, 1, 16, seed=1), normal(3, 1, 1, 16, seed=2)
+    cache.attend(query, key, key, paged_attention_simple)
+    check_equal([x.shape for x in cache.state], [(40, 1, 16)] * 2, "shapes of the state")
+    cache.release()
+    check_equal((cache.state, pool.state), ([], []), "state once it is released, and the pool's")
+
+
+def test_task_4_one_call_for_a_chunk_a_decode_and_a_whole_prompt() -> None:
+    model = FakeModel()
+    runner = ModelRunner(model, BlockManager(30, 4))
+    old, long, short = sequence_of(0, 4), sequence_of(1, 11), sequence_of(2, 2)
+    run_step(runner, (old, 4))
+    sampled = run_step(runner, (old, 1), (long, 5), (short, 2))
+    check_equal(len(model.calls), 2, "calls of the model in two steps")
+    first = continuation(prompt_of(4), 1)[0]
+    expected = [(4, [first]), *((i, [prompt_of(11, 1)[i]]) for i in range(5)), (0, [prompt_of(2, 2)[0]])]
+    expected = sorted([*expected, (1, [prompt_of(2, 2)[1]])])
+    check_equal(model.rows[1], expected, "position and token of each row of the second call")
+    check_equal(sorted(sampled), [0, 2], "who sampled: not the prompt that is not done")
+    run_step(runner, (long, 6), (short, 1), (old, 1))
+    run_step(runner, (short, 1), (old, 1), (long, 1))
+    check_continuations(old, long, short)
+
+
+@pytest.mark.parametrize("sizes", [(7,), (3, 4), (3, 3, 1), (1,) * 7], ids=str)
+@pytest.mark.parametrize("block_size", [1, 3, 16])
+def test_task_4_chunks_of_a_prompt(sizes: tuple[int, ...], block_size: int) -> None:
+    model, sequence = FakeModel(), sequence_of(5, 7)
+    runner = ModelRunner(model, BlockManager(30, block_size))
+    sampled = [run_step(runner, (sequence, size)) for size in sizes]
+    what = "tokens sampled in each step, by id"
+    check_equal(sampled, [{}] * (len(sizes) - 1) + [{5: next_token(prompt_of(7, 5))}], what)
+    run_step(runner, (sequence, 1))
+    check_continuations(sequence)
+
+
+def test_task_4_a_prompt_of_one_token() -> None:
+    runner = ModelRunner(FakeModel(), BlockManager(30, 4))
+    sequences = [sequence_of(id, 1) for id in (8, 3)]
+    for _ in range(6):
+        run_step(runner, *((each, 1) for each in sequences))
+    check_continuations(*sequences)
+
+
+def test_task_4_logits_of_those_that_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shapes = FakeModel(), []
+    logits = model.logits
+
+    def counting(x: mx.array) -> mx.array:
+        shapes.append(x.shape)
+        return logits(x)
+
+    monkeypatch.setattr(model, "logits", counting)
+    runner = ModelRunner(model, BlockManager(30, 4))
+    long, short = sequence_of(1, 11), sequence_of(2, 2)
+    check_equal(run_step(runner, (long, 5)), {}, "what a step without a final entry samples")
+    check_equal(shapes, [], "states that got logits in a step without a final entry")
+    run_step(runner, (long, 5), (short, 2))
+    mistakes = {"logits of every token": [(7, 1, 2)], "logits of every entry": [(2, 1, 2)]}
+    check_equal(shapes, [(1, 1, 2)], "states that got logits where one of two sequences samples", mistakes)
+    run_step(runner, (long, 1), (short, 1))
+    check_continuations(long, short)
+
+
+def test_task_4_each_with_its_own_sampler() -> None:
+    seen = []
+
+    def fixed(token: int) -> Any:
+        def sample(logprobs: mx.array) -> mx.array:
+            total = round(mx.exp(logprobs).sum().item(), 3)
+            seen.append((token, logprobs.shape, total, mx.argmax(logprobs).item()))
+            return mx.array([token])
+
+        return sample
+
+    runner = ModelRunner(FakeModel(), BlockManager(30, 4))
+    sequences = [sequence_of(4, 5), sequence_of(1, 3), sequence_of(7, 6)]
+    parts = [(sequences[0], 5), (sequences[1], 2), (sequences[2], 6)]
+    for sequence, num_tokens in parts:
+        runner.blocks.allocate(sequence, num_tokens)
+    samplers = {id: fixed(token) for id, token in ((1, 11), (7, 17), (4, 14))}
+    sampled = runner.run(output_of(*parts), samplers)
+    check_equal(sampled, {4: 14, 7: 17}, "tokens sampled, by id")
+    expected = [
+        (14, (1, 61), 1.0, next_token(prompt_of(5, 4))),
+        (17, (1, 61), 1.0, next_token(prompt_of(6, 7))),
+    ]
+    what = "token, shape, sum of the probabilities and likeliest token of each sampler"
+    check_equal(sorted(seen), expected, what)
+
+
+def test_task_4_an_empty_step() -> None:
+    model = FakeModel()
+    runner = ModelRunner(model, BlockManager(30, 4))
+    check_equal(
+        (runner.run(SchedulerOutput(()), {}), len(model.calls)), ({}, 0), "what it samples, model calls"
+    )
+
+
+def test_task_4_the_order_of_the_entries_does_not_matter() -> None:
+    runner = ModelRunner(FakeModel(), BlockManager(30, 3))
+    sequences = [sequence_of(id, 3 + id) for id in range(4)]
+    run_step(runner, *((each, each.num_tokens) for each in sequences))
+    for order in ((3, 1, 0, 2), (2, 3, 1, 0), (0, 1, 2, 3), (1, 0, 3, 2)):
+        run_step(runner, *((sequences[id], 1) for id in order))
+    check_continuations(*sequences)
+
+
+def test_task_4_blocks_change_hands() -> None:
+    runner = ModelRunner(FakeModel(), BlockManager(9, 4))
+    stayer = sequence_of(0, 5)
+    run_step(runner, (stayer, 5))
+    for id in range(1, 5):
+        guest = sequence_of(id, 9 + id)
+        run_step(runner, (guest, 3), (stayer, 1))
+        run_step(runner, (stayer, 1), (guest, guest.num_uncomputed_tokens))
+        check_continuations(guest, stayer)
+        runner.release(guest.id)
+        runner.blocks.free(guest)
+    check_equal(len(runner.pool.state), 4, "arrays of the pool: keys and values of two layers")
+    runner.close()
+    check_equal(runner.pool.state, [], "arrays of the pool once the runner is closed")
+
+
+def recording(logprobs_of: dict[int, list[mx.array]], id: int) -> Any:
+    def sample(logprobs: mx.array) -> mx.array:
+        logprobs_of.setdefault(id, []).append(logprobs[0])
+        return mx.argmax(logprobs, axis=-1)
+
+    return sample
+
+
+def fill_with_nan(runner: ModelRunner) -> None:
+    """Every slot of every layer, the sink too."""
+    config = random_qwen3().config
+    slots = mx.arange(runner.pool.sink + 1)
+    garbage = mx.full((slots.size, config.num_key_value_heads, config.head_dim), mx.nan)
+    for layer in range(runner.pool.num_layers):
+        runner.pool.write(layer, garbage, garbage, slots)
+
+
+def check_logits(runner: ModelRunner, steps: Items[Items[tuple[Sequence, int | None]]]) -> None:
+    """Run steps; each final entry's log-probabilities are those of its sequence alone, without a cache.
+
+    No number stands for all that a sequence lacks.
+    """
+    __tracebackhide__ = True
+    model = random_qwen3()
+    for number, parts in enumerate(steps):
+        step = [(each, each.num_uncomputed_tokens if n is None else n) for each, n in parts]
+        for sequence, num_tokens in step:
+            assert runner.blocks.allocate(sequence, num_tokens)
+        output, found = output_of(*step), dict[int, list[mx.array]]()
+        sampled = runner.run(output, {each.id: recording(found, each.id) for each, _ in step})
+        check_equal(sorted(sampled), sorted(e.sequence.id for e in output.final), "who sampled")
+        for entry in output.entries:
+            sequence = entry.sequence
+            if entry.is_final:
+                logits = model(mx.array([sequence.token_ids]), logits_to_keep=1)[0, -1]
+                expected = logits - mx.logsumexp(logits)
+                what = f"log-probabilities of sequence {sequence.id} in step {number}, against it alone"
+                check_close(found[sequence.id][0], expected, what)
+                sequence.token_ids.append(sampled[sequence.id])
+            sequence.num_computed_tokens = entry.end
+
+
+def qwen_prompt(id: int, length: int) -> Sequence:
+    return Sequence(id, [(11 * i * i + 5 * i + 7 * id + 2) % VOCAB_SIZE for i in range(length)])
+
+
+def mixed_steps() -> list[list[tuple[Sequence, int | None]]]:
+    """Chunks, decodes, whole prompts and a prompt of one token, side by side."""
+    first, second, third, single = (qwen_prompt(id, n) for id, n in ((0, 23), (1, 9), (2, 13), (3, 1)))
+    return [
+        [(second, None)],
+        [(second, 1), (first, 7)],
+        [(first, 11), (second, 1), (single, None)],
+        [(second, 1), (first, 3), (third, None), (single, 1)],
+        [(first, None), (single, 1), (third, 1), (second, 1)],
+        [(third, 1), (first, 1), (second, 1), (single, 1)],
+    ]
+
+
+ATTENTIONS = {"simple": paged_attention_simple, "array": paged_attention, "default": None}
+
+
+@pytest.mark.parametrize("attention", list(ATTENTIONS))
+@pytest.mark.parametrize("block_size", [1, 3, 16])
+def test_task_4_logits_of_mixed_steps(attention: str, block_size: int) -> None:
+    runner = ModelRunner(random_qwen3(), BlockManager(90, block_size), ATTENTIONS[attention])
+    fill_with_nan(runner)
+    check_logits(runner, mixed_steps())
+
+
+class FirstBlocksShared(SharingBlocks):
+    """Sequence 1 begins with two of the blocks in `shared`, sequence 2 with three."""
+
+    def find_shared_blocks(self, sequence: Sequence) -> list[int]:
+        return self.shared[: {1: 2, 2: 3}.get(sequence.id, 0)]
+
+
+def test_task_4_logits_of_sequences_that_share_their_beginning() -> None:
+    blocks = FirstBlocksShared(40, 4)
+    runner = ModelRunner(random_qwen3(), blocks)
+    fill_with_nan(runner)
+    giver = qwen_prompt(0, 14)
+    check_logits(runner, [[(giver, None)], [(giver, 1)], [(giver, 1)]])
+    blocks.shared = blocks.tables[0].block_ids
+    taker = Sequence(1, [*giver.token_ids[:9], 3, 17, 5])
+    again = Sequence(2, giver.token_ids[:12])
+    for sequence in (taker, again):
+        sequence.num_computed_tokens = blocks.find_prefix(sequence)
+    check_equal(
+        (taker.num_computed_tokens, again.num_computed_tokens), (8, 11), "tokens that are there already"
+    )
+    slots = [block * 4 + i for block in blocks.tables[0].block_ids[:3] for i in range(4)]
+    before = [np.array(x) for layer in range(2) for x in runner.pool.fetch(layer, mx.array(slots))]
+    check_logits(runner, [[(taker, None), (giver, 1), (again, None)], [(again, 1), (taker, 1), (giver, 1)]])
+    after = [np.array(x) for layer in range(2) for x in runner.pool.fetch(layer, mx.array(slots))]
+    is_same = all(np.array_equal(x, y) for x, y in zip(before, after, strict=True))
+    check_equal(is_same, True, "whether shared blocks hold what they held, to the last bit")
+
+
+def test_task_4_the_attention_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counting(*arguments: mx.array) -> mx.array:
+        calls.append(arguments[0].shape)
+        return paged_attention_simple(*arguments)
+
+    runner = ModelRunner(random_qwen3(), BlockManager(40, 4), counting)
+    check_logits(runner, [[(qwen_prompt(0, 5), None), (qwen_prompt(1, 1), None)]])
+    check_equal(calls, [(6, 4, 8)] * 2, "queries that the given attention got, layer by layer")
+    monkeypatch.setattr(model_runner, "best_paged_attention", lambda: counting)
+    check_logits(ModelRunner(random_qwen3(), BlockManager(40, 4)), [[(qwen_prompt(0, 5), None)]])
+    check_equal(calls[2:], [(5, 4, 8)] * 2, "queries that the best attention got, where none is given")
+
+
+def test_task_4_a_token_changes_its_own_slot_alone() -> None:
+    runner = ModelRunner(random_qwen3(), BlockManager(40, 4))
+    sequence = qwen_prompt(0, 40)
+    run_step(runner, (sequence, 20))
+    before = [np.array(x) for x in runner.pool.state]
+    run_step(runner, (sequence, 1))
+    changed = [
+        int((np.array(x) != y).any(axis=(1, 2)).sum()) for x, y in zip(runner.pool.state, before, strict=True)
+    ]
+    check_equal(changed, [1] * 4, "slots that one token changed, in keys and values of each layer")
+
+
+def test_task_4_nothing_is_left_to_compute_after_a_step() -> None:
+    runner = ModelRunner(random_qwen3(), BlockManager(40, 4))
+    long, short = qwen_prompt(0, 40), qwen_prompt(1, 3)
+    steps = {
+        "a step that samples": [(short, 3), (long, 5)],
+        "a step in which nobody samples": [(long, 5)],
+        "another one": [(long, 7)],
+        "the last chunk of the prompt": [(long, 23), (short, 1)],
+    }
+    for name, parts in steps.items():
+        run_step(runner, *parts)
+        check_equal(len(runner.pool.state), 4, f"arrays of the pool after {name}")
+        arrays = [f"{kind} of layer {layer}" for kind in ("keys", "values") for layer in range(2)]
+        waiting = [each for each, x in zip(arrays, runner.pool.state, strict=True) if num_operations(x) > 0]
+        check_equal(waiting, [], f"what is still to be computed of the pool after {name}")
+
+
+def test_task_4_one_batch_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, of = [], ForwardBatch.of
+
+    def counting(output: SchedulerOutput, *rest: Any) -> ForwardBatch:
+        made.append(output.num_tokens)
+        return of(output, *rest)
+
+    monkeypatch.setattr(ForwardBatch, "of", counting)
+    runner = ModelRunner(random_qwen3(), BlockManager(40, 4))
+    run_step(runner, (qwen_prompt(0, 9), 5), (qwen_prompt(1, 3), 3))
+    check_equal(made, [8], "tokens of each batch that a step of 8 tokens makes")
+
+
+# Task 5: C++, and which is used
+
+CPU_SHAPES = [
+    Shape((1,), (1,), 2, 1, 16, 16),
+    Shape((1,), (255,), 4, 2, 16, 16),
+    Shape((1, 1), (256, 257), 3, 1, 32, 16),
+    Shape((1, 2), (700, 513), 6, 2, 16, 7),
+    Shape((9, 1), (9, 1), 9, 1, 16, 3),
+    Shape((31, 33, 64), (31, 40, 64), 2, 2, 16, 16),
+    Shape((65, 1, 3, 100), (300, 90, 700, 100), 6, 3, 48, 11),
+    Shape((4, 1, 9, 1), (11, 6, 9, 23), 4, 4, 80, 1),
+]
+
+
+def on_cpu(*arguments: Any, scale: float | None = None) -> mx.array:
+    query = arguments[0]
+    return paged_attention_cpu(*arguments, query.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def check_on_cpu(ragged: Ragged, what: str = "", scale: float | None = None, tolerance: float = 1e-5) -> None:
+    __tracebackhide__ = True
+    check_pieces(ragged)  # a kernel with other pieces may read what is not there
+    poison(*ragged.query.shape)
+    check_paged(on_cpu, ragged, what, scale=scale, tolerance=tolerance)
+
+
+def test_task_5_few_queries_are_cut_along_the_keys_many_along_themselves() -> None:
+    for heads in ((1, 1), (3, 1), (4, 2), (8, 2)):
+        check_pieces(draw(Shape((8, 1, 9, 2, 3), (8, 600, 40, 256, 513), *heads)))
+    check_pieces(draw(Shape((64, 4, 33, 1, 2), (64, 300, 70, 257, 1000), 4, 2)))
+
+
+@pytest.mark.parametrize("shape", CPU_SHAPES, ids=str)
+def test_task_5_attention_to_blocks(shape: Shape) -> None:
+    check_on_cpu(draw(shape))
+
+
+def test_task_5_scale() -> None:
+    check_on_cpu(draw(Shape((65, 1), (71, 300), 4, 2, 16)), scale=0.3)
+
+
+@pytest.mark.parametrize("D", [16, 32, 48, 64, 80, 96, 112, 128, 256])
+def test_task_5_every_head_dimension(D: int) -> None:
+    check_on_cpu(draw(Shape((2, 34), (41, 71), 4, 2, D)))
+
+
+def test_task_5_random_shapes() -> None:
+    random = np.random.default_rng(5)
+    for seed in range(25):
+        check_on_cpu(draw(random_shape(random, (16, 32), longest=150), seed=seed))
+
+
+def test_task_5_blocks_that_several_share() -> None:
+    shape = Shape((2, 1, 40), (613, 511, 619), block_size=5)
+    check_on_cpu(draw(shape, num_shared=60), "attention to sixty shared blocks")
+
+
+@pytest.mark.parametrize("shape", [CPU_SHAPES[3], CPU_SHAPES[6]], ids=str)
+def test_task_5_threads_do_not_matter(shape: Shape) -> None:
+    ragged, outputs = draw(shape), []
+    check_pieces(ragged)
+    for count in (1, 4):
+        with threads(count):
+            outputs.append(on_cpu(*ragged.arguments))
+            mx.eval(outputs)
+    check_close(outputs[1], outputs[0], "attention with 4 threads, against that with 1", tolerance=0)
+    check_on_cpu(ragged, "attention with 4 threads")
+
+
+@pytest.mark.parametrize("L", [1, 40])
+def test_task_5_large_scores(L: int) -> None:
+    check_on_cpu(draw(Shape((L, 1), (331, 600), 2, 1, 64), size=300.0), tolerance=1e-4)
+
+
+@on_every_target
+def test_task_5_other_processors(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = compiled_for(target, fast_module.PAGED_ATTENTION, monkeypatch)
+    monkeypatch.setattr(fast_module, "PAGED_ATTENTION", kernel)
+    check_on_cpu(draw(Shape((1, 40), (300, 71), 4, 2, 80)), f"attention on {target}")
+
+
+def kernels_called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Notes which of the three is called; the one of the GPU computes in arrays."""
+    called: list[str] = []
+
+    def noting(name: str, function: Attend) -> Attend:
+        def call(*arguments: Any) -> mx.array:
+            called.append(name)
+            return function(*arguments)
+
+        return call
+
+    for name, function in (
+        ("paged_attention_cpu", paged_attention_cpu),
+        ("paged_attention_gpu", paged_attention_simple),
+        ("paged_attention", paged_attention),
+    ):
+        monkeypatch.setattr(fast_module, name, noting(name, function), raising=False)
+    return called
+
+
+@pytest.mark.parametrize("D", [16, 24, 32, 40, 48, 64, 80, 128])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_task_5_which_is_used_for_a_head_dimension(
+    device: str, D: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = kernels_called(monkeypatch)
+    use_device(mx.gpu if device == "gpu" else mx.cpu, monkeypatch)
+    ragged = draw(Shape((4, 1), (11, 6), D=D))
+    check_pieces(ragged)
+    check_paged(dispatch_paged_attention, ragged)
+    check_paged(dispatch_paged_attention, ragged, scale=0.3)
+    is_known = D in HEAD_DIMS if device == "gpu" else D % 16 == 0
+    expected = f"paged_attention_{device}" if is_known else "paged_attention"
+    check_equal(called, [expected] * 2, f"what is called for {D=} on a {device.upper()}")
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = kernels_called(monkeypatch)
+    ragged = draw(MIXED, dtype)
+    check_pieces(ragged)
+    query, *others = ragged.arguments
+    use_device(mx.cpu, monkeypatch)
+    result = dispatch_paged_attention(query, *others)
+    check_equal(
+        (called, result.dtype), (["paged_attention_cpu"], dtype), "called for keys that nobody copies"
+    )
+    check_sums(dispatch_paged_attention, dtype)
+    float_keys = [x.astype(mx.float32) for x in others[:2]]
+    called.clear()
+    result = dispatch_paged_attention(query, *float_keys, *others[2:])
+    check_equal((called, result.dtype), (["paged_attention_cpu"], dtype), "called for a query of few bits")
+    for keys, values in ((float_keys[0], others[1]), (others[0], float_keys[1])):
+        called.clear()
+        dispatch_paged_attention(query, keys, values, *others[2:])
+        check_equal(
+            called, ["paged_attention"], f"called for keys of {keys.dtype} and values of {values.dtype}"
+        )
+    use_device(mx.gpu, monkeypatch)
+    called.clear()
+    dispatch_paged_attention(query, *others)
+    dispatch_paged_attention(query, *float_keys, *others[2:])
+    expected = ["paged_attention_gpu", "paged_attention"]
+    check_equal(called, expected, "called on a GPU for one type, and for two")
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
+def test_task_5_the_pool_is_not_copied(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_device(mx.cpu, monkeypatch)
+    query, keys, values, *places = draw(Shape((1, 3), (11, 6)), dtype).arguments
+    pools = [mx.concatenate([x, mx.zeros((9000, *x.shape[1:]), dtype)]) for x in (keys, values)]
+    mx.eval(pools)
+    peak = peak_bytes(lambda: mx.eval(dispatch_paged_attention(query, *pools, *places)))
+    what = f"whether 17 tokens in a pool of {pools[0].nbytes / 1e6:.0f} MB take less than 1 MB"
+    check_equal(peak < 1_000_000, True, f"{what} (they took {peak / 1e6:.1f})")
+
+
+@pytest.mark.parametrize("D", [16, 24])
+def test_task_5_what_the_kernel_would_read_past_is_refused(D: int) -> None:
+    check_what_does_not_fit(dispatch_paged_attention)
+    query, keys, values, tables, starts, lengths = draw(Shape((4, 1), (11, 6), D=D)).arguments
+    dispatch_paged_attention(query, keys, values, tables, starts, lengths)
+    with check_value_error("3 query heads", "2 key heads"):
+        dispatch_paged_attention(query[:, :3], keys, values, tables, starts, lengths)
+    with check_value_error("query_starts", "(2,)"):
+        dispatch_paged_attention(query, keys, values, tables, starts[:-1], lengths)
+    with check_value_error(str(values[:2].shape)):
+        dispatch_paged_attention(query, keys, values[:2], tables, starts, lengths)
+
+
+# Tasks 6 and 7: Metal and CUDA
+
+ORDERS = [FORWARD, BACKWARD, *range(2, 6)]
+GPU_SHAPES = [
+    Shape((1,), (1,), 1, 1, 32, 1),
+    Shape((1, 8, 1), (71, 8, 5), 6, 2, 32, 16),
+    Shape((9,), (9,), 3, 1, 32, 4),
+    Shape((33, 32), (65, 32), 2, 2, 64, 16),
+    Shape((40, 1, 9, 5), (77, 131, 90, 60), 4, 2, 32, 7),
+]
+gpu_shapes = pytest.mark.parametrize("shape", GPU_SHAPES, ids=str)
+every_head_dim = pytest.mark.parametrize("D", HEAD_DIMS)
+every_precision = pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
+need_metal = pytest.mark.skipif(not mx.metal.is_available(), reason="needs an Apple GPU (Metal)")
+need_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="needs an NVIDIA GPU (CUDA)")
+
+
+def check_on_gpu(
+    target: Target,
+    ragged: Ragged,
+    tolerance: float = 1e-5,
+    scale: float | None = None,
+) -> None:
+    __tracebackhide__ = True
+    what = f"attention, {ragged.shape}, order {target.order}"
+    check_paged(paged_attention_gpu, ragged, what, tolerance, scale, target=target)
+
+
+def check_orders(language: Language, shape: Shape) -> None:
+    """In every order of the threads the result must be the same to the last bit."""
+    __tracebackhide__ = True
+    ragged, first = draw(shape), None
+    for order in ORDERS:
+        target = Target(language, "emulator", order)
+        check_on_gpu(target, ragged)
+        result = paged_attention_gpu(*ragged.arguments, target=target)
+        first = result if first is None else first
+        check_close(result, first, f"order {order} of the threads, against order {FORWARD}", tolerance=0)
+
+
+def check_random_shapes(target: Target, seed: int, count: int = 8) -> None:
+    """Shapes, scales, types and orders that nobody chose."""
+    __tracebackhide__ = True
+    random = np.random.default_rng(seed)
+    types = [(mx.float32, 1e-5), *(parameter.values for parameter in LOW_PRECISION)]
+    for number in range(count):
+        shape = random_shape(random, HEAD_DIMS[:4], longest=40)
+        dtype, tolerance = types[random.integers(3)]
+        place = Target(target.language, target.device, int(random.integers(50)))
+        check_on_gpu(place, draw(shape, dtype, seed=number), tolerance, [None, 0.3][random.integers(2)])
+
+
+METAL = Target("metal", "emulator")
+
+
+@gpu_shapes
+def test_task_6_attention_to_blocks(shape: Shape) -> None:
+    check_on_gpu(METAL, draw(shape))
+
+
+@every_head_dim
+def test_task_6_every_head_dimension(D: int) -> None:
+    check_on_gpu(METAL, draw(Shape((2, 34), (41, 41), 2, 1, D, 16)))
+
+
+def test_task_6_scale() -> None:
+    check_on_gpu(METAL, draw(GPU_SHAPES[4]), scale=0.3)
+
+
+def test_task_6_large_scores() -> None:
+    check_on_gpu(METAL, draw(Shape((2, 34), (83, 83), 2, 1, 64), size=300.0), tolerance=1e-4)
+
+
+@every_precision
+def test_task_6_low_precision(dtype: mx.Dtype, tolerance: float) -> None:
+    check_on_gpu(METAL, draw(Shape((1, 33), (300, 90), 4, 2, 64, 16), dtype), tolerance)
+
+
+def test_task_6_the_order_of_the_threads_does_not_matter() -> None:
+    check_orders("metal", Shape((34, 2), (70, 70), 2, 1, 32, 16))
+
+
+def test_task_6_random_shapes() -> None:
+    check_random_shapes(METAL, seed=4)
+
+
+def test_task_6_blocks_that_several_share() -> None:
+    check_on_gpu(METAL, draw(Shape((2, 1, 40), (63, 51, 61), block_size=5), num_shared=4))
+
+
+@need_metal
+def test_task_6_on_the_gpu() -> None:
+    check_everything_once(Target("metal"))
+
+
+CUDA = Target("cuda", "emulator")
+
+
+@gpu_shapes
+def test_task_7_attention_to_blocks(shape: Shape) -> None:
+    check_on_gpu(CUDA, draw(shape))
+
+
+@every_head_dim
+def test_task_7_every_head_dimension(D: int) -> None:
+    check_on_gpu(CUDA, draw(Shape((2, 34), (41, 41), 2, 1, D, 16)))
+
+
+def test_task_7_scale() -> None:
+    check_on_gpu(CUDA, draw(GPU_SHAPES[4]), scale=0.3)
+
+
+def test_task_7_large_scores() -> None:
+    check_on_gpu(CUDA, draw(Shape((2, 34), (83, 83), 2, 1, 64), size=300.0), tolerance=1e-4)
+
+
+@every_precision
+def test_task_7_low_precision(dtype: mx.Dtype, tolerance: float) -> None:
+    check_on_gpu(CUDA, draw(Shape((1, 33), (300, 90), 4, 2, 64, 16), dtype), tolerance)
+
+
+def test_task_7_the_order_of_the_threads_does_not_matter() -> None:
+    check_orders("cuda", Shape((34, 2), (70, 70), 2, 1, 32, 16))
+
+
+def test_task_7_random_shapes() -> None:
+    check_random_shapes(CUDA, seed=5)
+
+
+def test_task_7_blocks_that_several_share() -> None:
+    check_on_gpu(CUDA, draw(Shape((2, 1, 40), (63, 51, 61), block_size=5), num_shared=4))
+
+
+@need_cuda
+def test_task_7_on_the_gpu() -> None:
+    check_everything_once(Target("cuda"))
+
+
+def check_everything_once(target: Target) -> None:
+    """What the emulator is asked, asked of a GPU."""
+    __tracebackhide__ = True
+    for shape in GPU_SHAPES:
+        check_on_gpu(target, draw(shape))
+        check_on_gpu(target, draw(shape), scale=0.3)
+    for D in HEAD_DIMS:
+        check_on_gpu(target, draw(Shape((2, 34), (41, 41), 2, 1, D, 16)))
+    check_on_gpu(target, draw(Shape((2, 34), (83, 83), 2, 1, 64), size=300.0), tolerance=1e-4)
+    check_random_shapes(target, seed=6, count=40)

@@ -1,0 +1,282 @@
+"""A model is made of the fastest parts that work: each falls back by itself, and says so where it should."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from kernel_runtime.gpu_kernel import SUFFIXES
+from kernel_runtime.launch import default_target
+from scripts.course import ROOT, load_course
+from scripts.render import read_reference, render, write
+from tests.support.checkpoints import VARIANTS, build, save
+
+PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+import scripts, tiny_llm, numpy
+import mlx.core as mx
+from pathlib import Path
+from tiny_llm.given import pretrained
+from tiny_llm.given.accelerate import best_attention, best_matmul, best_parts
+from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.model.loader import load_model
+parts = best_parts()
+matmul = best_matmul()
+print(matmul.__name__ if matmul else None, best_attention().__name__)
+print(*(kind.__name__ for kind in (parts.rms_norm, parts.rope, parts.mlp, parts.attention)))
+checkpoint = Path(sys.argv[3])
+tokens = mx.array([[1, 5, 3, 7, 2, 8, 4]])
+expected = load_model(checkpoint)(tokens)
+pretrained.load_tokenizer = lambda path: None
+def error():
+    logits = pretrained.load(checkpoint)[0](tokens)
+    return (mx.max(mx.abs(logits - expected)) / mx.max(mx.abs(expected))).item()
+with_all = error()
+pretrained.best_matmul = lambda: matmul and quantized_matmul
+print(with_all <= float(sys.argv[4]), error() <= float(sys.argv[5]))
+"""
+# Of the largest logit. Activations of 16 bits cost between 2e-4 and 3.2e-4 on six such models, the products
+# that keep them as floats 1e-6 together with all other parts.
+WITH_ALL, WITHOUT_ROUNDING = 5e-4, 1e-5
+DEVICE = "gpu" if mx.default_device() == mx.gpu else "cpu"
+TARGET = default_target()
+# What a model is made of where all kernels work: on a GPU the rotation and the heads have none.
+PARTS = {
+    "cpu": "FusedRMSNorm FusedRoPE FusedMLP FusedAttention",
+    "gpu": "FusedRMSNorm RoPE FusedMLP Qwen3MultiHeadAttention",
+}
+# And where none does: the norm on a GPU is MLX's own, and the gate is array operations.
+PLAIN_PARTS = {"cpu": "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention", "gpu": PARTS["gpu"]}
+FAST = ["integer_matmul dispatch_attention", PARTS[DEVICE], "True True"]
+PLAIN = ["None scaled_dot_product_attention_grouped", PLAIN_PARTS[DEVICE], "True True"]
+TURNED_OFF = [PLAIN[0], PLAIN_PARTS["cpu"], "True True"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (variant,) = (variant for variant in VARIANTS if variant.name == "qwen3-4bit")
+    return save(variant, build(variant), tmp_path_factory.mktemp("checkpoint"))
+
+
+def run(
+    sources: Mapping[Path, str], checkpoint: Path, folder: Path, **environment: str
+) -> tuple[list[str], list[str]]:
+    """The lines that a package says on standard output and standard error while it loads a model."""
+    write(sources, folder / "tiny_llm")
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *map(str, (folder, ROOT, checkpoint, WITH_ALL, WITHOUT_ROUNDING))],
+        cwd=folder,
+        env={**os.environ, "TINY_LLM_KERNELS": "on", **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines(), result.stderr.splitlines()
+
+
+def with_edit(file: str, find: str, replace: str) -> dict[Path, str]:
+    """The reference with one text replaced."""
+    sources = read_reference()
+    assert sources[Path(file)].count(find) == 1
+    return {**sources, Path(file): sources[Path(file)].replace(find, replace)}
+
+
+def test_all_kernels_are_used(checkpoint: Path, tmp_path: Path) -> None:
+    assert run(read_reference(), checkpoint, tmp_path) == (FAST, [])
+
+
+def test_kernels_turned_off_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
+    assert run(read_reference(), checkpoint, tmp_path, TINY_LLM_KERNELS="off") == (TURNED_OFF, [])
+
+
+def test_kernels_not_written_yet_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
+    days = load_course().days
+    kernels = {(2, 3), (2, 5)}
+    solved = {task.id for day in days for task in day.tasks if (day.week, day.day) not in kernels}
+    assert run(render(solved), checkpoint, tmp_path) == (PLAIN, [])
+
+
+def test_each_hole_costs_its_own_part_alone(checkpoint: Path, tmp_path: Path) -> None:
+    solved = {task.id for day in load_course().days for task in day.tasks} - {"2.5.4"}
+    expected = [FAST[0], PLAIN_PARTS[DEVICE], "True True"]
+    assert run(render(solved), checkpoint, tmp_path) == (expected, [])
+
+
+def gpu_source(name: str) -> str:
+    return f"kernels/{TARGET.language}/{name}{SUFFIXES[TARGET.language]}"
+
+
+def check_one_is_left_out(
+    device: str, expected: list[str], words: Sequence[str], result: tuple[list[str], list[str]]
+) -> None:
+    """A kernel of this device is left out, with one line; one of another device is not missed here."""
+    __tracebackhide__ = True
+    if device != DEVICE:
+        assert result == (FAST, [])
+        return
+    output, (line,) = result
+    assert output == expected
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    ("device", "file", "find", "replace", "name", "expected"),
+    [
+        (
+            "cpu",
+            "kernels/cpu/quantized_matmul_simd.cpp",
+            "first = first * scale + bias;",
+            "first = first * scale;",
+            "quantized_matmul",
+            ["None dispatch_attention", PARTS["cpu"], "True True"],
+        ),
+        (
+            "cpu",
+            "kernels/given/integer_matmul.cpp",
+            "return sums + biases * x_sum;",
+            "return sums - biases * x_sum;",
+            "integer_matmul",
+            ["quantized_matmul dispatch_attention", PARTS["cpu"], "True True"],
+        ),
+        (
+            "cpu",
+            "kernels/cpu/swiglu.cpp",
+            "1.0f + exponential(-gate)",
+            "1.0f + exponential(gate)",
+            "swiglu",
+            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
+        ),
+        (
+            "cpu",
+            "kernels/given/swiglu_halves.cpp",
+            "*up = gate + size;",
+            "*up = gate;",
+            "swiglu",
+            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
+        ),
+        (
+            "cpu",
+            "kernels/given/split_heads.cpp",
+            "if (part == 2) continue;",
+            "",
+            "split_heads",
+            [FAST[0], "FusedRMSNorm FusedRoPE FusedMLP Qwen3MultiHeadAttention", "True True"],
+        ),
+        (
+            "gpu",
+            gpu_source("quantized_matvec"),
+            "float(code_at<bits>(codes, i)) + bias;",
+            "float(code_at<bits>(codes, i));",
+            "quantized_matmul",
+            ["None dispatch_attention", PARTS["gpu"], "True True"],
+        ),
+        (
+            "gpu",
+            gpu_source("flash_decode"),
+            "float(query[dim]) * scale",
+            "float(query[dim])",
+            "dispatch_attention",
+            ["integer_matmul scaled_dot_product_attention_grouped", PARTS["gpu"], "True True"],
+        ),
+    ],
+    ids=[
+        "quantized_matmul",
+        "integer_matmul",
+        "swiglu",
+        "swiglu_halves",
+        "split_heads",
+        "quantized_matvec on a GPU",
+        "flash_decode on a GPU",
+    ],
+)
+def test_a_wrong_kernel_is_left_out_with_one_line(
+    device: str,
+    file: str,
+    find: str,
+    replace: str,
+    name: str,
+    expected: list[str],
+    checkpoint: Path,
+    tmp_path: Path,
+) -> None:
+    result = run(with_edit(file, find, replace), checkpoint, tmp_path)
+    words = [f"the kernel of {name} computes something else"]
+    check_one_is_left_out(device, expected, words, result)
+
+
+@pytest.mark.parametrize(
+    ("device", "file", "find", "expected"),
+    [
+        (
+            "cpu",
+            "kernels/cpu/rms_norm.cpp",
+            "const float eps = numbers[0];",
+            [FAST[0], "RMSNorm FusedRoPE FusedMLP FusedAttention", "True True"],
+        ),
+        (
+            "gpu",
+            gpu_source("quantized_matvec"),
+            "float bias = float(biases[quantization_group]);",
+            ["None dispatch_attention", PARTS["gpu"], "True True"],
+        ),
+    ],
+    ids=["on the CPU", "on a GPU"],
+)
+def test_a_kernel_that_does_not_compile_is_left_out_with_one_line(
+    device: str, file: str, find: str, expected: list[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    result = run(with_edit(file, find, find.removesuffix(";")), checkpoint, tmp_path)
+    words = ["TINY_LLM_KERNELS=off", *([Path(file).name] if TARGET.device == "emulator" else [])]
+    check_one_is_left_out(device, expected, words, result)
+
+
+def test_a_part_that_raises_is_left_out_with_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    find = "attend = flash_attention_gpu if is_on_gpu else flash_attention_cpu"
+    sources = with_edit("kernels/dispatch_attention.py", find, "attend = None")
+    output, (line,) = run(sources, checkpoint, tmp_path)
+    assert output == ["integer_matmul scaled_dot_product_attention_grouped", FAST[1], "True True"]
+    assert "dispatch_attention fails" in line
+    assert "TypeError" in line
+
+
+def test_parts_may_name_what_they_hold_as_they_like(checkpoint: Path, tmp_path: Path) -> None:
+    names = {
+        "model/mlp.py": ("self.gate", "self.up", "self.down", "self.dim"),
+        "ops/norm.py": ("self.weight", "self.eps", "self.dim"),
+        "ops/positional_encoding.py": (
+            "self._cos",
+            "self._sin",
+            "self.dims",
+            "self.seq_len",
+            "self.traditional",
+        ),
+    }
+    sources = read_reference()
+    for file, attributes in names.items():
+        for name in attributes:
+            text = re.sub(rf"{re.escape(name)}\b", f"{name}_of_mine", sources[Path(file)])
+            assert text != sources[Path(file)]
+            sources[Path(file)] = text
+    assert run(sources, checkpoint, tmp_path) == (FAST, [])
+
+
+def test_an_impossible_number_of_threads_is_said_in_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    result = run(read_reference(), checkpoint, tmp_path, TINY_LLM_THREADS="many")
+    check_one_is_left_out("cpu", PLAIN, ["TINY_LLM_THREADS is 'many'"], result)
+
+
+def test_without_a_compiler_one_line_says_so(checkpoint: Path, tmp_path: Path) -> None:
+    environment = {
+        "CXX": "no-such-compiler",
+        "TINY_LLM_CACHE": str(tmp_path / "cache"),
+        "TINY_LLM_BLAS": "off",
+    }
+    result = run(read_reference(), checkpoint, tmp_path, **environment)
+    needs_one = DEVICE if TARGET.device == "emulator" else "cpu"  # MLX itself compiles a GPU's kernels
+    check_one_is_left_out(needs_one, PLAIN, ["there is no C++ compiler here"], result)

@@ -1,0 +1,31 @@
+"""Scheduling changes when tokens are computed, never which. `pdm run author schedules` tries many more."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.schedules import (
+    POOLS,
+    EngineSchedule,
+    Schedule,
+    check_engine_law,
+    check_law,
+    engine_schedules,
+    schedules,
+)
+
+NUM_SCHEDULES = 150  # of each kind; a solution that breaks the law does so within the first 40
+
+
+@settings(max_examples=NUM_SCHEDULES, suppress_health_check=list(HealthCheck))
+@given(schedules())
+def test_output_does_not_depend_on_the_schedule(schedule: Schedule) -> None:
+    check_law(schedule)
+
+
+@pytest.mark.parametrize("pools", list(POOLS))
+@settings(max_examples=NUM_SCHEDULES, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_output_does_not_depend_on_the_engine_s_schedule(pools: str, data: st.DataObject) -> None:
+    schedule: EngineSchedule = data.draw(engine_schedules(POOLS[pools]))
+    check_engine_law(schedule)

@@ -1,0 +1,160 @@
+"""What every function of one kind refuses, each from one table."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from tests.support.batching import small_model
+from tests.support.check import check_equal, check_value_error, normal
+from tests.support.fakes import prompt_of
+from tests.support.ragged import output_of
+from tiny_llm import (
+    BatchingKvCache,
+    ForwardBatch,
+    ModelConfig,
+    PagedKvPool,
+    Qwen3MultiHeadAttention,
+    RoPE,
+    Sequence,
+    SimpleMultiHeadAttention,
+    TinyKvCache,
+    TinyKvFullCache,
+    flash_attention,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
+from tiny_llm.given.fused_parts import FusedAttention, FusedRoPE
+from tiny_llm.kernels.dispatch_attention import (
+    dispatch_attention,
+    flash_attention_cpu,
+    flash_attention_merged,
+)
+from tiny_llm.kernels.given.gpu_operations import flash_attention_gpu
+from tiny_llm.ops.flash_attention import attend_queries, block_mask
+from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
+from tiny_llm.serving.block_manager import BlockTable
+from tiny_llm.serving.dense_runner import RowKvCaches
+from tiny_llm.serving.forward_batch import RaggedKvCache
+from tiny_llm.serving.paged_kv_cache import PagedKvCache
+
+CONFIG = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10)
+
+
+def qkv(D: int = 64) -> tuple[mx.array, mx.array, mx.array]:
+    """[1, 4, 3, D] and twice [1, 2, 5, D]"""
+    return normal(1, 4, 3, D, seed=1), normal(1, 2, 5, D, seed=2), normal(1, 2, 5, D, seed=3)
+
+
+def many_heads(mask: Any) -> mx.array:
+    weights = [normal(6, 6, seed=seed) for seed in range(4)]
+    return SimpleMultiHeadAttention(6, 2, *weights)(*[normal(1, 3, 6, seed=4)] * 3, mask=mask)
+
+
+def self_attention(mask: Any, cache: TinyKvCache | None = None) -> mx.array:
+    weights = [normal(size, 64, seed=size) for size in (64, 32, 32, 64)]
+    return Qwen3MultiHeadAttention(CONFIG, *weights, RoPE(16, 10))(normal(1, 3, 64, seed=5), 0, cache, mask)
+
+
+def fused_attention(mask: Any, cache: TinyKvCache | None = None) -> mx.array:
+    packed = [mx.quantize(normal(size, 64, seed=size)) for size in (64, 32, 32, 64)]
+    weights = [QuantizedProjection(QuantizedWeights(*each, 64, 4)) for each in packed]
+    attention = FusedAttention(CONFIG, *weights, FusedRoPE(16, 10), attention=dispatch_attention)
+    return attention(normal(1, 3, 64, seed=5), 0, cache, mask)
+
+
+ATTENTIONS: dict[str, Callable[[Any], object]] = {
+    "scaled_dot_product_attention_simple": lambda mask: scaled_dot_product_attention_simple(
+        *qkv()[1:], qkv()[2], None, mask
+    ),
+    "SimpleMultiHeadAttention": many_heads,
+    "scaled_dot_product_attention_grouped": lambda mask: scaled_dot_product_attention_grouped(
+        *qkv(), None, mask
+    ),
+    "flash_attention": lambda mask: flash_attention(*qkv(), None, mask),
+    "block_mask": lambda mask: block_mask(mask, range(3), range(5), 3, 5),
+    "attend_queries": lambda mask: attend_queries(*qkv()[1:], qkv()[2], mask, range(3)),
+    "dispatch_attention": lambda mask: dispatch_attention(*qkv(), None, mask),
+    "dispatch_attention without a kernel": lambda mask: dispatch_attention(*qkv(D=7), None, mask),
+    "flash_attention_cpu": lambda mask: flash_attention_cpu(*qkv(), 1.0, mask),
+    "flash_attention_merged": lambda mask: flash_attention_merged(*qkv(), 1.0, mask),
+    "flash_attention_gpu": lambda mask: flash_attention_gpu(*qkv(), None, mask),
+    "Qwen3MultiHeadAttention": self_attention,
+    "FusedAttention": fused_attention,
+}
+
+
+@pytest.mark.parametrize("mask", ["Causal", "causal_mask", ""])
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_word_that_is_no_mask_is_refused(name: str, mask: str) -> None:
+    with check_value_error(mask, what=name):
+        ATTENTIONS[name](mask)
+
+
+@pytest.mark.parametrize("attention", [self_attention, fused_attention])
+@pytest.mark.parametrize("cache", [TinyKvFullCache, lambda: RowKvCaches([TinyKvFullCache()])])
+def test_a_cache_stores_nothing_when_its_mask_is_refused(
+    attention: Callable[[Any, TinyKvCache], mx.array], cache: Callable[[], TinyKvCache]
+) -> None:
+    own = cache()
+    with check_value_error("Causal"):
+        attention("Causal", own)
+    check_equal(own.state, [], "state after the error")
+
+
+def full_cache(layer: int) -> TinyKvFullCache:
+    cache = TinyKvFullCache()
+    shape = (1, 2, 5, 32)
+    cache.update_and_fetch(normal(*shape, seed=layer), normal(*shape, seed=layer + 5))
+    return cache
+
+
+def slots(layer: int) -> BatchingKvCache:
+    cache = BatchingKvCache(2)
+    cache.add_request(full_cache(layer), 1)
+    return cache
+
+
+POOL = PagedKvPool(3, 4, 4)
+
+
+def paged(layer: int) -> PagedKvCache:
+    return PagedKvCache(POOL, layer, [2, 0], offset=5)
+
+
+def ragged(layer: int) -> RaggedKvCache:
+    sequence = Sequence(0, prompt_of(6))
+    sequence.num_computed_tokens = 5
+    batch = ForwardBatch.of(output_of((sequence, 1)), {0: BlockTable([2, 0])}, POOL)
+    return RaggedKvCache(POOL, layer, batch)
+
+
+CACHES: dict[str, Callable[[int], TinyKvCache]] = {
+    "TinyKvFullCache": full_cache,
+    "BatchingKvCache": slots,
+    "RowKvCaches": lambda layer: RowKvCaches([full_cache(layer)]),
+    "PagedKvCache": paged,
+    "RaggedKvCache": ragged,
+}
+
+
+@pytest.mark.parametrize("offset", [0, 4, 6, [0], [6]], ids=str)
+@pytest.mark.parametrize("name", CACHES)
+def test_an_offset_where_a_cache_does_not_end_is_refused(name: str, offset: int | list[int]) -> None:
+    model = small_model()
+    with check_value_error(str(offset), "5", what=name):
+        model(mx.array([[3]]), offset, [CACHES[name](layer) for layer in range(3)])
+
+
+@pytest.mark.parametrize("offset", [5, [5]], ids=str)
+@pytest.mark.parametrize("name", CACHES)
+def test_the_offset_where_a_cache_ends(name: str, offset: int | list[int]) -> None:
+    logits = small_model()(mx.array([[3]]), offset, [CACHES[name](layer) for layer in range(3)])
+    check_equal(logits.shape[:2], (1, 1), "rows and positions of the logits")
+
+
+def test_an_empty_cache_begins_at_0() -> None:
+    model = small_model()
+    with check_value_error("7", "0"):
+        model(mx.array([[3]]), 7, model.create_kv_cache())

@@ -1,0 +1,1 @@
+"""What machines other than this one would do."""

@@ -1,0 +1,488 @@
+"""Random schedules on a random Qwen3, of the batch of week 2 and the engine of week 3, and the law they keep.
+
+Scheduling changes when tokens are computed, never which: whatever runs beside a request, in whatever
+chunks and slots, within whatever budget, it gets the token ids it gets alone.
+"""
+
+import functools
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+from hypothesis import strategies as st
+from mlx.utils import tree_flatten
+
+from tests.support.budget import rows_of
+from tests.support.checkpoints import Variant, build
+from tiny_llm import (
+    BatchGenerator,
+    BlockManager,
+    DenseRunner,
+    Engine,
+    EngineStep,
+    Fcfs,
+    GenerationResult,
+    LatencyTarget,
+    ModelConfig,
+    PrefixCachingBlockManager,
+    Priority,
+    Qwen3Model,
+    SamplingParams,
+    SchedulerConfig,
+    SchedulerOutput,
+    SimulatedRequest,
+    Simulator,
+)
+from tiny_llm.generation.sampler import Sampler
+from tiny_llm.model.loader import Tensors, build_model
+from tiny_llm.serving.given.policy import Policy
+
+VOCAB_SIZE = 29
+MAX_SEQ_LEN = 40
+EOS_TOKEN_IDS = {0, 1}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": 64,
+}
+
+
+class IdTokenizer:
+    """Prompts are token ids already; text is not looked at here."""
+
+    bos_token = None
+    eos_token_ids = EOS_TOKEN_IDS
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, token_ids: list[int]) -> str:
+        return " ".join(map(str, token_ids))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request that is submitted once so many steps have run."""
+
+    after_step: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What the law is tried on."""
+
+    batch_size: int
+    prefill_step: int
+    arrivals: tuple[Arrival, ...]
+
+
+@st.composite
+def sampling_params(draw: st.DrawFn) -> SamplingParams:
+    """Greedy half of the time, else every kind of cut with a seed of its own."""
+    max_tokens = draw(st.integers(1, 9))
+    if draw(st.booleans()):
+        return SamplingParams(max_tokens=max_tokens)
+    return SamplingParams(
+        temp=draw(st.sampled_from([0.5, 1.0, 1.7])),
+        top_p=draw(st.sampled_from([0.0, 0.6, 0.95])),
+        top_k=draw(st.sampled_from([None, 3, 11])),
+        min_p=draw(st.sampled_from([0.0, 0.05])),
+        seed=draw(st.integers(0, 2**32)),
+        max_tokens=max_tokens,
+    )
+
+
+def token_ids_of(drawn: bytes) -> tuple[int, ...]:
+    """A prompt."""
+    return tuple(byte % VOCAB_SIZE for byte in drawn)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    """One to six requests with prompts of 1 to MAX_SEQ_LEN tokens, arriving together or late."""
+    prompts = st.integers(1, MAX_SEQ_LEN).flatmap(
+        lambda length: st.binary(min_size=length, max_size=length)  # drawn at once, unlike a list
+    )
+    arrivals = draw(
+        st.lists(
+            st.builds(Arrival, st.integers(0, 12), prompts.map(token_ids_of), sampling_params()),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    return Schedule(draw(st.integers(1, 4)), draw(st.integers(1, MAX_SEQ_LEN)), tuple(arrivals))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Blocks of which a request of MAX_SEQ_LEN tokens takes `num_spare_blocks` less than all."""
+
+    block_size: int
+    num_spare_blocks: int
+    overcommit: bool = False
+    watermark: float = 0.0
+    is_shared: bool = False
+
+    def make(self) -> BlockManager:
+        """Blocks that nobody holds."""
+        num_blocks = -(-MAX_SEQ_LEN // self.block_size) + self.num_spare_blocks
+        kind = PrefixCachingBlockManager if self.is_shared else BlockManager
+        return kind(num_blocks, self.block_size, self.overcommit, self.watermark)
+
+
+@dataclass(frozen=True)
+class Taste:
+    """Whose turn it is and how large a step may be: no patience is Fcfs, no target is the whole budget."""
+
+    patience: int | None = None
+    target_ms: float | None = None
+
+    def make(self) -> Policy:
+        """A policy for whom nobody waits."""
+        order: Policy = Fcfs() if self.patience is None else Priority(self.patience)
+        return order if self.target_ms is None else LatencyTarget(order, self.target_ms)
+
+    def num_overtaking(self, priority: int) -> int:
+        """Most later arrivals that may be let in before a request of that priority."""
+        return (self.patience or 0) * priority
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Which of those unfinished goes, before a step or while it is computed."""
+
+    step: int
+    which: int
+    is_mid_step: bool
+
+
+@dataclass(frozen=True)
+class EngineSchedule:
+    """What the law is tried on for the engine; without a pool it has dense caches.
+
+    Step k takes the k-th of `seconds`, and so on in turns.
+    """
+
+    config: SchedulerConfig
+    arrivals: tuple[Arrival, ...]
+    aborts: tuple[Abort, ...]
+    pool: Pool | None = None
+    taste: Taste = Taste()
+    seconds: tuple[float, ...] = (1.0,)
+
+    def make_blocks(self) -> BlockManager | None:
+        """Blocks that nobody holds, or None for dense caches."""
+        return None if self.pool is None else self.pool.make()
+
+
+EITHER = st.booleans()
+TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_from([0.5, 3.0, 20.0]))
+
+
+@st.composite
+def engine_schedules(
+    draw: st.DrawFn,
+    pools: st.SearchStrategy[Pool | None],
+    tastes: st.SearchStrategy[Taste] = TASTES,
+    is_mid_step: st.SearchStrategy[bool] = EITHER,
+) -> EngineSchedule:
+    """Any limits and policy, the requests of a schedule of week 2, and up to two aborts.
+
+    Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
+    """
+    max_num_seqs = draw(st.integers(1, 5))
+    config = SchedulerConfig(
+        max_num_seqs + draw(st.integers(0, MAX_SEQ_LEN)),
+        max_num_seqs,
+        draw(st.none() | st.integers(1, MAX_SEQ_LEN)),
+        draw(st.none() | st.integers(1, 3)),
+    )
+    abort = st.builds(Abort, st.integers(0, 15), st.integers(0, 5), is_mid_step)
+    aborts = draw(st.lists(abort, max_size=2))
+    pool, taste = draw(pools), draw(tastes)
+    arrivals = draw(schedules()).arrivals
+    if pool is not None and pool.is_shared:
+        arrivals = draw(alike(arrivals))
+    if taste.patience is not None:
+        arrivals = tuple(replace(each, priority=draw(st.integers(0, 3))) for each in arrivals)
+    milliseconds = draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
+    return EngineSchedule(
+        config, arrivals, tuple(aborts), pool, taste, tuple(each / 1e3 for each in milliseconds)
+    )
+
+
+POOLS: dict[str, st.SearchStrategy[Pool | None]] = {
+    "dense": st.none(),
+    "reserved": st.builds(Pool, st.integers(1, 9), st.integers(0, 60)),
+    "overcommitted": st.builds(
+        Pool, st.integers(1, 9), st.integers(0, 20), st.just(True), st.sampled_from([0, 0.2])
+    ),
+    "shared": st.builds(
+        Pool, st.integers(1, 5), st.integers(0, 40), st.booleans(), st.just(0.0), st.just(True)
+    ),
+}
+"""Where keys and values are held: by caches of their own, or by blocks of each kind."""
+
+
+@st.composite
+def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]:
+    """The same requests, with prompts that begin like one before them, or are the same."""
+    alike: list[Arrival] = []
+    for arrival in arrivals:
+        if alike:
+            other = draw(st.sampled_from(alike)).prompt
+            length = draw(st.integers(0, len(other)))
+            end = arrival.prompt[: draw(st.integers(length == 0, MAX_SEQ_LEN - length))]
+            arrival = replace(arrival, prompt=other[:length] + end)
+        alike.append(arrival)
+    return tuple(alike)
+
+
+@functools.cache
+def random_qwen3() -> Qwen3Model:
+    """A Qwen3 with all its traits whose every weight counts, in float32."""
+    variant = Variant("invariance", "qwen3", SIZES)
+    tensors = dict(tree_flatten(build(variant, seed=11).parameters()))
+    louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
+    return build_model(ModelConfig.from_dict(variant.config), Tensors(louder))
+
+
+def run_together(schedule: Schedule) -> list[GenerationResult]:
+    """All requests of the schedule in one generator, each submitted when its time has come."""
+    pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
+    results: list[GenerationResult] = []
+    with BatchGenerator(
+        random_qwen3(), IdTokenizer(), schedule.batch_size, schedule.prefill_step, MAX_SEQ_LEN
+    ) as generator:
+        step = 0
+        while pending or generator.has_work:
+            while pending and pending[0].after_step <= step:
+                arrival = pending.pop(0)
+                generator.submit(arrival.prompt, arrival.params)
+            results += generator.step()
+            step += 1
+            assert step < 2000, "the batch does not end"
+    return sorted(results, key=lambda result: result.prompt_idx)
+
+
+@functools.lru_cache(maxsize=64)
+def run_alone(arrival: Arrival) -> tuple[tuple[int, ...], str]:
+    """The ids one request gets from the model without cache, batch or chunks, and why it ends."""
+    model, sampler = random_qwen3(), arrival.params.make_sampler()
+    tokens, output = list(arrival.prompt), []
+    bound = min(arrival.params.max_tokens or MAX_SEQ_LEN, MAX_SEQ_LEN - len(tokens))
+    while True:
+        logits = model(mx.array([tokens]))[:, -1]
+        token = int(sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True)).item())
+        if token in EOS_TOKEN_IDS:
+            return tuple(output), "stop"
+        if len(output) == bound:
+            return tuple(output), "length"
+        tokens.append(token)
+        output.append(token)
+        if len(output) == bound:
+            return tuple(output), "length"
+
+
+def check_law(schedule: Schedule) -> None:
+    """Fail unless each request of the schedule gets what it gets alone."""
+    together = run_together(schedule)
+    in_order = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
+    assert [result.prompt_idx for result in together] == list(range(len(in_order)))
+    for arrival, result in zip(in_order, together, strict=True):
+        alone = run_alone(arrival)
+        assert (result.token_ids, result.finish_reason) == alone, f"request {result.prompt_idx} differs"
+
+
+def check_engine_law(schedule: EngineSchedule) -> None:
+    """Fail unless every law of the engine holds.
+
+    Each request gets what it gets alone, none waits past its bound, no step passes its limits, the blocks
+    add up, the simulator's schedule is the engine's, and all is released at the end.
+    """
+    pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
+    in_order = list(pending)
+    both = EngineAndSimulator(schedule)
+    waits = Waits(schedule)
+    with both.engine as engine:
+        for step in range(2000):
+            while pending and pending[0].after_step <= step:
+                waits.note_arrival(both.add(pending.pop(0)), step, engine)
+            done = both.step([abort for abort in schedule.aborts if abort.step == step])
+            waits.check(done, step, engine)
+            check_limits(schedule.config, engine, done)
+            if both.blocks is not None:
+                check_blocks(both.blocks)
+            if not pending and not engine.has_unfinished_requests:
+                break
+        check_all_is_free(engine)
+        if both.blocks is not None:
+            assert both.blocks.num_used_blocks == 0
+            assert not both.blocks.tables
+    assert not both.simulator.scheduler.has_work
+    assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
+    for number, result in both.results.items():
+        assert (result.token_ids, result.finish_reason) == run_alone(in_order[number]), (
+            f"request {number} differs"
+        )
+
+
+class EngineAndSimulator:
+    """Both, given the same requests and aborts; fails where a step of one is not that of the other.
+
+    The simulator is told how many tokens each request samples, and no more.
+    """
+
+    def __init__(self, schedule: EngineSchedule) -> None:
+        self.blocks = schedule.make_blocks()
+        self.engine = Engine(
+            random_qwen3(),
+            IdTokenizer(),
+            schedule.config,
+            MAX_SEQ_LEN,
+            self.blocks,
+            schedule.taste.make(),
+            clock=lambda: self._now,
+        )
+        self.simulator = Simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
+        self.results: dict[int, GenerationResult] = {}
+        self.aborted: set[int] = set()
+        self._seconds = schedule.seconds
+        self._now = 0.0
+        self._num_steps = 0
+        self._aborts_in_step: list[Abort] = []
+        self._run, self.engine.runner.run = self.engine.runner.run, self._run_and_abort
+
+    def seconds(self, output: SchedulerOutput) -> float:
+        """What the step under way takes, whatever is in it."""
+        return self._seconds[self._num_steps % len(self._seconds)]
+
+    def add(self, arrival: Arrival) -> int:
+        """Let a request wait in both; returns its number."""
+        room = MAX_SEQ_LEN - len(arrival.prompt)
+        token_ids, reason = run_alone(arrival)
+        num_sampled = len(token_ids) + (reason == "stop" or room == 0)
+        self.simulator.add(
+            SimulatedRequest(
+                arrival.prompt,
+                num_sampled,
+                priority=arrival.priority,
+                max_tokens=min(arrival.params.max_tokens, room),
+                output_ids=token_ids,
+            )
+        )
+        return self.engine.add_request(arrival.prompt, arrival.params, arrival.priority)
+
+    def step(self, aborts: Items[Abort]) -> EngineStep:
+        """The aborts of a step, and the step, in both."""
+        for abort in aborts:
+            if not abort.is_mid_step:
+                self._abort(abort)
+        for number in self.aborted & self.simulator.scheduler.sequences.keys():
+            self.simulator.scheduler.remove(number)
+        self._aborts_in_step = [abort for abort in aborts if abort.is_mid_step]
+        done = self.engine.step()
+        simulated = self.simulator.step()
+        for number in self.aborted & self.simulator.scheduler.sequences.keys():
+            self.simulator.scheduler.remove(number)
+        assert rows_of(done.scheduled) == rows_of(simulated.output), "the simulator schedules something else"
+        self._num_steps += 1
+        self.results |= {result.prompt_idx: result for result in done.finished}
+        return done
+
+    def _abort(self, abort: Abort) -> None:
+        there = sorted(self.engine.requests.keys() - self.aborted)
+        if there:
+            number = there[abort.which % len(there)]
+            assert self.engine.abort(number)
+            self.aborted.add(number)
+
+    def _run_and_abort(self, output: SchedulerOutput, samplers: Mapping[int, Sampler]) -> dict[int, int]:
+        sampled = self._run(output, samplers)
+        self._now += self.seconds(output)
+        for abort in self._aborts_in_step:
+            self._abort(abort)
+        return sampled
+
+
+class Waits:
+    """How long each request waits until it is let in, in steps and in requests that overtook it."""
+
+    def __init__(self, schedule: EngineSchedule) -> None:
+        self._taste = schedule.taste
+        self._deadlines: dict[int, int] = {}
+        self._num_may_overtake: dict[int, int] = {}
+        self._overtaken_by: dict[int, set[int]] = {}
+
+    def note_arrival(self, number: int, step: int, engine: Engine) -> None:
+        """A request waits from this step on."""
+        rank, sequences = engine.scheduler.policy.rank, engine.scheduler.sequences
+        num_ahead = sum(rank(each) < rank(sequences[number]) for each in sequences.values())
+        num_may_overtake = self._taste.num_overtaking(sequences[number].priority)
+        self._num_may_overtake[number] = num_may_overtake
+        self._overtaken_by[number] = set()
+        self._deadlines[number] = step + wait_bound(num_ahead, num_may_overtake)
+
+    def check(self, done: EngineStep, step: int, engine: Engine) -> None:
+        """Fail if somebody waits too long, or was overtaken too often."""
+        computed = {entry.sequence.id for entry in done.scheduled.entries}
+        for number in computed | (self._deadlines.keys() - engine.requests.keys()):
+            self._deadlines.pop(number, None)
+        for number, deadline in self._deadlines.items():
+            assert step < deadline, f"request {number} waits past its bound"
+            overtaken_by = self._overtaken_by[number]
+            overtaken_by |= {other for other in computed if other > number}
+            assert len(overtaken_by) <= self._num_may_overtake[number], (
+                f"request {number} is overtaken too often"
+            )
+
+
+def wait_bound(num_ahead: int, num_may_overtake: int) -> int:
+    """Most steps that a request waits, by how many rank before it when it comes, and may do so later.
+
+    Whoever runs has a token in every step and ends within MAX_SEQ_LEN of them, or goes back behind who
+    ranks before it. So who ranks first of all is let in after so many steps, and done after as many again;
+    unless one comes that ranks before it.
+    """
+    return 2 * MAX_SEQ_LEN * (num_ahead + 2 * num_may_overtake + 1)
+
+
+def check_limits(config: SchedulerConfig, engine: Engine, step: EngineStep) -> None:
+    """No step passes its limits, and none leaves out who runs."""
+    entries = step.scheduled.entries
+    assert step.scheduled.num_tokens <= config.max_num_batched_tokens
+    assert len(entries) <= config.max_num_seqs
+    assert max((entry.num_tokens for entry in entries), default=0) <= (
+        config.long_prefill_token_threshold or MAX_SEQ_LEN
+    )
+    assert sum(not entry.is_final for entry in entries) <= (config.max_num_partial_prefills or MAX_SEQ_LEN)
+    assert bool(entries) or not engine.has_unfinished_requests
+
+
+def check_blocks(blocks: BlockManager) -> None:
+    """Every block is free, or in as many tables as is counted; what is promised is there."""
+    held = [block for table in blocks.tables.values() for block in table.block_ids]
+    assert [held.count(block) for block in range(blocks.num_blocks)] == blocks.ref_counts
+    assert blocks.num_available_blocks == blocks.ref_counts.count(0)
+    assert blocks.num_promised == sum(table.num_promised for table in blocks.tables.values())
+    assert 0 <= blocks.num_promised <= blocks.num_available_blocks
+    num_cached_blocks = blocks.num_available_blocks - blocks.num_free_blocks
+    assert blocks.num_free_blocks + blocks.num_used_blocks + num_cached_blocks == blocks.num_blocks
+    assert num_cached_blocks >= 0
+
+
+def check_all_is_free(engine: Engine) -> None:
+    """Nothing is held when everybody has left."""
+    if isinstance(engine.runner, DenseRunner):
+        assert engine.runner.caches == {}
+    assert engine.scheduler.running == []
+    assert len(engine.scheduler.policy) == 0

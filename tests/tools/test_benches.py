@@ -1,0 +1,265 @@
+"""The speed benchmark runs, writes what it found, and refuses what it does not know in one sentence."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benches.chart import bar_chart
+from benches.chunk_sweep import serve_arrival
+from benches.load import take
+from benches.trade_off import Point, ticks, trade_off_chart
+from tests.support import commands
+from tests.support.checkpoints import save_small_model
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The option that selects a model too small for its speed to matter."""
+    return "--model", str(save_small_model(tmp_path_factory.mktemp("small")))
+
+
+def run(*arguments: str, bench: str = "") -> subprocess.CompletedProcess[str]:
+    return commands.run("benches", *([bench] if bench else []), *arguments)
+
+
+def test_one_engine_is_measured_and_written_down(tmp_path: Path, small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--engine", "tiny-llm", "--repeats", "1", "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    figures = json.loads((tmp_path / "speed.json").read_text())["tokens_per_s"]
+    assert sorted(figures) == ["decode alone", "decode of 32", "decode of 8", "prefill of 512"]
+    assert all(rates[0] > 0 for engines in figures.values() for rates in engines.values())
+    ElementTree.fromstring((tmp_path / "speed.svg").read_text())
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    result = run("--engine", "vllm")
+    assert result.returncode == 2
+    assert "choose from tiny-llm" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("bench", "takes_a_model", "options", "lines"),
+    [
+        ("context", True, "--steps 1 --repeats 1", [r" 1024 tokens, .* ms"]),
+        (
+            "flash",
+            False,
+            "--length 33 --heads 2 --kv-heads 1 --head-dim 32 --repeats 1",
+            [r"L +33  plain +[\d.]+ ms"],
+        ),
+        (
+            "bandwidth",
+            True,
+            "--context-length 5 --max-tokens 1 --repeats 1",
+            [r"memory bandwidth [\d.]+", r"measured [\d.]+"],
+        ),
+        ("pressure", True, "--blocks 60 --copies 1 --max-tokens 2", [r"preemptions"]),
+        ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
+    ],
+    ids=["context", "flash", "bandwidth", "pressure", "chunking"],
+)
+def test_a_small_run_is_reported(
+    bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]
+) -> None:
+    result = run(*(small_model if takes_a_model else ()), *options.split(), bench=bench)
+    assert result.returncode == 0, result.stderr
+    for line in lines:
+        assert re.search(line, result.stdout), result.stdout
+
+
+def test_no_bar_of_a_chart_of_zeros_has_a_width() -> None:
+    root = ElementTree.fromstring(bar_chart("a", {"speed": {"fast": 0.0, "slow": 0.0}}))
+    assert {each.attrib["width"] for each in root.iter() if each.get("class") == "bar"} == {"0.0"}
+
+
+def test_the_longest_bar_is_the_largest_value() -> None:
+    root = ElementTree.fromstring(bar_chart("a & b", {"speed": {"fast": 40.0, "slow": 10.0}}))
+    widths = [float(each.attrib["width"]) for each in root.iter() if each.tag.endswith("rect")]
+    assert widths[0] == 4 * widths[1]
+
+
+def test_a_token_is_timed_with_a_cache_and_without(small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--length", "16", "--length", "5", "--tokens", "2", bench="growth")
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[2:]]
+    assert [(row[0], row[2], row[4]) for row in rows] == [("16", "ms", "ms"), ("5", "ms", "ms")]
+    assert all(float(row[1]) > 0 and float(row[3]) > 0 for row in rows)
+
+
+def test_every_means_of_the_packed_product_is_timed() -> None:
+    sizes = ("--rows", "1", "--rows", "3", "--inputs", "128", "--outputs", "7", "--repeats", "1")
+    result = run(*sizes, bench="matmul")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[2].split() == ["M", "1", "3"]
+    means = {line[:26].strip(): [float(number) for number in line[26:].split()] for line in lines[3:]}
+    assert {"array operations", "MLX's own", "dispatch"} <= set(means)
+    assert all(len(numbers) == 4 and min(numbers[::2]) >= 0 for numbers in means.values())
+
+
+def test_a_run_is_compared_and_predicted(small_model: tuple[str, str]) -> None:
+    sizes = ("--repeats", "2", "--max-tokens", "4", "--budget", "48")
+    result = run(*small_model, *sizes, bench="budget")
+    assert result.returncode == 0, result.stderr
+    assert "schedules are equal, step for step" in result.stdout
+    assert re.search(r"tokens of the longest step .* 48 \(48 to 48\) +[\d.]+ *\n", result.stdout)
+    predicted, measured = re.findall(r"^ steps +(\d+) +(\d+) *$", result.stdout, flags=re.MULTILINE)[0]
+    assert predicted == measured
+
+
+def test_memory_in_slots_and_in_blocks() -> None:
+    sizes = ("--block-size", "1", "--block-size", "64", "--requests", "40", "--slots", "3")
+    result = run(*sizes, bench="blocks")
+    assert result.returncode == 0, result.stderr
+    held, served = ([line.split() for line in part.splitlines()] for part in result.stdout.split("\n\n")[1:])
+    names = ["reserved", "doubles", "batch", "1", "64"]
+    assert [row[-4] for row in held[2:]] == names
+    in_use = {row[-4]: int(row[-2].rstrip("%")) for row in held[2:]}
+    assert in_use["reserved"] < in_use["batch"] < in_use["doubles"] < in_use["64"] < in_use["1"]
+    assert in_use["1"] >= 99
+    slots, small, large = served[3:]
+    assert slots[3:6] == ["3.0", "to", "3"]
+    for row in (slots, small, large):
+        assert 98 <= sum(int(share.rstrip("%")) for share in row[-5:-1]) <= 102
+    assert int(slots[-1]) > int(large[-1]) >= int(small[-1])
+    assert small[-4] == "0%"
+
+
+def test_conversations_with_prefix_caching_and_without(small_model: tuple[str, str]) -> None:
+    load = ("--users", "2", "--turns", "2", "--system", "33", "--question", "5", "--answer", "3")
+    result = run(*small_model, *load, "--repeats", "1", bench="prefix")
+    assert result.returncode == 0, result.stderr
+    talk, unshared = result.stdout.split("Nothing shared")
+    sides = [re.findall(r"prompt tokens computed +(\d+) .*? +(\d+) ", each)[0] for each in (talk, unshared)]
+    in_all = [int(re.findall(r", (\d+) prompt tokens", each)[0]) for each in (talk, unshared)]
+    assert in_all[0] == in_all[1] == int(sides[0][0]) == int(sides[1][0]) == int(sides[1][1])
+    assert int(sides[0][1]) <= in_all[0] - 2 * 32
+    assert result.stdout.count("answers are equal") == 2
+
+
+def test_the_parts_of_the_model_add_up(small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--context", "9", "--repeats", "1", bench="parts")
+    assert result.returncode == 0, result.stderr
+    rows = {
+        line[:16].strip(): [float(x) for x in line[16:].split()] for line in result.stdout.splitlines()[4:]
+    }
+    assert len(rows) == 7
+    assert all(len(columns) == 4 and min(columns) >= 0 for columns in rows.values())
+    together = rows.pop("together")
+    for i, total in enumerate(together):  # one run: medians are its own figures, rounded
+        assert abs(sum(columns[i] for columns in rows.values()) - total) < 0.1
+
+
+def test_the_sweep_over_chunk_sizes_is_measured_and_written_down(
+    tmp_path: Path, small_model: tuple[str, str]
+) -> None:
+    options = ["--sweep", "--repeats", "1", "--prompt-tokens", "100", "--batch-size", "2"]
+    result = run(*small_model, *options, "--output", str(tmp_path), bench="chunking")
+    assert result.returncode == 0, result.stderr
+    written = json.loads((tmp_path / "chunking.json").read_text())
+    assert [written["prompt_tokens"], written["decodes"]] == [100, 2]
+    # Two others decode, one token each beside every chunk of the 100 tokens.
+    assert {size: runs[0]["tokens_meanwhile"] for size, runs in written["runs"].items()} == {
+        "8": 26,
+        "16": 14,
+        "32": 8,
+        "64": 4,
+        "whole": 2,
+    }
+    for runs in written["runs"].values():
+        assert runs[0]["ttft_s"] > 0
+        assert runs[0]["longest_gap_s"] > 0
+    root = ElementTree.fromstring((tmp_path / "chunking.svg").read_text())
+    assert sum(each.get("class") == "point" for each in root.iter()) == 5
+
+
+def test_a_sweep_that_does_not_fit_in_the_model_is_refused() -> None:
+    result = run("--sweep", "--prompt-tokens", "2048", bench="chunking")
+    assert result.returncode == 2
+    assert "2048" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
+    result = run("--output", str(tmp_path), bench="chunking")
+    assert result.returncode == 2
+    assert "--sweep" in result.stderr
+
+
+def test_a_sweep_of_one_chunk_size_feels_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts.checkpoints.models import load_by_name
+    from scripts.run.recorder import Recorder
+
+    now = iter(range(10_000))
+    real = Recorder.__init__
+    monkeypatch.setattr(
+        Recorder, "__init__", lambda self, generator: real(self, generator, lambda: next(now))
+    )
+    model, _ = load_by_name("qwen3-kjv-4m")
+    arrivals = {size: serve_arrival(model, list(range(5, 69)), 2, size) for size in (16, 64)}
+    # With a clock that counts its readings, a step is as long whatever it computes: four steps against one.
+    assert arrivals[16].ttft_s > 3 * arrivals[64].ttft_s
+    assert arrivals[16].longest_gap_s == arrivals[64].longest_gap_s
+
+
+def test_the_long_prompt_goes_round_the_prompts() -> None:
+    assert take([11, 13, 17], 0, 7) == (11, 13, 17, 11, 13, 17, 11)
+    assert take([11, 13, 17], 8, 2) == (17, 11)
+
+
+def test_points_lie_as_their_costs() -> None:
+    points = [Point("8", 10, 900), Point("64 & more", 20, 300), Point("whole", 40, 100)]
+    root = ElementTree.fromstring(trade_off_chart("a & b", "gap (ms)", "TTFT (ms)", points))
+    places = [
+        (float(each.attrib["cx"]), float(each.attrib["cy"]))
+        for each in root.iter()
+        if each.get("class") == "point"
+    ]
+    (x0, y0), (x1, y1), (x2, y2) = places
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)  # each twice the one before, on a logarithmic axis
+    assert y0 < y1 < y2, "more is higher up"
+    assert (y1 - y0) / (y2 - y0) == pytest.approx(0.5, abs=0.01)
+
+
+def test_ticks_are_round_numbers_within_the_values() -> None:
+    assert ticks([13, 260]) == [20, 50, 100, 200]
+    assert ticks([0.4, 2]) == [0.5, 1, 2]
+
+
+@pytest.mark.parametrize("points", [[], [Point("8", 0, 3)], [Point("8", 3, float("nan"))]], ids=str)
+def test_a_point_that_a_logarithm_cannot_place_is_an_error(points: list[Point]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        trade_off_chart("a", "x", "y", points)
+
+
+def test_a_chart_within_a_page_takes_the_page_s_colours() -> None:
+    points = [Point("8", 10, 900)]
+    assert "<style>" in trade_off_chart("a", "x", "y", points)
+    assert "<style>" not in trade_off_chart("a", "x", "y", points, standalone=False)
+
+
+def test_a_mixed_step_is_timed_against_two(small_model: tuple[str, str]) -> None:
+    result = run(*small_model, "--repeats", "1", "--decodes", "2", "--context", "9", bench="mixed")
+    assert result.returncode == 0, result.stderr
+    labels = [line.split("  ")[1] for line in result.stdout.splitlines() if "ratio" in line]
+    assert labels == ["chunk of 16", "chunk of 64", "chunk of 256", "of 1", "of 8", "of 32"]
+    assert result.stdout.count("a cache each") == 3
+
+
+def test_the_scheduler_alone_is_timed_and_drawn(tmp_path: Path) -> None:
+    sizes = ["--running", "5", "--waiting", "0", "--waiting", "1234", "--steps", "7"]
+    result = run(*sizes, "--output", str(tmp_path), bench="scheduler")
+    assert result.returncode == 0, result.stderr
+    assert "5 decode, medians of 7 steps in turns; below" in result.stdout
+    names = ["no blocks", "BlockManager, LatencyTarget"]
+    for name in names:
+        assert re.search(rf"{name} +\d+ \+ \d+ +\d+ \+ \d+", result.stdout), result.stdout
+    times = json.loads((tmp_path / "scheduler.json").read_text(encoding="utf-8"))["times"]
+    assert {each["waiting"] for each in times} == {0, 1234}
+    assert all(len(each["schedule_us"]) == len(each["complete_us"]) == 7 for each in times)
+    assert "1,234 waiting" in (tmp_path / "scheduler.svg").read_text(encoding="utf-8")

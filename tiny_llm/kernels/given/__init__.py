@@ -1,0 +1,1 @@
+"""What runs the kernels on a GPU, and more kernels; not asked for on any day."""

@@ -1,0 +1,46 @@
+"""What a checkpoint's config.json says of its model, checked; see `ModelConfig.from_dict`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.positional_encoding import RopeScaling
+
+ConfigDict = Mapping[str, Any]  # JSON, so its values may be anything
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and switches of a decoder. Qwen3, Qwen2.5 and Llama differ in the switches alone.
+
+    `tie_word_embeddings` is None where the file does not say: then the checkpoint's tensors decide.
+    """
+
+    model_type: str
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    rope_traditional: bool = False
+    tie_word_embeddings: bool | None = None
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+
+    @staticmethod
+    def from_dict(config: ConfigDict) -> "ModelConfig":
+        """Read the contents of a config.json.
+
+        Raises:
+            ValueError: a value is missing or of the wrong kind (`check_config`), and which; or the model does
+                something that is not supported.
+        """
+        raise NotImplementedError("week 1 day 5 task 4: ModelConfig.from_dict is not written yet")

@@ -1,0 +1,57 @@
+"""Token embeddings, plain and packed."""
+
+import mlx.core as mx
+
+from ..ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
+
+
+class Embedding:
+    """One vector for each token of the vocabulary.
+
+    Args:
+        vocab_size: V
+        embedding_dim: E
+        weight: [V, E]
+
+    Raises:
+        ValueError: the weight has another shape.
+    """
+
+    def __init__(self, vocab_size: int, embedding_dim: int, weight: mx.array) -> None:
+        raise NotImplementedError("week 1 day 5 task 1: Embedding.__init__ is not written yet")
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """[...] token ids -> [..., E]"""
+        raise NotImplementedError("week 1 day 5 task 1: Embedding.__call__ is not written yet")
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """The output head of a model that shares its embedding: [..., E] -> [..., V]."""
+        raise NotImplementedError("week 1 day 5 task 1: Embedding.as_linear is not written yet")
+
+
+class QuantizedEmbedding:
+    """An embedding whose weight stays packed: only the rows that are looked up are expanded.
+
+    Args:
+        vocab_size: V
+        embedding_dim: E
+        weights: of shape (V, E)
+        matmul: the product of the output head.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_dim: int,
+        weights: QuantizedWeights,
+        matmul: QuantizedMatmul = quantized_matmul_simple,
+    ) -> None:
+        raise NotImplementedError("week 2 day 2 task 4: QuantizedEmbedding.__init__ is not written yet")
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """[...] token ids -> [..., E]"""
+        raise NotImplementedError("week 2 day 2 task 4: QuantizedEmbedding.__call__ is not written yet")
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """The output head of a model that shares its embedding: [..., E] -> [..., V]."""
+        raise NotImplementedError("week 2 day 2 task 4: QuantizedEmbedding.as_linear is not written yet")

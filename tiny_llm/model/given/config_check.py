@@ -1,0 +1,125 @@
+"""What the values of a config.json may be, before anything is made of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...ops.packing import BITS
+from ...ops.quantize import GROUP_SIZES
+
+LARGEST_SIZE = 2**24  # of a dimension, and of the positions that RoPE has tables for
+LARGEST_NUMBER = 1e12
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Values of one kind, and what an error calls them."""
+
+    name: str
+    holds: Callable[[Any], bool]
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that can be computed with; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+
+
+def is_size(value: Any) -> bool:
+    """Whether it is a whole number from 1 on that an array may be as long as."""
+    return isinstance(value, int) and is_number(value) and 1 <= value <= LARGEST_SIZE
+
+
+SIZE = Kind(f"a whole number from 1 to {LARGEST_SIZE}", is_size)
+COUNT = Kind(
+    "a whole number from 0 on", lambda value: isinstance(value, int) and is_number(value) and value >= 0
+)
+NUMBER = Kind("a number from 0 on", lambda value: is_number(value) and value >= 0)
+POSITIVE = Kind("a number above 0", lambda value: is_number(value) and value > 0)
+BASE = Kind("a number above 1", lambda value: is_number(value) and value > 1)
+SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
+TEXT = Kind("a string", lambda value: isinstance(value, str))
+OBJECT = Kind("an object", lambda value: isinstance(value, dict))
+TEXTS = Kind(
+    "a list of strings", lambda value: isinstance(value, list) and all(isinstance(x, str) for x in value)
+)
+CODE_BITS = Kind(f"one of {', '.join(map(str, BITS))}", lambda value: COUNT.holds(value) and value in BITS)
+GROUP_SIZE = Kind(
+    f"one of {', '.join(map(str, GROUP_SIZES))}", lambda value: COUNT.holds(value) and value in GROUP_SIZES
+)
+
+MODEL: dict[str, Kind] = {
+    "model_type": TEXT,
+    "hidden_act": TEXT,
+    "hidden_size": SIZE,
+    "num_hidden_layers": SIZE,
+    "intermediate_size": SIZE,
+    "num_attention_heads": SIZE,
+    "num_key_value_heads": SIZE,
+    "head_dim": SIZE,
+    "vocab_size": SIZE,
+    "max_position_embeddings": SIZE,
+    "rms_norm_eps": POSITIVE,
+    "rope_theta": BASE,
+    "rope_traditional": SWITCH,
+    "rope_scaling": OBJECT,
+    "rope_parameters": OBJECT,
+    "partial_rotary_factor": NUMBER,
+    "tie_word_embeddings": SWITCH,
+    "attention_bias": SWITCH,
+    "mlp_bias": SWITCH,
+    "layer_types": TEXTS,
+    "use_sliding_window": SWITCH,
+    "max_window_layers": COUNT,
+    "quantization": OBJECT,
+}
+ROPE: dict[str, Kind] = {
+    "rope_theta": BASE,
+    "rope_type": TEXT,
+    "type": TEXT,
+    "factor": POSITIVE,
+    "low_freq_factor": POSITIVE,
+    "high_freq_factor": POSITIVE,
+    "original_max_position_embeddings": SIZE,
+    "attention_factor": NUMBER,
+    "mscale": NUMBER,
+    "mscale_all_dim": NUMBER,
+    "beta_fast": NUMBER,
+    "beta_slow": NUMBER,
+    "truncate": SWITCH,
+    "partial_rotary_factor": NUMBER,
+}
+QUANTIZATION: dict[str, Kind] = {"bits": CODE_BITS, "group_size": GROUP_SIZE, "mode": TEXT}
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """ValueError for a value of a config.json that is not of its kind; one that is null counts as missing.
+
+    What a model needs, and what it supports, is not looked at.
+    """
+    check_kinds(config, MODEL, "")
+    for name in ("rope_scaling", "rope_parameters"):
+        check_kinds(config.get(name) or {}, ROPE, f"{name}.")
+    heads, key_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if heads and key_heads and heads % key_heads != 0:
+        raise ValueError(
+            f"config.json has {heads} heads share {key_heads} key heads, which they cannot evenly"
+        )
+    quantization = config.get("quantization") or {}
+    check_kinds(quantization, QUANTIZATION, "quantization.")
+    for layer, settings in quantization.items():
+        if isinstance(settings, dict):
+            check_kinds(settings, QUANTIZATION, f"quantization.{layer}.")
+
+
+def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: str) -> None:
+    """ValueError, with the name, for a value that is not of its kind."""
+    for name, kind in kinds.items():
+        value = values.get(name)
+        if value is not None and not kind.holds(value):
+            raise ValueError(f"{prefix}{name} of config.json must be {kind.name}, got {shortened(value)}")
+
+
+def shortened(value: Any, longest: int = 60) -> str:
+    """A value as an error shows it: no more than its type, if it holds others."""
+    text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    return text if len(text) <= longest else f"{text[:longest]}..."

@@ -1,0 +1,1 @@
+"""What a model computes with: softmax, attention, rotary positions, norm, packed weights."""

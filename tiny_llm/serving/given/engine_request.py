@@ -1,0 +1,42 @@
+"""What the engine knows of a request beyond its numbers: how it is sampled, its text and why it ends."""
+
+from collections.abc import Sequence as Items
+
+from ...batching.answer import Answer
+from ...generation.generate import Tokenizer, check_token_ids
+from ...generation.sampler import SamplingParams
+from ..sequence import Sequence
+
+
+def check_request(prompt_ids: Items[int], priority: int, vocab_size: int) -> None:
+    """Refuse what no model could be given.
+
+    Args:
+        prompt_ids: at least one id, each from 0 to below the size of the vocabulary.
+        priority: 0 for the most urgent, or more.
+        vocab_size: V
+
+    Raises:
+        ValueError: an id is no integer or outside the vocabulary, or the priority is no integer from 0 on.
+    """
+    check_token_ids(prompt_ids, vocab_size)
+    if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
+        raise ValueError(
+            f"priority is an integer, 0 for the most urgent and never negative, got {priority!r}"
+        )
+
+
+class EngineRequest(Answer):
+    """A sequence, how it is sampled, and its answer.
+
+    Args:
+        sequence: its tokens, as the scheduler sees them; the answer ends with its max_num_tokens.
+        tokenizer: as for `Answer`.
+        params: how it is sampled and when it ends; it gets a sampler of its own.
+    """
+
+    def __init__(self, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        most = sequence.max_num_tokens - sequence.num_prompt_tokens
+        super().__init__(sequence.id, tokenizer, most, params.stop)
+        self.sequence = sequence
+        self.sampler = params.make_sampler()

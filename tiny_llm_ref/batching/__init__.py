@@ -1,0 +1,1 @@
+"""Continuous batching: requests, their chunks, and the generator that steps them."""

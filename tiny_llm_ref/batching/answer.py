@@ -1,0 +1,82 @@
+"""The answer of one request: its tokens, its text, and why it ends."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..generation.generate import Tokenizer
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """What became of one request.
+
+    `token_ids` are those generated, without the end-of-text id; `finish_reason` is "stop" after an
+    end-of-text id or a stop string, "length" where a bound ended it.
+    """
+
+    prompt_idx: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+
+
+class Answer:
+    """What was generated for a request so far.
+
+    `token_ids` are those of the answer, without the end-of-text id. `finish_reason` is None until it ends.
+
+    Args:
+        prompt_idx: the caller's number for the request.
+        tokenizer: decodes the answer and names the end-of-text ids.
+        max_tokens: most tokens of the answer; 0 where the prompt leaves no room for one.
+        stop: strings that end it.
+    """
+
+    def __init__(
+        self, prompt_idx: int, tokenizer: Tokenizer, max_tokens: int, stop: tuple[str, ...] = ()
+    ) -> None:
+        self.prompt_idx = prompt_idx
+        self.tokenizer = tokenizer
+        self.max_tokens = max_tokens
+        self.stop = stop
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self.finish_reason is not None
+
+    def accept(self, token: int) -> None:
+        """Append a sampled token, unless it or a bound ends the answer."""
+        if token in self.tokenizer.eos_token_ids:
+            self.finish_reason = "stop"
+        elif self.max_tokens == 0:
+            self.finish_reason = "length"
+        else:
+            self.token_ids.append(token)
+            if self._ends_with_stop_string():
+                self.finish_reason = "stop"
+            elif len(self.token_ids) == self.max_tokens:
+                self.finish_reason = "length"
+
+    def text(self) -> str:
+        """The answer so far, up to a stop string."""
+        text = self.tokenizer.decode(self.token_ids)
+        ends = [text.index(string) for string in self.stop if string in text]
+        return text[: min(ends)] if ends else text
+
+    def result(self) -> GenerationResult:
+        """What became of the request; ValueError while the answer has not ended."""
+        if self.finish_reason is None:
+            raise ValueError(f"request {self.prompt_idx} is not done: {len(self.token_ids)} tokens so far")
+        return GenerationResult(self.prompt_idx, self.text(), tuple(self.token_ids), self.finish_reason)
+
+    def _ends_with_stop_string(self) -> bool:
+        """Whether the newest token completes one, which may be spread over any number of tokens."""
+        if not self.stop:
+            return False
+        text = self.tokenizer.decode(self.token_ids)
+        return any(string in text for string in self.stop)

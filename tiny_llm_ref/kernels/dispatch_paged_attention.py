@@ -1,0 +1,67 @@
+"""Attention to keys and values in blocks by kernels: which one, by device, type and head dimension."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from kernel_runtime.cpu_kernel import CpuKernel
+from kernel_runtime.paged_check import checked, unchecked
+
+from ..ops.paged_attention import paged_attention
+from .given.gpu_operations import HEAD_DIMS
+from .given.paged_gpu import paged_attention_gpu
+
+PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
+HEAD_DIM_UNIT = 16
+BLOCK_TYPES = (mx.float32, mx.bfloat16, mx.float16)
+"""Of keys and values in blocks, by the number that the CPU kernel knows them by."""
+
+
+@checked
+def dispatch_paged_attention(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    block_tables: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+    scale: float | None = None,
+) -> mx.array:
+    """`paged_attention_simple` by the fastest means there is for this device, type and head dimension.
+
+    `paged_attention_gpu` if the default device is a GPU, D is one of HEAD_DIMS and all arrays have one type;
+    `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are both of one type of
+    BLOCK_TYPES. All else is left to `paged_attention`.
+
+    Arguments, result and errors are those of `paged_attention_simple`.
+    """
+    D = query.shape[-1]
+    scale = D**-0.5 if scale is None else scale
+    arrays = (query, keys, values, block_tables, query_starts, context_lengths)
+    if mx.default_device() == mx.gpu:
+        if D in HEAD_DIMS and query.dtype == keys.dtype == values.dtype:
+            return paged_attention_gpu(*arrays, scale)
+    elif D % HEAD_DIM_UNIT == 0 and keys.dtype == values.dtype and keys.dtype in BLOCK_TYPES:
+        return paged_attention_cpu(*arrays, scale)
+    return unchecked(paged_attention)(*arrays, scale)
+
+
+def paged_attention_cpu(
+    query: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    block_tables: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+    scale: float,
+) -> mx.array:
+    """Paged attention by the CPU kernel; D is a multiple of 16, and keys and values fit BLOCK_TYPES.
+
+    It sums in float32, and reads blocks of any of these types where they lie.
+
+    The kernel reads where the arguments lead it: they were checked.
+    """
+    inputs = [query.astype(mx.float32), keys, values]
+    inputs += [x.astype(mx.int32) for x in (block_tables, query_starts, context_lengths)]
+    (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale, BLOCK_TYPES.index(keys.dtype)])
+    return output.astype(query.dtype)

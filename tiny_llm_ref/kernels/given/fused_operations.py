@@ -1,0 +1,101 @@
+"""Small operations in one pass over memory each on the CPU, where array operations would make several.
+
+On a GPU the norm is MLX's own and the gate stays two operations; the rotation runs on the CPU only.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import mlx.core as mx
+
+from kernel_runtime.cpu_kernel import CpuKernel
+
+from ...ops.basics import silu
+
+FOLDER = Path(__file__).parent
+SOURCES = FOLDER.parent / "cpu"
+RMS_NORM = CpuKernel(SOURCES / "rms_norm.cpp")
+ROPE = CpuKernel(SOURCES / "rope.cpp")
+SPLIT_HEADS = CpuKernel(FOLDER / "split_heads.cpp")
+SWIGLU = CpuKernel(SOURCES / "swiglu.cpp")
+SWIGLU_HALVES = CpuKernel(FOLDER / "swiglu_halves.cpp")
+
+
+def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    """RMSNorm: x [..., E], weight [E] -> [..., E] in the type of x."""
+    if mx.default_device() == mx.gpu:
+        return mx.fast.rms_norm(x, weight, eps) if x.size else x  # nothing to launch a kernel for
+    inputs = [x.astype(mx.float32), weight.astype(mx.float32)]
+    return RMS_NORM(inputs, [x.shape], [mx.float32], [eps])[0].astype(x.dtype)
+
+
+def rotate(
+    x: mx.array, cos: mx.array, sin: mx.array, first_positions: Sequence[int], traditional: bool = False
+) -> mx.array:
+    """RoPE from tables.
+
+    Args:
+        x: [B, L, H, D]
+        cos, sin: [number of positions, D / 2], the amplitude included.
+        first_positions: of each row's first vector, one for all rows or one a row.
+        traditional: whether the pairs are neighbours.
+
+    Returns:
+        [B, L, H, D] in the type of x.
+    """
+    B = x.shape[0]
+    positions = list(first_positions) * (B // len(first_positions))
+    inputs = [x.astype(mx.float32), cos, sin]
+    (turned,) = ROPE(inputs, [x.shape], [mx.float32], [traditional, *positions])
+    return turned.astype(x.dtype)
+
+
+def split_heads(
+    product: mx.array,
+    num_heads: int,
+    num_kv_heads: int,
+    tables: tuple[mx.array, mx.array],
+    norms: tuple[mx.array, mx.array, float] | None,
+    first_positions: Sequence[int],
+    traditional: bool = False,
+) -> list[mx.array]:
+    """Queries, keys and values out of one product, normalized, rotated and with their heads first; CPU only.
+
+    Args:
+        product: [B, L, (H_q + 2 H) x D], queries first, then keys, then values.
+        num_heads, num_kv_heads: H_q, H
+        tables: cos and sin as for `rotate`.
+        norms: weights [D] of queries and keys, and eps; None for a model without them.
+        first_positions, traditional: as for `rotate`.
+
+    Returns:
+        query [B, H_q, L, D], key and value [B, H, L, D], in the type of the product.
+    """
+    B, L, width = product.shape
+    D = width // (num_heads + 2 * num_kv_heads)
+    positions = list(first_positions) * (B // len(first_positions))
+    inputs, eps = [product.astype(mx.float32), *tables], 0.0
+    if norms is not None:
+        *weights, eps = norms
+        inputs += [weight.astype(mx.float32) for weight in weights]
+    shapes = [(B, heads, L, D) for heads in (num_heads, num_kv_heads, num_kv_heads)]
+    numbers = [norms is not None, eps, traditional, *positions]
+    heads = SPLIT_HEADS(inputs, shapes, [mx.float32] * 3, numbers)
+    return [each.astype(product.dtype) for each in heads]
+
+
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    """silu(gate) * up, elementwise, in the type of gate."""
+    if mx.default_device() == mx.gpu:
+        return silu(gate) * up
+    inputs = [gate.astype(mx.float32), up.astype(mx.float32)]
+    return SWIGLU(inputs, [gate.shape], [mx.float32])[0].astype(gate.dtype)
+
+
+def swiglu_halves(product: mx.array) -> mx.array:
+    """`swiglu` of the first and the second half of one product, [..., 2 x I] -> [..., I]."""
+    if mx.default_device() == mx.gpu:
+        gate, up = mx.split(product, 2, axis=-1)
+        return swiglu(gate, up)
+    shape = (*product.shape[:-1], product.shape[-1] // 2)
+    return SWIGLU_HALVES([product.astype(mx.float32)], [shape], [mx.float32])[0].astype(product.dtype)

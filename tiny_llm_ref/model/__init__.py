@@ -1,0 +1,1 @@
+"""The model: configuration, embedding, MLP, decoder, KV cache and loader."""

@@ -1,0 +1,152 @@
+"""What a checkpoint's config.json says of its model, checked; see `ModelConfig.from_dict`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ops.positional_encoding import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
+from .given.config_check import check_config
+
+SUPPORTED_MODEL_TYPES = ("qwen3", "qwen2", "llama")
+ConfigDict = Mapping[str, Any]  # JSON, so its values may be anything
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and switches of a decoder. Qwen3, Qwen2.5 and Llama differ in the switches alone.
+
+    `tie_word_embeddings` is None where the file does not say: then the checkpoint's tensors decide.
+    """
+
+    model_type: str
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    rope_traditional: bool = False
+    tie_word_embeddings: bool | None = None
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+
+    @staticmethod
+    def from_dict(config: ConfigDict) -> "ModelConfig":
+        """Read the contents of a config.json.
+
+        Raises:
+            ValueError: a value is missing or of the wrong kind (`check_config`), and which; or the model does
+                something that is not supported.
+        """
+        check_config(config)
+        model_type = _required(config, "model_type")
+        _check_supported(config, model_type)
+        hidden_size = _required(config, "hidden_size")
+        num_heads = _required(config, "num_attention_heads")
+        attention_bias = bool(config.get("attention_bias", False))
+        rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+        return ModelConfig(
+            model_type=model_type,
+            hidden_size=hidden_size,
+            num_hidden_layers=_required(config, "num_hidden_layers"),
+            intermediate_size=_required(config, "intermediate_size"),
+            num_attention_heads=num_heads,
+            num_key_value_heads=config.get("num_key_value_heads") or num_heads,
+            head_dim=config.get("head_dim") or _derived_head_dim(hidden_size, num_heads),
+            vocab_size=_required(config, "vocab_size"),
+            max_position_embeddings=_required(config, "max_position_embeddings"),
+            rms_norm_eps=config.get("rms_norm_eps", 1e-6),
+            rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+            rope_scaling=_rope_scaling(rope),
+            rope_traditional=bool(config.get("rope_traditional", False)),
+            tie_word_embeddings=config.get("tie_word_embeddings"),
+            qk_norm=model_type == "qwen3",
+            qkv_bias=attention_bias or model_type == "qwen2",
+            output_bias=attention_bias and model_type != "qwen2",
+            mlp_bias=bool(config.get("mlp_bias", False)),
+        )
+
+
+def _required(config: ConfigDict, key: str, where: str = "config.json") -> Any:
+    if config.get(key) is None:
+        raise ValueError(f"{where} does not say {key!r}, which this model needs")
+    return config[key]
+
+
+def _check_supported(config: ConfigDict, model_type: str) -> None:
+    if model_type not in SUPPORTED_MODEL_TYPES:
+        raise ValueError(
+            f"model_type {model_type!r} is not supported: dense {', '.join(SUPPORTED_MODEL_TYPES)} are"
+        )
+    if config.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"hidden_act {config['hidden_act']!r} is not supported: the MLP is SwiGLU")
+    rope_parameters = config.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in rope_parameters.values()):
+        raise ValueError("rope_parameters that differ by layer are not supported: all layers share one RoPE")
+    if any(part.get("partial_rotary_factor", 1.0) != 1.0 for part in (config, rope_parameters)):
+        raise ValueError("partial_rotary_factor is not supported: RoPE rotates whole heads")
+    if any(layer != "full_attention" for layer in config.get("layer_types") or []) or _slides(config):
+        raise ValueError(
+            "a sliding window is in use and not supported: every layer attends to the whole context"
+        )
+
+
+def _slides(config: ConfigDict) -> bool:
+    """Whether Qwen's older way of asking for a sliding window touches any layer."""
+    in_use = bool(config.get("use_sliding_window")) and config.get("sliding_window") is not None
+    return in_use and config.get("max_window_layers", 0) < config.get("num_hidden_layers", 0)
+
+
+def _derived_head_dim(hidden_size: int, num_heads: int) -> int:
+    if hidden_size % num_heads != 0:
+        raise ValueError(f"config.json gives no head_dim and {num_heads} heads do not divide {hidden_size}")
+    return hidden_size // num_heads
+
+
+def _rope_scaling(rope: ConfigDict) -> RopeScaling | None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return None
+    where = f"the {kind} RoPE scaling of config.json"
+    if kind == "linear":
+        return LinearScaling(_required(rope, "factor", where))
+    if kind == "llama3":
+        return Llama3Scaling(
+            factor=_required(rope, "factor", where),
+            low_freq_factor=_required(rope, "low_freq_factor", where),
+            high_freq_factor=_required(rope, "high_freq_factor", where),
+            original_max_position_embeddings=_required(rope, "original_max_position_embeddings", where),
+        )
+    if kind == "yarn":
+        return YarnScaling(
+            factor=_required(rope, "factor", where),
+            original_max_position_embeddings=_required(rope, "original_max_position_embeddings", where),
+            amplitude=_yarn_amplitude(rope),
+            beta_fast=rope.get("beta_fast") or 32.0,
+            beta_slow=rope.get("beta_slow") or 1.0,
+            truncate=rope.get("truncate", True),
+        )
+    raise ValueError(f"RoPE scaling {kind!r} is not supported: only linear, llama3 and yarn are")
+
+
+def _yarn_amplitude(rope: ConfigDict) -> float:
+    """`attention_factor` where given, else the ratio of the two mscales, else the paper's formula."""
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    factor, mscale, mscale_all_dim = rope["factor"], rope.get("mscale"), rope.get("mscale_all_dim")
+    if not mscale and not mscale_all_dim:
+        return YarnScaling.default_amplitude(factor)
+    if not mscale or not mscale_all_dim:
+        raise ValueError(
+            "the yarn RoPE scaling of config.json gives one of mscale and mscale_all_dim: give both"
+        )
+    return YarnScaling.default_amplitude(factor, mscale) / YarnScaling.default_amplitude(
+        factor, mscale_all_dim
+    )

@@ -1,0 +1,80 @@
+"""Token embeddings, plain and packed."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+
+from ..ops.basics import linear
+from ..ops.quantize import QuantizedMatmul, QuantizedWeights, dequantize_weights, quantized_matmul_simple
+
+
+class Embedding:
+    """One vector for each token of the vocabulary.
+
+    Args:
+        vocab_size: V
+        embedding_dim: E
+        weight: [V, E]
+
+    Raises:
+        ValueError: the weight has another shape.
+    """
+
+    def __init__(self, vocab_size: int, embedding_dim: int, weight: mx.array) -> None:
+        if weight.shape != (vocab_size, embedding_dim):
+            raise ValueError(
+                f"an embedding of {(vocab_size, embedding_dim)} was given a weight of {weight.shape}"
+            )
+        self.vocab_size = vocab_size
+        self.embedding_dim = embedding_dim
+        self.weight = weight
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """[...] token ids -> [..., E]"""
+        return self.weight[tokens]
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """The output head of a model that shares its embedding: [..., E] -> [..., V]."""
+        return linear(x, self.weight)
+
+
+class QuantizedEmbedding:
+    """An embedding whose weight stays packed: only the rows that are looked up are expanded.
+
+    Args:
+        vocab_size: V
+        embedding_dim: E
+        weights: of shape (V, E)
+        matmul: the product of the output head.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_dim: int,
+        weights: QuantizedWeights,
+        matmul: QuantizedMatmul = quantized_matmul_simple,
+    ) -> None:
+        if weights.shape != (vocab_size, embedding_dim):
+            raise ValueError(
+                f"an embedding of {(vocab_size, embedding_dim)} was given packed weights of {weights.shape}"
+            )
+        self.vocab_size = vocab_size
+        self.embedding_dim = embedding_dim
+        self.weights = weights
+        self.matmul = matmul
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """[...] token ids -> [..., E]"""
+        ids = tokens.reshape(-1)
+        rows = replace(
+            self.weights,
+            weight=self.weights.weight[ids],
+            scales=self.weights.scales[ids],
+            biases=self.weights.biases[ids],
+        )
+        return dequantize_weights(rows).reshape(*tokens.shape, self.embedding_dim)
+
+    def as_linear(self, x: mx.array) -> mx.array:
+        """The output head of a model that shares its embedding: [..., E] -> [..., V]."""
+        return self.matmul(x, self.weights)

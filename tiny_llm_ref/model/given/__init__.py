@@ -1,0 +1,1 @@
+"""What the model is checked against; not asked for on any day."""

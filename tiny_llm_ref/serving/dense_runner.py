@@ -1,0 +1,133 @@
+"""Runs what the scheduler chose on the model, each sequence with the caches of day 2.1."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from itertools import groupby
+from operator import attrgetter
+from typing import Protocol
+
+import mlx.core as mx
+
+from ..generation.generate import to_logprobs
+from ..generation.sampler import Sampler, token_id
+from ..model.kv_cache import TinyKvCache, TinyKvFullCache
+from ..model.qwen3 import Qwen3Model
+from ..ops.attention import Attention, Mask
+from .given.scheduler_output import ScheduledTokens, SchedulerOutput
+
+Samplers = Mapping[int, Sampler]
+"""The sampler of each sequence, by its id."""
+
+
+class Runner(Protocol):
+    """What the engine asks of the model's side: the numbers of a step, and to forget a sequence."""
+
+    def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
+        """Compute a step; return the token sampled for each final entry, by the id of its sequence."""
+
+    def release(self, sequence_id: int) -> None:
+        """Give back what is held for a sequence that is finished or aborted; nothing if nothing is held."""
+
+    def close(self) -> None:
+        """Give back everything."""
+
+
+class DenseRunner:
+    """A call of the model for all entries that are alike: of as many tokens, and as final.
+
+    All that decode bring one token and share a call; chunks of a prompt seldom find their like. Nothing here
+    asks who is in prefill.
+
+    Args:
+        model: called with a row for each entry, [B, n].
+
+    Attributes:
+        caches: those of each sequence that was computed, one a layer, by its id.
+
+    After an error in `run` the caches hold a part of a step: close the runner.
+    """
+
+    def __init__(self, model: Qwen3Model) -> None:
+        self.model = model
+        self.caches: dict[int, list[TinyKvFullCache]] = {}
+
+    def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
+        """Compute a step; all of it is evaluated before this returns, and no sequence is changed."""
+        sampled: dict[int, mx.array] = {}
+        likeness = attrgetter("num_tokens", "is_final")
+        for (_, is_final), alike in groupby(sorted(output.entries, key=likeness), likeness):
+            entries = list(alike)
+            logits = self._logits(entries, is_final)
+            if is_final:
+                logprobs = to_logprobs(logits)  # [B, V]
+                for row, entry in enumerate(entries):
+                    sampled[entry.sequence.id] = samplers[entry.sequence.id](logprobs[row : row + 1])
+        mx.eval(list(sampled.values()), [layer.state for layers in self.caches.values() for layer in layers])
+        return {sequence_id: token_id(token) for sequence_id, token in sampled.items()}
+
+    def release(self, sequence_id: int) -> None:
+        """Give back the caches of a sequence."""
+        for layer in self.caches.pop(sequence_id, []):
+            layer.release()
+
+    def close(self) -> None:
+        """Give back every cache."""
+        for sequence_id in list(self.caches):
+            self.release(sequence_id)
+
+    def _logits(self, entries: Items[ScheduledTokens], is_final: bool) -> mx.array:
+        """Of the last token of each entry, [B, 1, V]; none, [B, 0, V], where nothing is sampled."""
+        for entry in entries:
+            if entry.sequence.id not in self.caches:
+                self.caches[entry.sequence.id] = self.model.create_kv_cache()
+        layers = zip(*[self.caches[entry.sequence.id] for entry in entries], strict=True)
+        return self.model(
+            mx.array([entry.token_ids for entry in entries]),
+            [entry.start for entry in entries],
+            [RowKvCaches(rows) for rows in layers],
+            logits_to_keep=int(is_final),
+        )
+
+
+class RowKvCaches(TinyKvCache):
+    """One layer's caches of several sequences, each of which is a row of the batch.
+
+    The rows share the products with the weights. Each attends alone, to as many keys as it has: no row is
+    padded to the longest, and nothing is copied.
+
+    Args:
+        rows: the cache of each row, of batch size 1.
+    """
+
+    def __init__(self, rows: Items[TinyKvCache]) -> None:
+        self.rows = rows
+
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
+    ) -> mx.array:
+        """Let each row attend by its own cache; arguments and result as for `TinyKvCache.attend`."""
+        outputs = [
+            cache.attend(query[row : row + 1], key[row : row + 1], value[row : row + 1], attention, mask)
+            for row, cache in enumerate(self.rows)
+        ]
+        return mx.concatenate(outputs)
+
+    def update_and_fetch(
+        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
+    ) -> tuple[mx.array, mx.array, int | list[int], Mask]:
+        """Not here: ValueError, since no array holds the keys of all rows."""
+        raise ValueError("each row has keys in a cache of its own, and no array holds all: call attend")
+
+    @property
+    def next_position(self) -> list[int] | None:
+        ends = [cache.next_position for cache in self.rows]
+        known = [end for end in ends if isinstance(end, int)]
+        return known if len(known) == len(ends) else None
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [array for cache in self.rows for array in cache.state]
+
+    def release(self) -> None:
+        for cache in self.rows:
+            cache.release()

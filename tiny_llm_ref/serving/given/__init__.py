@@ -1,0 +1,1 @@
+"""What scheduler, engine and their parts say to each other; not asked for on any day."""
