@@ -1,15 +1,10 @@
-"""Tests of fetching checkpoints: names, the conversion of a GGUF, a package index, a hub.
-
-All servers are on 127.0.0.1 and all files are made here, so that nothing needs a network. A GGUF is
-written by `write_gguf` and read back by `decode_gguf`, which share nothing with MLX's reader.
-"""
+"""Tests of fetching checkpoints: names, a package index, a hub; all servers are on 127.0.0.1."""
 
 import hashlib
 import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -19,330 +14,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import huggingface_hub
-import mlx.core as mx
-import mlx_lm
 import numpy as np
-import numpy.typing as npt
 import pytest
 from huggingface_hub import errors as hub_errors
 from typer.testing import CliRunner
 
-from scripts.checkpoints.files import files as checkpoints
-from scripts.checkpoints.files import get_model, gguf
+from scripts.checkpoints import files as checkpoints
+from scripts.checkpoints import get_model
+from tests.support.gguf import write_tiny_gguf
 
 REPO = Path(__file__).resolve().parents[2]
-
-# --- a tiny Llama in a GGUF file ---------------------------------------------------------------------------
-
-F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8
-U32, I32, FLOAT, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
-
-LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INTERMEDIATE = 2, 6, 3, 32, 192, 160
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-MERGES = ["Ġ t", "h e", "Ġt he", "i n", "1 2"]  # "12" must not become one token: digits stand alone
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-Array = npt.NDArray[Any]
-Value = int | float | bool | str | list[str] | list[int]
-Metadata = dict[str, tuple[int, Value]]
-Raw = dict[str, tuple[int, tuple[int, ...], bytes]]
-
-
-def byte_alphabet() -> list[str]:
-    """The 256 characters that byte-level BPE writes bytes as, by byte (GPT-2's table)."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    table = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    return [table[byte] for byte in range(256)]
-
-
-TOKENS = [*SPECIALS, *byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
-
-
-def tiny_metadata() -> Metadata:
-    return {
-        "general.architecture": (STRING, "llama"),
-        "llama.block_count": (U32, LAYERS),
-        "llama.embedding_length": (U32, HIDDEN),
-        "llama.feed_forward_length": (U32, INTERMEDIATE),
-        "llama.context_length": (U32, 131),
-        "llama.attention.head_count": (U32, HEADS),
-        "llama.attention.head_count_kv": (U32, KV_HEADS),
-        "llama.attention.layer_norm_rms_epsilon": (FLOAT, 1e-5),
-        "llama.rope.dimension_count": (U32, HEAD_DIM),
-        "llama.rope.freq_base": (FLOAT, 5000.0),
-        "tokenizer.ggml.model": (STRING, "gpt2"),
-        "tokenizer.ggml.pre": (STRING, "smollm"),
-        "tokenizer.ggml.tokens": (STRING, TOKENS),
-        "tokenizer.ggml.token_type": (I32, [3] * len(SPECIALS) + [1] * (len(TOKENS) - len(SPECIALS))),
-        "tokenizer.ggml.merges": (STRING, MERGES),
-        "tokenizer.ggml.bos_token_id": (U32, 1),
-        "tokenizer.ggml.eos_token_id": (U32, 2),
-        "tokenizer.ggml.padding_token_id": (U32, 2),
-        "tokenizer.ggml.unknown_token_id": (U32, 0),
-        "tokenizer.ggml.add_bos_token": (BOOL, False),
-        "tokenizer.chat_template": (STRING, TEMPLATE),
-    }
-
-
-def tiny_tensors() -> Raw:
-    """Random blocks, written straight as bytes: no quantizer decides what they hold."""
-    rng = np.random.default_rng(11)
-
-    def matrix(rows: int, columns: int, kind: int) -> tuple[int, tuple[int, ...], bytes]:
-        blocks = rows * columns // 32
-        scales = rng.uniform(0.005, 0.02, (blocks, 1)).astype("<f2")
-        if kind == Q8_0:
-            codes = rng.integers(-127, 128, (blocks, 32)).astype(np.int8)
-            parts: list[Array] = [scales / np.float16(4), codes]
-        else:
-            offsets = (-7.5 * scales + rng.normal(0, 0.01, (blocks, 1))).astype("<f2")
-            parts = [scales, offsets, rng.integers(0, 256, (blocks, 16)).astype(np.uint8)]
-        data = np.concatenate([part.view(np.uint8).reshape(blocks, -1) for part in parts], axis=1)
-        return kind, (rows, columns), data.tobytes()
-
-    def norm() -> tuple[int, tuple[int, ...], bytes]:
-        return F32, (HIDDEN,), rng.normal(1, 0.3, HIDDEN).astype("<f4").tobytes()
-
-    kv_rows = KV_HEADS * HEAD_DIM
-    tensors = {"token_embd.weight": matrix(len(TOKENS), HIDDEN, Q8_0), "output_norm.weight": norm()}
-    for i in range(LAYERS):
-        tensors |= {
-            f"blk.{i}.attn_norm.weight": norm(),
-            f"blk.{i}.attn_q.weight": matrix(HIDDEN, HIDDEN, Q4_1),
-            f"blk.{i}.attn_k.weight": matrix(kv_rows, HIDDEN, Q4_1),
-            f"blk.{i}.attn_v.weight": matrix(kv_rows, HIDDEN, Q4_1),
-            f"blk.{i}.attn_output.weight": matrix(HIDDEN, HIDDEN, Q4_1),
-            f"blk.{i}.ffn_norm.weight": norm(),
-            f"blk.{i}.ffn_gate.weight": matrix(INTERMEDIATE, HIDDEN, Q4_1),
-            f"blk.{i}.ffn_up.weight": matrix(INTERMEDIATE, HIDDEN, Q4_1),
-            f"blk.{i}.ffn_down.weight": matrix(HIDDEN, INTERMEDIATE, Q4_1),
-        }
-    return tensors
-
-
-def write_gguf(path: Path, metadata: Metadata, tensors: Raw) -> None:
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value.encode())) + value.encode()
-
-    def scalar(kind: int, value: object) -> bytes:
-        return (
-            text(str(value))
-            if kind == STRING
-            else struct.pack({U32: "<I", I32: "<i", FLOAT: "<f", BOOL: "<?"}[kind], value)
-        )
-
-    out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
-    for key, (kind, value) in metadata.items():
-        if isinstance(value, list):
-            items = b"".join(scalar(kind, item) for item in value)
-            out += text(key) + struct.pack("<IIQ", ARRAY, kind, len(value)) + items
-        else:
-            out += text(key) + struct.pack("<I", kind) + scalar(kind, value)
-    data = bytearray()
-    for name, (kind, shape, content) in tensors.items():
-        dims = struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        out += text(name) + struct.pack("<I", len(shape)) + dims + struct.pack("<IQ", kind, len(data))
-        data += content + bytes(-len(content) % 32)
-    path.write_bytes(out + bytes(-len(out) % 32) + data)
-
-
-def decode_gguf(path: Path) -> dict[str, Array]:
-    """Every tensor of a GGUF file as float32, read from the raw bytes."""
-    raw, at = path.read_bytes(), 4
-
-    def take(fmt: str) -> tuple[int, ...]:
-        nonlocal at
-        values = struct.unpack_from(f"<{fmt}", raw, at)
-        at += struct.calcsize(f"<{fmt}")
-        return values
-
-    def skip(kind: int) -> None:
-        nonlocal at
-        if kind == STRING:
-            (length,) = take("Q")
-            at += length
-        elif kind == ARRAY:
-            kind, count = take("IQ")
-            for _ in range(count):
-                skip(kind)
-        else:
-            at += 1 if kind == BOOL else 4
-
-    _, num_tensors, num_values = take("IQQ")
-    for _ in range(num_values):
-        skip(STRING)
-        skip(take("I")[0])
-    infos: list[tuple[str, tuple[int, ...], int, int]] = []
-    for _ in range(num_tensors):
-        (length,) = take("Q")
-        name = raw[at : at + length].decode()
-        at += length
-        shape = take(f"{take('I')[0]}Q")[::-1]
-        kind, offset = take("IQ")
-        infos.append((name, shape, kind, offset))
-    start = at + -at % 32
-    return {name: decode(raw[start + offset :], kind, shape) for name, shape, kind, offset in infos}
-
-
-def decode(data: bytes, kind: int, shape: tuple[int, ...]) -> Array:
-    """One tensor from the bytes that begin with it."""
-    count = int(np.prod(shape))
-    if kind == F32:
-        floats: Array = np.frombuffer(data, "<f4", count).reshape(shape)
-        return floats
-    size = {Q4_1: 20, Q8_0: 34}[kind]
-    blocks = np.frombuffer(data, np.uint8, count // 32 * size).reshape(-1, size)
-    scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
-    values: Array
-    if kind == Q8_0:
-        values = scale * blocks[:, 2:].view(np.int8)
-        return values.reshape(shape)
-    lowest = blocks[:, 2:4].copy().view("<f2").astype(np.float32)
-    codes = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
-    values = scale * codes + lowest
-    return values.reshape(shape)
-
-
-def llama_logits(w: dict[str, Array], tokens: list[int]) -> Array:
-    """[L, V]: the model as llama.cpp computes it: rows in the GGUF's order, RoPE turns neighbours."""
-
-    def norm(x: Array, weight: Array) -> Array:
-        normed: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
-        return normed
-
-    def rope(x: Array) -> Array:
-        angles = np.arange(L)[:, None] * 5000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-        turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)
-        pairs: Array = np.stack([turned.real, turned.imag], -1)
-        return pairs.reshape(x.shape)
-
-    def heads(x: Array, count: int) -> Array:
-        return x.reshape(L, count, HEAD_DIM).swapaxes(0, 1)
-
-    L = len(tokens)
-    x = w["token_embd.weight"][tokens].astype(np.float64)
-    for i in range(LAYERS):
-        layer = {name.split(".")[2]: value for name, value in w.items() if name.startswith(f"blk.{i}.")}
-        h = norm(x, layer["attn_norm"])
-        q = rope(heads(h @ layer["attn_q"].T, HEADS))
-        k, v = (
-            np.repeat(heads(h @ layer[p].T, KV_HEADS), HEADS // KV_HEADS, 0) for p in ("attn_k", "attn_v")
-        )
-        scores = q @ rope(k).swapaxes(1, 2) / np.sqrt(HEAD_DIM) + np.triu(np.full((L, L), -np.inf), 1)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        mixed = (weights / weights.sum(-1, keepdims=True)) @ v
-        x = x + mixed.swapaxes(0, 1).reshape(L, HIDDEN) @ layer["attn_output"].T
-        h = norm(x, layer["ffn_norm"])
-        gate = h @ layer["ffn_gate"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer["ffn_up"].T)) @ layer["ffn_down"].T
-    logits: Array = norm(x, w["output_norm.weight"]) @ w["token_embd.weight"].T
-    return logits
-
-
-@pytest.fixture(scope="module")
-def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    write_gguf(path, tiny_metadata(), tiny_tensors())
-    return path
-
-
-@pytest.fixture(scope="module")
-def tiny_checkpoint(tiny_gguf: Path) -> Path:
-    out = tiny_gguf.parent / "checkpoint"
-    gguf.convert_gguf(tiny_gguf, out)
-    return out
-
-
-def dequantized(folder: Path, layer: str, bits: int) -> Array:
-    tensors = mx.load(str(folder / "model.safetensors"))
-    assert isinstance(tensors, dict)
-    scales, biases = (tensors[f"{layer}.{kind}"].astype(mx.float32) for kind in ("scales", "biases"))
-    with mx.stream(mx.cpu):
-        return np.array(mx.dequantize(tensors[f"{layer}.weight"], scales, biases, group_size=32, bits=bits))
-
-
-def test_conversion_keeps_every_weight(tiny_gguf: Path, tiny_checkpoint: Path) -> None:
-    raw = decode_gguf(tiny_gguf)
-    for part, name in (
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.o_proj"),
-        ("ffn_down", "model.mlp.down_proj"),
-    ):
-        got = dequantized(tiny_checkpoint, f"model.layers.1.{name}", 4)
-        np.testing.assert_allclose(got, raw[f"blk.1.{part}.weight"], rtol=0, atol=1e-6, err_msg=part)
-    got = dequantized(tiny_checkpoint, "model.embed_tokens", 8)
-    np.testing.assert_allclose(got, raw["token_embd.weight"], rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "heads"), [("attn_q", "q_proj", HEADS), ("attn_k", "k_proj", KV_HEADS)]
-)
-def test_conversion_undoes_the_row_order_of_q_and_k(
-    tiny_gguf: Path, tiny_checkpoint: Path, part: str, name: str, heads: int
-) -> None:
-    raw, half = decode_gguf(tiny_gguf)[f"blk.1.{part}.weight"], HEAD_DIM // 2
-    got = dequantized(tiny_checkpoint, f"model.layers.1.self_attn.{name}", 4)
-    for head in range(heads):
-        for i in range(half):
-            first, partner = head * HEAD_DIM + i, head * HEAD_DIM + half + i
-            np.testing.assert_allclose(got[first], raw[head * HEAD_DIM + 2 * i], atol=1e-6)
-            np.testing.assert_allclose(got[partner], raw[head * HEAD_DIM + 2 * i + 1], atol=1e-6)
-
-
-def test_converted_model_gives_the_logits_of_the_gguf(tiny_gguf: Path, tiny_checkpoint: Path) -> None:
-    model = mlx_lm.load(str(tiny_checkpoint))[0]
-    tokens = [7, 5, 201, 89, 3, 7, 151]
-    with mx.stream(mx.cpu):
-        got = np.array(model(mx.array([tokens]))[0].astype(mx.float32))
-    wanted = llama_logits(decode_gguf(tiny_gguf), tokens)
-    assert np.abs(wanted).max() > 1
-    np.testing.assert_allclose(got, wanted, atol=2e-3 * np.abs(wanted).max())
-
-
-def test_conversion_writes_the_config_of_the_file(tiny_checkpoint: Path) -> None:
-    config = json.loads((tiny_checkpoint / "config.json").read_text())
-    assert (config["num_hidden_layers"], config["num_attention_heads"], config["num_key_value_heads"]) == (
-        2,
-        6,
-        3,
-    )
-    assert (config["hidden_size"], config["intermediate_size"], config["head_dim"]) == (192, 160, 32)
-    assert (config["rms_norm_eps"], config["rope_theta"], config["max_position_embeddings"]) == (
-        1e-5,
-        5000,
-        131,
-    )
-    assert config["vocab_size"] == len(TOKENS)
-    assert config["tie_word_embeddings"] is True
-    assert config["quantization"] == {
-        "group_size": 32,
-        "bits": 4,
-        "mode": "affine",
-        "model.embed_tokens": {"group_size": 32, "bits": 8, "mode": "affine"},
-    }
-    generation = json.loads((tiny_checkpoint / "generation_config.json").read_text())
-    assert generation["eos_token_id"] == [2, 0]
-
-
-def test_converted_tokenizer_splits_and_joins_text(tiny_checkpoint: Path) -> None:
-    tokenizer = mlx_lm.load(str(tiny_checkpoint))[1]
-    wanted = ["i", "Ġthe", "Ġ", "1", "2", "Ġ", "in", "<|im_end|>"]
-    assert tokenizer.encode("i the 12 in<|im_end|>") == [TOKENS.index(token) for token in wanted]
-    text = "naïve café, 2048 東京 🙂\n\tthe  end <|im_start|>"
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert tokenizer.eos_token_ids == {0, 2}
-    messages = [{"role": "user", "content": "hi"}]
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-    assert tokenizer.decode(prompt) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-
 
 # --- names -------------------------------------------------------------------------------------------------
 
@@ -526,6 +210,11 @@ def make_wheel(path: Path, gguf: Path) -> Path:
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     return path
+
+
+@pytest.fixture(scope="module")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module")
