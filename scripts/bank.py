@@ -7,11 +7,21 @@ from typing import Any
 
 from scripts.course import COURSE, Day
 from scripts.lexing import canonical, find_matches, substitute
+from scripts.render import SHARED, read_reference, source_files
 from scripts.sandbox import Run
 from scripts.setup import load_toml
 from scripts.symbols import Package, Symbol, undefined_names
 
 BANK = COURSE / "wrong"
+
+
+def read_package() -> Package:
+    """The reference, and the package that it imports, as if that lay beside it."""
+    shared = {
+        Path("..", SHARED.name, path.relative_to(SHARED)): path.read_text(encoding="utf-8")
+        for path in source_files(SHARED)
+    }
+    return Package({**read_reference(), **shared})
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,11 @@ class WrongSolution:
             check_source(symbol.path, source)
         except ValueError as error:
             raise ValueError(f"{self.id}: {error}") from None
-        sources = {**package.sources, symbol.path: source}
+        is_shared = ".." in symbol.path.parts
+        sources = {
+            path: text for path, text in package.sources.items() if is_shared or ".." not in path.parts
+        }
+        sources[symbol.path] = source
         options = ["--task", str(self.task), "-x", "--tb=line"]
         return Run(self.id, sources, [str(self.day.test_file)], options, tuple(first))
 

@@ -17,12 +17,14 @@ from scripts.bank import WrongSolution, check_source, read_entry
 from scripts.course import ROOT, Day
 from scripts.edits import make_edit, texts, toml_text
 from scripts.lexing import canonical, tokens
-from scripts.render import REFERENCE, SUFFIXES
+from scripts.render import REFERENCE, SHARED, SUFFIXES
 from scripts.setup import load_toml
 from scripts.symbols import Package, Symbol, symbols_of
 
 MIN_LIKENESS = 0.6  # of two definitions, for one to be the other renamed
+SURVIVOR = re.compile(r"^\[\[survivor\]\]\n", re.M)
 ENTRY = re.compile(r"^\[\[wrong\]\]\n", re.M)
+EMPTY_ARCHIVE = bytes(10240)
 PIECES = {"lines": re.compile(r".*\n|.+"), "words": re.compile(r"\n *|\w+|[^\w\n]")}
 
 
@@ -32,17 +34,18 @@ def package_at(commit: str, root: Path = ROOT) -> Package:
     Raises:
         ValueError: git knows no such commit, or it has no reference.
     """
-    command = ["git", "archive", commit, REFERENCE.name]
-    result = subprocess.run(command, cwd=root, capture_output=True)
-    if result.returncode:
-        raise ValueError(f"{commit!r} is no commit with {REFERENCE.name}: {result.stderr.decode().strip()}")
     sources = {}
-    with tarfile.open(fileobj=io.BytesIO(result.stdout)) as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.isfile() else None
-            path = Path(member.name).relative_to(REFERENCE.name)
-            if file is not None and path.suffix in SUFFIXES:
-                sources[path] = file.read().decode()
+    for folder, inside in ((REFERENCE, Path()), (SHARED, Path("..", SHARED.name))):
+        command = ["git", "archive", f"{commit}:{folder.name}"]
+        result = subprocess.run(command, cwd=root, capture_output=True)
+        if result.returncode and folder == REFERENCE:
+            reason = result.stderr.decode().strip()
+            raise ValueError(f"{commit!r} is no commit with {folder.name}: {reason}")
+        with tarfile.open(fileobj=io.BytesIO(result.stdout or EMPTY_ARCHIVE)) as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isfile() else None
+                if file is not None and Path(member.name).suffix in SUFFIXES:
+                    sources[inside / member.name] = file.read().decode()
     return Package(sources)
 
 
@@ -61,6 +64,23 @@ def rebase_file(path: Path, day: Day, rebase: Callable[[Mapping[str, Any]], Mapp
             blocks[index] = block
             left.append(f"{path.name}: {day.week}.{day.day}.{entry['task']} {entry['name']}: {error}")
     path.write_text("[[wrong]]\n".join([header, *blocks]), encoding="utf-8")
+    return left
+
+
+def rebase_survivors(path: Path, way: "Rebase") -> list[str]:
+    """Give excused mutants the names that their functions have now, and say which functions are gone."""
+    header, *blocks = SURVIVOR.split(path.read_text(encoding="utf-8"))
+    left = []
+    for index, block in enumerate(blocks):
+        id = load_toml(block)["id"]
+        name = id.partition(": ")[0]
+        try:
+            now = way.new.short_name(way.successor(way.old.find(name).key))
+            blocks[index] = block.strip().replace(f"{name}: ", f"{now}: ", 1) + "\n"
+        except ValueError as error:
+            left.append(f"{path.name}: {id}: {error}")
+    blocks.sort(key=lambda block: str(load_toml(block)["id"]))
+    path.write_text(header + "\n".join(f"[[survivor]]\n{block}" for block in blocks), encoding="utf-8")
     return left
 
 
@@ -98,7 +118,7 @@ class Rebase:
         after = self.carried(base, wrong, now)
         if texts(after, now.is_python) == texts(now.code, now.is_python):
             raise ValueError(f"{now.key} is like that by now")
-        gone = (words(after, now) - words(now.code, now)) & (self.old.words - self.new.words)
+        gone = (words(after, now) - words(now.code, now)) & (self.old.defined - self.new.words)
         if gone:
             raise ValueError(f"it uses {', '.join(sorted(gone))}, which is gone")
         check_source(now.path, now.replaced(after))
@@ -127,6 +147,8 @@ class Rebase:
         before = self.old.symbols[key]
         same = self.new.by_own_name.get(before.own_name, [])
         suffix = before.path.suffix
+        if len(same) == 1:
+            return same[0]
         others = [symbol for symbol in self.new.symbols.values() if symbol.path.suffix == suffix]
         least = 0.0 if same else MIN_LIKENESS
         new = [symbol for symbol in others if symbol.own_name not in self.old.by_own_name]

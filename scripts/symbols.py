@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import re
 import symtable
 import textwrap
 from collections import Counter
@@ -34,7 +35,7 @@ class Symbol:
     def key(self) -> str:
         """Its full name: modules and classes with dots, and of a file in another language the suffix too."""
         path = self.path.with_suffix("") if self.is_python else self.path
-        return ".".join([*path.parts, self.name])
+        return ".".join([*(part for part in path.parts if part != ".."), self.name])
 
     @property
     def own_name(self) -> str:
@@ -95,6 +96,14 @@ class Package:
             if sum(f".{other.key}".endswith(f".{name}") for other in self.by_own_name[symbol.own_name]) == 1:
                 break
         return name
+
+    @cached_property
+    def defined(self) -> set[str]:
+        """The names of its symbols, and of the attributes that its classes have."""
+        sources = "\n".join(source for path, source in self.sources.items() if is_python(path))
+        attributes = re.findall(r"\bself\.(\w+)|^    (\w+): ", sources, re.M)
+        names = {symbol.name.rpartition(".")[2] for symbol in self.symbols.values()}
+        return names.union(*attributes)
 
     @cached_property
     def words(self) -> set[str]:

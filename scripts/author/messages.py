@@ -12,12 +12,11 @@ from typing import Annotated
 
 import typer
 
-from scripts.bank import load_bank
+from scripts.bank import load_bank, read_package
 from scripts.course import COURSE, Course, load_course
 from scripts.errors import usage_errors
-from scripts.render import read_reference, render
+from scripts.render import render
 from scripts.sandbox import Run, run_all
-from scripts.symbols import Package
 
 FOLDER = COURSE / "messages"
 DECIMAL = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
@@ -39,7 +38,7 @@ def runs(course: Course) -> Iterator[Run]:
     gone = stored_messages().keys() - bank.keys() - starters.keys()
     if gone:
         raise ValueError(f"no wrong solution has the message {', '.join(sorted(gone))}: remove the file")
-    package = Package(read_reference())
+    package = read_package()
     for name in stored_messages().keys() & bank.keys():
         run = bank[name].run(package)
         yield replace(run, name=name, pytest_options=["--task", str(bank[name].task), "-x"])

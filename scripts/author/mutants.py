@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import track
 
 from scripts.author.wrong import is_caught
-from scripts.course import COURSE, Day, load_course
+from scripts.bank import BANK
+from scripts.course import Day, load_course
 from scripts.errors import usage_errors
 from scripts.lexing import local_names, tokens, unify
 from scripts.render import Function, owners, read_reference, used_names
@@ -26,7 +27,7 @@ from scripts.sandbox import Run, run_all
 from scripts.setup import load_toml
 from scripts.symbols import Package, Symbol
 
-SURVIVORS = COURSE / "wrong" / "survivors.toml"
+SURVIVORS = BANK / "survivors.toml"
 AIM = 0.95
 MEMORY = 3 * 2**30  # bytes a run may use: a loop that never ends may fill a list
 

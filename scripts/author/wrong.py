@@ -10,14 +10,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, track
 
-from scripts.bank import BANK, WrongSolution, bank_file, load_bank
+from scripts.bank import BANK, WrongSolution, bank_file, load_bank, read_package
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
-from scripts.rebase import Rebase, package_at, rebase_file
-from scripts.render import REFERENCE, read_reference
+from scripts.rebase import Rebase, package_at, rebase_file, rebase_survivors
+from scripts.render import REFERENCE
 from scripts.sandbox import Outcome, Run, run_all
-from scripts.symbols import Package
 
+SURVIVORS = "survivors.toml"
 CONSOLE = Console(stderr=True)
 NO_MISCONCEPTION = ("is not written yet", "NameError", "BuildError")  # a message with this shows nothing
 
@@ -52,17 +52,19 @@ def main(week: Week = None, day: DayNumber = None, bank: Folder = BANK, rebase: 
 
 def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
     """Rewrite the entries of some days for the reference as it is; exit code 1 if some need a human."""
-    way = Rebase(package_at(commit), Package(read_reference()))
+    way = Rebase(package_at(commit), read_package())
     files = [(bank_file(day, bank), day) for day in days if bank_file(day, bank).exists()]
     bar = track(files, "rebase", console=CONSOLE)
     left = [line for path, day in bar for line in rebase_file(path, day, way)]
+    if (bank / SURVIVORS).exists():
+        left += rebase_survivors(bank / SURVIVORS, way)
     print("\n".join([*left, f"{len(left)} entries need a human"]))
     sys.exit(1 if left else 0)
 
 
 def catch(solutions: Sequence[WrongSolution]) -> dict[str, str]:
     """The test that catches each solution, by the solution's id; none for one that nothing catches."""
-    package = Package(read_reference())
+    package = read_package()
     tasks = {solution.id: (solution.day, solution.task) for solution in solutions}
     catchers: dict[tuple[Day, int], dict[str, None]] = defaultdict(dict)  # in each task the last one first
     caught = {}

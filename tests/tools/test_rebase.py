@@ -10,7 +10,7 @@ import pytest
 from scripts.course import load_course
 from scripts.edits import make_edit
 from scripts.lexing import find_matches
-from scripts.rebase import Rebase, entry_text, package_at, rebase_file
+from scripts.rebase import Rebase, entry_text, package_at, rebase_file, rebase_survivors
 from scripts.render import write
 from tests.support.shelves import FILE, KERNEL, SOURCE, package_of
 
@@ -107,11 +107,39 @@ def test_entries_that_need_a_human_stay_as_they_are(tmp_path: Path) -> None:
     assert file.read_text() == "# Head.\n\n" + "\n".join(f"[[wrong]]\n{text}" for text in texts)
 
 
+def test_survivors_follow_their_functions(tmp_path: Path) -> None:
+    file = tmp_path / "survivors.toml"
+    text = """# Head.
+
+[[survivor]]
+id = "Shelf.put: '1' with 1 to 2"
+reason = "None shows it."
+
+[[survivor]]
+id = "first: 'books[0]' with 0 to 1"
+reason = "No more than one."
+"""
+    file.write_text(text)
+    way = Rebase(package_of(SOURCE), package_of(SOURCE.replace("put", "store").replace("first", "a_first")))
+    assert rebase_survivors(file, way) == []
+    names = re.findall(r'"(.*?):', file.read_text())
+    assert names == ["Shelf.store", "a_first"]
+    way = Rebase(package_of(SOURCE), package_of(SOURCE.partition("def first")[0]))
+    file.write_text(text)
+    (line,) = rebase_survivors(file, way)
+    assert line.endswith("store.shelf.first is gone")
+    assert file.read_text() == text
+
+
 def test_the_reference_of_a_commit_is_read_by_git(tmp_path: Path) -> None:
     write({Path("tiny_llm_ref/shelf.py"): SOURCE, Path("tiny_llm_ref/notes.md"): "x"}, tmp_path)
+    write({Path("kernel_runtime/launch.py"): "X = 1\n"}, tmp_path)
     for command in ("init -q", "add .", "-c user.name=a -c user.email=b commit -qm x"):
         subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
-    assert package_at("HEAD", tmp_path).sources == {Path("shelf.py"): SOURCE}
+    assert package_at("HEAD", tmp_path).sources == {
+        Path("shelf.py"): SOURCE,
+        Path("../kernel_runtime/launch.py"): "X = 1\n",
+    }
     with pytest.raises(ValueError, match="'gone' is no commit with tiny_llm_ref"):
         package_at("gone", tmp_path)
 
