@@ -94,10 +94,19 @@ def all_mutants(reference: dict[Path, str]) -> Iterator[Mutant]:
             name = package.short_name(symbol)
             seen: Counter[str] = Counter()
             for description, line, mutated in mutations(tree, function):
-                seen[description] += 1
-                number = f" #{seen[description]}" if seen[description] > 1 else ""
+                alike = without_variables(description, symbol)
+                seen[alike] += 1
+                number = f" #{seen[alike]}" if seen[alike] > 1 else ""
                 id = f"{name}: {description}{number}"
                 yield Mutant(id, symbol, line, tuple(sorted(days)), mutated)
+
+
+def without_variables(description: str, symbol: Symbol) -> str:
+    """A change to a function, whatever its local variables are called."""
+    _, code, change = parts_of(f": {description}")
+    variables = local_names(symbol.code, is_python=True)
+    found = tokens(code, is_python=True)
+    return " ".join("_" if each.is_name and each.text in variables else each.text for each in found) + change
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:

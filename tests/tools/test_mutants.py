@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,10 +21,12 @@ from scripts.author.mutants import (
 from scripts.course import ROOT
 from scripts.render import read_reference
 from scripts.setup import load_toml
+from scripts.symbols import Package
+from tests.support.refactorings import with_other_variables
 
 REFERENCE = read_reference()
 MUTANTS = {mutant.id: mutant for mutant in all_mutants(REFERENCE)}
-LAYER_NORM = Path("ops/norm.py")
+LAYER_NORM = Package(REFERENCE).find("RMSNorm").path
 SAMPLE = '''
 def f(x: int = 3) -> int:
     """Text."""
@@ -111,13 +112,21 @@ def test_every_listed_survivor_is_a_mutant() -> None:
     assert sorted(set(known_survivors()) - set(MUTANTS)) == []
 
 
-def test_a_listed_survivor_outlives_new_names_of_variables_and_of_the_module() -> None:
-    source = REFERENCE[Path("generation/sampler.py")].replace("reached_before", "mass_before")
-    mutants = list(all_mutants({**REFERENCE, Path("generation/sampler.py"): source}))
-    known = "keep_likely: 'reached_before < top_p' with Lt to LtE"
-    assert present_id(known, mutants) == "keep_likely: 'mass_before < top_p' with Lt to LtE"
-    for other in ("keep_likely: 'mass_after < gone' with Lt to LtE", known.replace("top_p", "mx.array")):
-        assert present_id(other, mutants) == other
+def test_listed_survivors_outlive_new_names_of_all_variables() -> None:
+    mutants = list(all_mutants(with_other_variables(REFERENCE)))
+    for known in known_survivors():
+        assert present_id(known, mutants).replace("_other", "") == known
+        assert any(mutant.id == present_id(known, mutants) for mutant in mutants)
+
+
+def test_another_mutant_does_not_stand_for_a_listed_one() -> None:
+    made = [replace(next(iter(MUTANTS.values())), id="silu: 'x < 3' with Lt to LtE")]
+    for other in (
+        "silu: 'x < 4' with Lt to LtE",
+        "silu: 'x < 3' with 3 to 4",
+        "relu: 'x < 3' with Lt to LtE",
+    ):
+        assert present_id(other, made) == other
 
 
 def test_survivors_are_listed_once_and_in_order() -> None:
@@ -156,6 +165,6 @@ def test_a_listed_survivor_that_was_not_tried_is_no_mistake() -> None:
 def test_small_mutants_are_caught() -> None:
     command = [sys.executable, "-m", "scripts.author.mutants", "--module", "embedding"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    num_mutants = sum(mutant.symbol.path == Path("model/embedding.py") for mutant in MUTANTS.values())
+    num_mutants = sum(mutant.symbol.path.stem == "embedding" for mutant in MUTANTS.values())
     assert result.stdout.startswith(f"{num_mutants} of {num_mutants} mutants caught, 100.0%, in ")
     assert result.returncode == 0
