@@ -1,5 +1,6 @@
 """Run the tests of the whole course, a week, a day or a task."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import typer
 from scripts.course import ROOT, Course, load_course
 from scripts.errors import usage_errors
 from scripts.packages import choose_package
+
+MOST_WORKERS = 4  # each takes half a gigabyte
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 Day = Annotated[int | None, typer.Option(help="Only this day of the week.")]
@@ -44,10 +47,17 @@ def main(
         selection = select_tests(week, day, task)
         choose_package(ref)
     options = [*(["--ref"] if ref else []), *(["--all"] if show_all else [])]
+    if ref and week is None and not pytest_args:
+        options += workers()
     exit_code = run_pytest([*selection, *options, *(pytest_args or [])])
     if exit_code == 0 and week is not None and day is not None and not (ref or pytest_args):
         print("\n".join(what_is_next(load_course(), week, day, task)))
     sys.exit(exit_code)
+
+
+def workers() -> list[str]:
+    """Options that divide the tests among processes: of a whole suite that takes longer than to start them."""
+    return ["-n", str(min(MOST_WORKERS, os.cpu_count() or 1)), "--dist", "worksteal"]
 
 
 def run_pytest(arguments: Sequence[str]) -> int:
