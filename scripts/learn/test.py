@@ -56,13 +56,15 @@ def main(
 
 
 def workers() -> list[str]:
-    """Options that divide the tests among processes: of a whole suite that takes longer than to start them."""
-    return ["-n", str(min(MOST_WORKERS, os.cpu_count() or 1)), "--dist", "worksteal"]
+    """Options that divide the tests among processes, which pays where they run for minutes."""
+    return ["-p", "xdist", "-n", str(min(MOST_WORKERS, os.cpu_count() or 1)), "--dist", "worksteal"]
 
 
 def run_pytest(arguments: Sequence[str]) -> int:
     """The exit code of pytest, in a process of its own: a crash in compiled code must not pass in silence."""
-    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # to look for them takes a while
+    command = [sys.executable, "-m", "pytest", "-p", "hypothesispytest", *arguments]
+    with subprocess.Popen(command, env=environment) as process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's, which sums up and ends
         exit_code = process.wait()
     if exit_code >= 0:

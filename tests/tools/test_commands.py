@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from scripts.book.commands import command_of, scripts
 from scripts.course import ROOT, load_course
+from scripts.learn import test as test_command
 from scripts.learn.learner import write_bytes
 from scripts.learn.reset import reset
 from scripts.learn.test import select_tests, what_is_next
@@ -89,6 +90,20 @@ def test_after_a_task_comes_the_next_one_with_its_command() -> None:
     assert what_is_next(load_course(), 2, 6, None)[0].startswith("next: week 2 day 7 task 1, Steps and masks")
     last = load_course().days[-1]
     assert what_is_next(load_course(), last.week, last.day, None) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "is_divided"), [({"ref": True}, True), ({"ref": True, "week": 1}, False), ({}, False)]
+)
+def test_the_whole_suite_of_the_reference_is_divided_among_processes(
+    options: dict[str, object], is_divided: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(test_command, "choose_package", lambda reference: None)
+    monkeypatch.setattr(test_command, "run_pytest", lambda arguments: given.extend(arguments) or 1)
+    with pytest.raises(SystemExit):
+        test_command.main(**options)
+    assert ("-n" in given) == is_divided
 
 
 def test_options_after_two_dashes_reach_pytest() -> None:
