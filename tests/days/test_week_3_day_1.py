@@ -109,7 +109,9 @@ def test_task_1_the_prompt_is_copied() -> None:
     check_equal((prompt, second.token_ids), ([11, 12, 13],) * 2, "the list given, and another sequence's")
 
 
-@pytest.mark.parametrize("prompt", [[3, 4], (3, 4), range(3, 5), iter([3, 4])], ids=str)
+@pytest.mark.parametrize(
+    "prompt", [[3, 4], (3, 4), range(3, 5), iter([3, 4])], ids=["list", "tuple", "range", "iterator"]
+)
 def test_task_1_a_prompt_is_any_iterable_of_ids(prompt: Any) -> None:
     check_equal(Sequence(0, prompt).token_ids, [3, 4], "token_ids")
 
