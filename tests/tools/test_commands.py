@@ -215,11 +215,12 @@ def test_demo_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None
 def test_demo_names_the_learner_s_line_of_a_value_error(tmp_path: Path) -> None:
     sources = read_reference()
     path = Path("batching/batch_generator.py")
-    sources[path] = sources[path].replace("batching.request.try_prefill()", 'raise ValueError("seven")')
+    sources[path] = sources[path].replace("request.try_prefill()", 'raise ValueError("seven")')
     write_bytes(sources, tmp_path / "tiny_llm")
     result = demo_of_package(tmp_path)
     assert result.returncode == 2
-    assert re.fullmatch(r"error: seven \(tiny_llm/batch\.py:\d+\)", result.stderr.strip().splitlines()[-1])
+    line = result.stderr.strip().splitlines()[-1]
+    assert re.fullmatch(r"error: seven \(tiny_llm/batching/batch_generator\.py:\d+\)", line)
 
 
 def test_generate_uses_the_learner_s_package_when_asked(tmp_path: Path) -> None:

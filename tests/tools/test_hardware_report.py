@@ -20,7 +20,7 @@ from scripts.hardware.description import describe_machine, describe_versions
 from scripts.hardware.parts import PARTS, Part
 from scripts.hardware.privacy import Identity, without_paths
 from scripts.hardware.report import SCHEMA, Report, Result, as_json, as_markdown, read_report, read_reports
-from scripts.hardware.running import run
+from scripts.hardware.running import GRACE_SECONDS, run
 from tests.support.commands import run as run_here
 
 IDENTITY = Identity(
