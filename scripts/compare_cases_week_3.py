@@ -14,7 +14,7 @@ MIXED: Counts = (64, 1, 1, 1, 1, 1), (300, 100, 200, 50, 700, 30)
 def generated(tiny: Library, blocks: Tree = None) -> Tree:
     """Four sampled answers of an engine, three at a time."""
     prompts = [token_ids(length, seed) for seed, length in enumerate((19, 5, 29, 11))]
-    params = [tiny.SamplingParams(max_tokens=8, temp=0.7, seed=seed) for seed in range(len(prompts))]
+    params = [tiny.SamplingParams(max_tokens=8, temperature=0.7, seed=seed) for seed in range(len(prompts))]
     engine = tiny.Engine(small_model(tiny), ByteTokenizer(), tiny.SchedulerConfig(24, 3), 96, blocks)
     return [[list(each.token_ids), each.finish_reason] for each in engine.generate(prompts, params)]
 

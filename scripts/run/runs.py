@@ -129,7 +129,7 @@ def make_blocks(options: RunOptions, package: ModuleType) -> "BlockManager | Non
 def request_params(options: RunOptions, index: int, package: ModuleType = tiny_llm_ref) -> "SamplingParams":
     """How one request is sampled, each with a seed of its own; ValueError for an option out of range."""
     params: SamplingParams = package.SamplingParams(
-        temp=options.temperature, seed=options.seed + index, max_tokens=options.max_tokens
+        temperature=options.temperature, seed=options.seed + index, max_tokens=options.max_tokens
     )
     return params
 

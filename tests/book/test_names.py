@@ -33,7 +33,7 @@ KNOWN = [
     *("tests/days/test_week_1_day_1.py", "tokens/s", "--no-chunking", "--week 2", "TINY_LLM_BLAS=off"),
     *("pdm run demo --no-chunking", "pdm run test --week W --day D", "pdm run X", "pip install pdm"),
     *("pdm run bench context --steps 3", "pdm run bench --model M", "pdm run bench NAME"),
-    *("NotImplementedError", "SamplingParams.temp", "7.5", "..."),
+    *("NotImplementedError", "SamplingParams.temperature", "7.5", "..."),
 ]
 UNKNOWN = [
     ("softmx()", "the packages have no `softmx`"),

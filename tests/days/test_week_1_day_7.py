@@ -416,7 +416,7 @@ def test_task_3_the_ends_of_a_range_are_in_it(name: str, value: float) -> None:
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_task_3_parameters_out_of_their_range_are_refused(name: str, value: float) -> None:
     with check_value_error(name, str(value)):
-        SamplingParams(**{name: value})
+        SamplingParams(**{"temperature" if name == "temp" else name: value})
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1])
@@ -433,29 +433,41 @@ def test_task_3_stop_must_be_strings_that_are_not_empty(stop: Any) -> None:
 
 def test_task_3_parameters_are_greedy_and_unbounded_unless_given() -> None:
     expected = {
-        "temp": 0.0, "top_p": 0.0, "top_k": None, "min_p": 0.0, "seed": None, "max_tokens": None, "stop": ()
-    }  # fmt: skip
+        "temperature": 0.0,
+        "top_p": 0.0,
+        "top_k": None,
+        "min_p": 0.0,
+        "seed": None,
+        "max_tokens": None,
+        "stop": (),
+    }
     check_equal(dataclasses.asdict(SamplingParams()), expected, "parameters unless given")
 
 
 def test_task_3_parameters_are_kept() -> None:
     given = {
-        "temp": 0.7, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "seed": 4, "max_tokens": 1, "stop": ("a", "bc")
-    }  # fmt: skip
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 3,
+        "min_p": 0.1,
+        "seed": 4,
+        "max_tokens": 1,
+        "stop": ("a", "bc"),
+    }
     check_equal(dataclasses.asdict(SamplingParams(**given)), given, "parameters as given")
 
 
 def test_task_3_parameters_cannot_be_changed() -> None:
-    params = SamplingParams(temp=0.7)
+    params = SamplingParams(temperature=0.7)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        params.temp = -1.0  # type: ignore[misc]
+        params.temperature = -1.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"temp": 0.0},
-        {"temp": 3.0},
+        {"temperature": 0.0},
+        {"temperature": 3.0},
         {"top_p": 0.4},
         {"top_k": 2},
         {"min_p": 0.4},
@@ -464,12 +476,13 @@ def test_task_3_parameters_cannot_be_changed() -> None:
     ids=str,
 )
 def test_task_3_parameters_make_their_sampler(settings: dict[str, Any]) -> None:
-    settings = {"temp": 1.0, "seed": 7, **settings}
-    expected = draws(make_sampler(**settings))
+    settings = {"temperature": 1.0, "seed": 7, **settings}
+    cuts = {name: value for name, value in settings.items() if name != "temperature"}
+    expected = draws(make_sampler(settings["temperature"], **cuts))
     check_equal(draws(SamplingParams(**settings).make_sampler()), expected, f"draws with {settings}")
 
 
 def test_task_3_each_sampler_of_the_parameters_starts_anew() -> None:
-    params = SamplingParams(temp=1.0, seed=7)
+    params = SamplingParams(temperature=1.0, seed=7)
     first, second = draws(params.make_sampler()), draws(params.make_sampler())
     check_equal(second, first, "draws of the second sampler")

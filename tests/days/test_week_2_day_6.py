@@ -532,8 +532,7 @@ def decoding(
         prompt,
         prompt_idx=4,
         max_seq_len=max_seq_len,
-        max_tokens=max_tokens,
-        stop=stop,
+        params=SamplingParams(max_tokens=max_tokens, stop=stop),
     )
     request.offset = len(request.prompt_ids)
     request.token_ids.append(first)
@@ -962,9 +961,9 @@ def test_task_4_max_seq_len_ends_a_request_in_its_slot() -> None:
 
 def test_task_4_each_request_has_its_own_sampling() -> None:
     jobs = [
-        (prompt_of(5, 1), SamplingParams(temp=1.5, seed=1, max_tokens=8)),
+        (prompt_of(5, 1), SamplingParams(temperature=1.5, seed=1, max_tokens=8)),
         (prompt_of(4, 2), SamplingParams(max_tokens=7)),
-        (prompt_of(7, 3), SamplingParams(temp=3.0, top_k=30, seed=2, max_tokens=9)),
+        (prompt_of(7, 3), SamplingParams(temperature=3.0, top_k=30, seed=2, max_tokens=9)),
     ]
     no_end = FakeTokenizer(eos_token_ids=[])
     generator = BatchGenerator(FakeModel(), no_end, batch_size=3, max_seq_len=64)
@@ -978,7 +977,7 @@ def test_task_4_each_request_has_its_own_sampling() -> None:
 
 
 def test_task_4_same_seed_same_tokens_side_by_side() -> None:
-    params = SamplingParams(temp=2.0, seed=5, max_tokens=9)
+    params = SamplingParams(temperature=2.0, seed=5, max_tokens=9)
     generator = BatchGenerator(FakeModel(), FakeTokenizer(eos_token_ids=[]), 2, max_seq_len=64)
     requests = [promote(generator, prompt_of(5), params) for _ in range(2)]
     run_to_end(generator)

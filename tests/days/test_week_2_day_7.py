@@ -255,7 +255,8 @@ def test_task_2_samples_once_and_at_the_last_chunk(step: int) -> None:
         samples.append(request.offset)
         return mx.array([23])
 
-    request = Request(FakeModel(), tokenizer, prompt_of(7), step, sampler=sampler)
+    request = Request(FakeModel(), tokenizer, prompt_of(7), step)
+    request.sampler = sampler
     for _ in range(len(chunks_of(prompt_of(7), step)) - 1):
         request.try_prefill()
         check_equal(samples, [], "offsets at which the sampler was called before the last chunk")
@@ -307,7 +308,7 @@ def test_task_2_a_real_model_s_caches_do_not_depend_on_the_chunks(step: int) -> 
 
 
 def test_task_2_a_single_token_may_be_all_that_is_wanted() -> None:
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, max_tokens=1)
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, params=SamplingParams(max_tokens=1))
     prefill_all(request)
     result = (request.result().token_ids, request.result().finish_reason)
     check_equal(result, (tuple(continuation(prompt_of(7), 1)), "length"), "tokens and reason")
@@ -323,7 +324,7 @@ def test_task_2_prompt_that_fills_max_seq_len(max_seq_len: int, num_tokens: int)
 
 def test_task_2_a_stop_string_may_be_the_first_token() -> None:
     stop = tokenizer.decode(continuation(prompt_of(7), 1))
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, stop=(stop,))
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, params=SamplingParams(stop=(stop,)))
     prefill_all(request)
     check_equal((request.result().text, request.result().finish_reason), ("", "stop"), "text and reason")
 
@@ -362,7 +363,8 @@ def test_task_2_an_error_of_the_sampler_starts_again_too() -> None:
     def broken(logprobs: mx.array) -> mx.array:
         raise ModelFailureError
 
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, sampler=broken)
+    request = Request(FakeModel(), tokenizer, prompt_of(7), 3)
+    request.sampler = broken
     for _ in range(2):
         request.try_prefill()
     with pytest.raises(ModelFailureError):
@@ -642,9 +644,9 @@ def test_task_3_text_prompts() -> None:
 def test_task_3_each_prompt_may_have_its_own_params() -> None:
     prompts = [prompt_of(5, 1), prompt_of(4, 2), prompt_of(7, 3)]
     params = [
-        SamplingParams(temp=1.5, seed=1, max_tokens=8),
+        SamplingParams(temperature=1.5, seed=1, max_tokens=8),
         SamplingParams(max_tokens=6),
-        SamplingParams(temp=3.0, top_k=30, seed=2, max_tokens=7),
+        SamplingParams(temperature=3.0, top_k=30, seed=2, max_tokens=7),
     ]
     results = generate_all(prompts, tokenizer=endless, params=params, batch_size=2, prefill_step=3)
     expected = [sampled_alone(*job, job[1].max_tokens or 0) for job in zip(prompts, params, strict=True)]
@@ -652,7 +654,7 @@ def test_task_3_each_prompt_may_have_its_own_params() -> None:
 
 
 def test_task_3_params_for_all_prompts_share_no_sampler() -> None:
-    params = SamplingParams(temp=2.0, seed=7, max_tokens=6)
+    params = SamplingParams(temperature=2.0, seed=7, max_tokens=6)
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
     results = generate_all(prompts, tokenizer=endless, params=params, batch_size=2, prefill_step=3)
     expected = [sampled_alone(prompt, params, 6) for prompt in prompts]

@@ -1056,7 +1056,7 @@ def test_task_4_release_gives_everything_of_one_sequence_back(stage: str) -> Non
 
 
 def test_task_4_each_sequence_has_its_own_sampler() -> None:
-    params = {id: SamplingParams(temp=2.0, seed=7 + id) for id in range(3)}
+    params = {id: SamplingParams(temperature=2.0, seed=7 + id) for id in range(3)}
     samplers = {id: each.make_sampler() for id, each in params.items()}
     runner, sequences = DenseRunner(FakeModel()), [sequence_of(id, 3 + id) for id in range(3)]
     for _ in range(5):
@@ -1263,9 +1263,9 @@ def test_task_5_stop_strings_end_answers() -> None:
 def test_task_5_seeds_give_what_they_give_alone() -> None:
     prompts = [prompt_of(5, 1), prompt_of(4, 2), prompt_of(7, 3)]
     params = [
-        SamplingParams(temp=1.5, seed=1, max_tokens=8),
+        SamplingParams(temperature=1.5, seed=1, max_tokens=8),
         SamplingParams(max_tokens=6),
-        SamplingParams(temp=3.0, top_k=30, seed=2, max_tokens=7),
+        SamplingParams(temperature=3.0, top_k=30, seed=2, max_tokens=7),
     ]
     engine = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64)
     results = engine.generate(prompts, params)
@@ -1274,7 +1274,7 @@ def test_task_5_seeds_give_what_they_give_alone() -> None:
 
 
 def test_task_5_params_for_all_prompts_share_no_sampler() -> None:
-    params = SamplingParams(temp=2.0, seed=7, max_tokens=6)
+    params = SamplingParams(temperature=2.0, seed=7, max_tokens=6)
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
     results = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64).generate(prompts, params)
     expected = [sampled_alone(prompt, params, 6) for prompt in prompts]

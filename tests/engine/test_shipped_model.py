@@ -44,7 +44,7 @@ def test_sampled_words_occur_in_the_corpus(loaded) -> None:  # type: ignore[no-u
     model, tokenizer = loaded
     known = set((FOLDER / "words.txt").read_text(encoding="utf-8").split())
     prompts = [opening for opening in evaluate.OPENINGS for _ in range(4)]
-    params = [SamplingParams(temp=0.8, seed=seed, max_tokens=120) for seed in range(len(prompts))]
+    params = [SamplingParams(temperature=0.8, seed=seed, max_tokens=120) for seed in range(len(prompts))]
     results = batch_generate(model, tokenizer, prompts, batch_size=20, params=params)
     words = [word for result in results for word in corpus.words_of(whole_words(result.text))]
     assert len(words) >= 2000

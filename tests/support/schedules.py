@@ -92,7 +92,7 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
     if draw(st.booleans()):
         return SamplingParams(max_tokens=max_tokens)
     return SamplingParams(
-        temp=draw(st.sampled_from([0.5, 1.0, 1.7])),
+        temperature=draw(st.sampled_from([0.5, 1.0, 1.7])),
         top_p=draw(st.sampled_from([0.0, 0.6, 0.95])),
         top_k=draw(st.sampled_from([None, 3, 11])),
         min_p=draw(st.sampled_from([0.0, 0.05])),

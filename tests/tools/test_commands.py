@@ -134,7 +134,10 @@ def test_tests_that_crash_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         (["scripts.run.demo", "--model", "nowhere"], "no checkpoint is called 'nowhere'"),
         (["scripts.run.demo", "--prompts", "nowhere.txt"], "cannot read the prompts in nowhere.txt"),
-        (["scripts.run.demo", "--temperature", "-1"], "temp must be 0 (greedy) or a positive number"),
+        (
+            ["scripts.run.demo", "--temperature", "-1"],
+            "temperature (temp) must be 0 (greedy) or a positive number",
+        ),
         (
             ["scripts.run.demo", "--engine", "serving", "--budget", "3"],
             "the budget is 3 and the batch size 4",

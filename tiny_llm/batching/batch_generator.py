@@ -61,7 +61,6 @@ class BatchGenerator(Closable):
                 the other requests are not affected.
         """
         self._check_open()
-        params = params or SamplingParams()
         request = Request(
             self.model,
             self.tokenizer,
@@ -69,9 +68,7 @@ class BatchGenerator(Closable):
             self.prefill_step,
             self._num_submitted,
             self.max_seq_len,
-            params.make_sampler(),
-            params.max_tokens,
-            params.stop,
+            params,
         )
         self._num_submitted += 1
         self.waiting.append(request)

@@ -20,7 +20,7 @@ class SamplingParams:
         ValueError: a value is out of its range: which one, and the value.
     """
 
-    temp: float = 0.0
+    temperature: float = 0.0
     top_p: float = 0.0
     top_k: int | None = None
     min_p: float = 0.0

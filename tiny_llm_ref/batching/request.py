@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from ..generation.generate import Tokenizer, check_token_ids, encode_prompt, to_logprobs
-from ..generation.sampler import Sampler, make_sampler, token_id
+from ..generation.sampler import SamplingParams, token_id
 from ..model.kv_cache import TinyKvFullCache
 from ..model.qwen3 import Qwen3Model
 from .answer import Answer
@@ -26,9 +26,7 @@ class Request(Answer):
         prefill_max_step: most tokens of a chunk.
         prompt_idx: the caller's number for it.
         max_seq_len: most tokens of prompt and answer together.
-        sampler: log-probabilities [1, V] -> [1]; greedy unless given. Of its own, if it is seeded.
-        max_tokens: most tokens of the answer.
-        stop: strings that end the answer.
+        params: how it is sampled and when it ends; greedy and unbounded by default. Its sampler is its own.
 
     Raises:
         ValueError: the prompt is empty, longer than max_seq_len or holds an id that is not in the vocabulary,
@@ -43,9 +41,7 @@ class Request(Answer):
         prefill_max_step: int = 128,
         prompt_idx: int = 0,
         max_seq_len: int | None = None,
-        sampler: Sampler | None = None,
-        max_tokens: int | None = None,
-        stop: tuple[str, ...] = (),
+        params: SamplingParams | None = None,
     ) -> None:
         if prefill_max_step < 1:
             raise ValueError(f"prefill_max_step must be at least 1, got {prefill_max_step}")
@@ -56,14 +52,15 @@ class Request(Answer):
                 f"prompt {prompt_idx} has {len(self.prompt_ids)} tokens and max_seq_len is {max_seq_len}: "
                 "shorten the prompt or raise max_seq_len"
             )
+        params = params or SamplingParams()
         most = min(
-            max_tokens if max_tokens is not None else NO_BOUND,
+            params.max_tokens if params.max_tokens is not None else NO_BOUND,
             max_seq_len - len(self.prompt_ids) if max_seq_len is not None else NO_BOUND,
         )
-        super().__init__(prompt_idx, tokenizer, most, stop)
+        super().__init__(prompt_idx, tokenizer, most, params.stop)
         self.model = model
         self.prefill_max_step = prefill_max_step
-        self.sampler = sampler or make_sampler(0)
+        self.sampler = params.make_sampler()
         self.cache: list[TinyKvFullCache] = model.create_kv_cache()
         self.offset = 0
 

@@ -22,7 +22,7 @@ class SamplingParams:
         ValueError: a value is out of its range: which one, and the value.
     """
 
-    temp: float = 0.0
+    temperature: float = 0.0
     top_p: float = 0.0
     top_k: int | None = None
     min_p: float = 0.0
@@ -39,7 +39,7 @@ class SamplingParams:
 
     def make_sampler(self) -> Sampler:
         """A sampler of its own for a request: one that is seeded counts its draws."""
-        return make_sampler(self.temp, self.top_p, self.top_k, self.min_p, self.seed)
+        return make_sampler(self.temperature, self.top_p, self.top_k, self.min_p, self.seed)
 
 
 def make_sampler(
@@ -100,7 +100,7 @@ def token_id(sampled: mx.array) -> int:
 
 def _check_ranges(temp: float, top_p: float, top_k: int | None, min_p: float, seed: int | None) -> None:
     if not 0 <= temp < math.inf:
-        raise ValueError(f"temp must be 0 (greedy) or a positive number, got {temp}")
+        raise ValueError(f"temperature (temp) must be 0 (greedy) or a positive number, got {temp}")
     if not 0 <= top_p <= 1:
         raise ValueError(f"top_p must be between 0 and 1, got {top_p}")
     if top_k is not None and top_k < 1:
