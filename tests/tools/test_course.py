@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,15 @@ from scripts.render_c import has_function
 
 COURSE = load_course()
 REFERENCE = ROOT / "tiny_llm_ref"
+# Bottom to top: the packages of the repository, and which others each may import.
+PACKAGES = {
+    "kernel_runtime": (),
+    "tiny_llm_ref": ("kernel_runtime",),
+    "scripts": ("kernel_runtime", "tiny_llm"),
+    "benches": ("kernel_runtime", "tiny_llm", "scripts"),
+    "tests/support": ("kernel_runtime", "tiny_llm", "scripts"),
+    "scripts/author": ("kernel_runtime", "tiny_llm", "scripts", "benches", "tests.support"),
+}
 # Bottom to top: a module imports only from folders before its own, or from its own without a circle.
 ROWS = ("ops", "kernels", "model", "given", "generation", "batching", "serving")
 # Bottom to top within the engine; those of the first row see only numbers: no model, no clock, no I/O.
@@ -70,6 +80,36 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
+def modules_of(folder: str) -> dict[str, set[str]]:
+    """The modules in a folder, and those of the repository that each imports."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return {
+        module_name(path.relative_to(ROOT)): set(filter(is_module, imported_modules(path))) for path in paths
+    }
+
+
+def is_module(name: str) -> bool:
+    return ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+@pytest.mark.parametrize(("folder", "allowed"), PACKAGES.items())
+def test_packages_import_only_what_is_below_them(folder: str, allowed: tuple[str, ...]) -> None:
+    for module, imported in modules_of(folder).items():
+        if folder == "scripts" and module.startswith("scripts.author."):
+            continue  # a row of its own
+        above = {name for name in imported if not name.startswith((folder.replace("/", "."), *allowed))}
+        if folder != "scripts/author":
+            above |= {name for name in imported if name.startswith("scripts.author.")}
+        assert not above, module
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    folders = ("kernel_runtime", "tiny_llm_ref", "scripts", "benches", "tests")
+    graph = {name: imported for folder in folders for name, imported in modules_of(folder).items()}
+    assert len(graph) > 300
+    TopologicalSorter(graph).prepare()  # which raises CycleError
+
+
 def test_every_folder_has_a_row() -> None:
     modules = {path.relative_to(REFERENCE).with_suffix("").parts[0] for path in source_files(REFERENCE)}
     assert {*ROWS} == modules - {"__init__"}
@@ -87,12 +127,6 @@ def test_modules_import_only_from_rows_below(folder: str) -> None:
     for path in (REFERENCE / folder).rglob("*.py"):
         names = [name.split(".") for name in imported_modules(path)]
         assert {name[1] for name in names if name[0] == "tiny_llm_ref"} <= allowed, path
-
-
-def test_the_shared_package_needs_neither_of_the_others() -> None:
-    for path in (ROOT / "kernel_runtime").rglob("*.py"):
-        roots = {name.split(".")[0] for name in imported_modules(path)}
-        assert not roots & {"tiny_llm", "tiny_llm_ref", "scripts", "tests", "benches"}, path
 
 
 def modules_of_serving(names: set[str]) -> set[str]:
