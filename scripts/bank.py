@@ -7,9 +7,9 @@ from typing import Any
 
 from scripts.course import COURSE, Day
 from scripts.lexing import canonical, find_matches, substitute
-from scripts.render import SHARED, read_reference, source_files
 from scripts.sandbox import Run
 from scripts.setup import load_toml
+from scripts.sources.files import SHARED, read_reference, source_files
 from scripts.symbols import Package, Symbol, undefined_names
 
 BANK = COURSE / "wrong"

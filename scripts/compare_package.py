@@ -1,6 +1,5 @@
 """The learner's package, ready to be compared: named tiny_llm, its holes filled from the reference."""
 
-import ast
 import contextlib
 import importlib
 import io
@@ -15,28 +14,12 @@ from types import ModuleType
 
 from scripts.compare_library import Library
 from scripts.course import Course
-from scripts.learn.learner import (
-    Symbol,
-    check_syntax,
-    functions_of_tasks,
-    read_package,
-    shown,
-    write_bytes,
-)
-from scripts.patching import Sources, fill, insert, supply
-from scripts.render import REFERENCE, parse, read_reference
-from scripts.source_lines import (
-    HOLE,
-    find_function,
-    find_item,
-    functions,
-    hole_of,
-    holes,
-    is_bound,
-    is_private,
-    split_lines,
-    start_of,
-)
+from scripts.learn.learner import check_syntax, functions_of_tasks, read_package, shown
+from scripts.sources.chunks import HOLE, is_defined, numbered
+from scripts.sources.files import REFERENCE, Sources, Symbol, is_python, read_reference, write
+from scripts.sources.patch import fill
+from scripts.sources.python_source import is_private
+from scripts.sources.symbols import holes_of, split
 
 NAME = "tiny_llm"
 
@@ -98,14 +81,15 @@ class Learner:
 
     def own_line(self, path: Path, number: int) -> int | None:
         """The line of the learner's file that a line of the filled file was; None for what was filled in."""
-        for name, function in functions(parse(self.filled[path])).items():
-            if start_of(function) <= number <= (function.end_lineno or 0):
-                own = find_function(parse(self.sources.get(path, "")), name)
-                if own is None or hole_of(own):
-                    return None
-                return number - start_of(function) + start_of(own)
-        text = split_lines(self.filled[path])[number - 1]
-        same = [i for i, line in enumerate(split_lines(self.sources.get(path, "")), start=1) if line == text]
+        own = {
+            chunk.names: (first, chunk) for first, chunk in numbered(split(path, self.sources.get(path, "")))
+        }
+        for first, chunk in numbered(split(path, self.filled[path])):
+            if chunk.kind == "function" and 0 <= number - first < chunk.text.count("\n"):
+                start, twin = own.get(chunk.names, (0, chunk))
+                return number - first + start if start and not twin.is_hole else None
+        lines, own_lines = (text.split("\n") for text in (self.filled[path], self.sources.get(path, "")))
+        same = [i for i, line in enumerate(own_lines, start=1) if line == lines[number - 1]]
         return same[0] if len(same) == 1 else None
 
 
@@ -116,10 +100,11 @@ def dotted(path: Path, name: str) -> str:
 
 def is_unwritten(source: str, path: Path, name: str) -> bool:
     """Whether a source lacks a function or has a hole for it."""
-    if path.suffix != ".py":
-        return not source or any(match[4] == name for match in HOLE.finditer(source))
-    is_there = is_bound(source, name) or is_private(name.split(".")[-1])
-    return name in holes(source) or not is_there
+    if name in holes_of(path, source):
+        return True
+    if not is_python(path):
+        return not source
+    return not is_private(name.split(".")[-1]) and not is_defined(split(path, source), name)
 
 
 @contextlib.contextmanager
@@ -133,26 +118,15 @@ def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, Libr
     check_syntax(sources, folder)
     every_task = {task.id for day in course.days for task in day.tasks}
     symbols = functions_of_tasks(course, every_task)
-    filled = fill(with_definitions(sources, read_reference(), symbols), read_reference(), symbols)
+    # Modules and classes that the learner lacks come along: the course may have grown since they began.
+    filled = fill({**read_reference(), **sources}, read_reference(), symbols)
     with tempfile.TemporaryDirectory() as parent:
         learner = Learner(course, symbols, folder, sources, filled, Path(parent).resolve() / NAME)
         # With what else there is: sources of native code, for one.
         shutil.copytree(folder, learner.copy, ignore=shutil.ignore_patterns("__pycache__"))
-        write_bytes(filled, learner.copy)
+        write(filled, learner.copy)
         with importable(learner.copy.parent):
             yield learner, Library(import_package(learner))
-
-
-def with_definitions(sources: Sources, reference: Sources, symbols: list[Symbol]) -> Sources:
-    """The sources with the modules and classes that they lack: the course may have grown since they began."""
-    result = {**reference, **sources}
-    needs: list[tuple[Path, ast.AST]] = []
-    for path, name in symbols:
-        owner = name.rpartition(".")[0]
-        if owner and path.suffix == ".py" and not is_bound(result[path], owner):
-            result[path] = insert(result[path], reference[path], owner)
-            needs.append((path, find_item(reference[path], owner).node))
-    return supply(result, reference, needs)
 
 
 @contextlib.contextmanager

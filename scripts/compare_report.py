@@ -8,9 +8,8 @@ from scripts.compare_batch import CHOSEN_PROMPTS, SETTINGS, BatchComparison, Bat
 from scripts.compare_runs import Cost, Verdict
 from scripts.compare_trees import Difference
 from scripts.course import Day, Task
-from scripts.languages import source_of
-from scripts.render import REFERENCE
 from scripts.run.run_report import in_ms, timeline_rows, timeline_scale, totals
+from scripts.sources.files import REFERENCE, find_symbol
 
 COLUMNS = (9, 10, 6, 9, 10)  # yours, reference, ratio; yours, reference
 WORD_WIDTH = 8
@@ -124,7 +123,7 @@ class Report:
     def batch(self, found: BatchComparison | Difference, filled: list[str]) -> None:
         """The whole run, figure by figure, and both timelines on one scale of time."""
         if filled:
-            names = ", ".join(source_of(symbol, REFERENCE)[1] for symbol in filled)
+            names = ", ".join(find_symbol(symbol, REFERENCE)[1] for symbol in filled)
             self.detail(f"not written yet, and so the reference's: {names}", "dim")
         if isinstance(found, Difference):
             self.detail(found.sentence, "red")

@@ -17,8 +17,8 @@ from scripts.bank import WrongSolution, check_source, read_entry
 from scripts.course import ROOT, Day
 from scripts.edits import make_edit, texts, toml_text
 from scripts.lexing import canonical, tokens
-from scripts.render import REFERENCE, SHARED, SUFFIXES
 from scripts.setup import load_toml
+from scripts.sources.files import REFERENCE, SHARED, SUFFIXES
 from scripts.symbols import Package, Symbol, symbols_of
 
 MIN_LIKENESS = 0.6  # of two definitions, for one to be the other renamed

@@ -33,7 +33,7 @@ from typing import Literal, NamedTuple
 import pytest
 
 from scripts.course import ROOT
-from scripts.render import write
+from scripts.sources.files import write
 
 SECONDS_PER_RUN = 120
 StartMethod = Literal["fork", "spawn"]
@@ -48,7 +48,8 @@ SLOW_IMPORTS = (
     "numpy.typing",
     "pdb",
     "scripts.checkpoints.files",
-    "scripts.languages",
+    "scripts.sources.c_source",
+    "scripts.sources.files",
     "hypothesis",
     "numpy",
     "mlx.nn",

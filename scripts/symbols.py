@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from scripts.c_source import split
 from scripts.lexing import canonical, tokens
-from scripts.render import Definition, is_python, parse
+from scripts.sources.c_source import split
+from scripts.sources.files import is_python
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def symbols_of(path: Path, source: str) -> Iterator[Symbol]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    for name, node in named_nodes(parse(source), ""):
+    for name, node in named_nodes(ast.parse(source), ""):
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
         yield Symbol(path, name, source, starts[first - 1], starts[node.end_lineno or first])
@@ -135,7 +135,7 @@ def symbols_of(path: Path, source: str) -> Iterator[Symbol]:
 def named_nodes(tree: ast.AST, prefix: str) -> Iterator[tuple[str, ast.stmt]]:
     """The definitions of a module or class with their dotted names, and the constants of a module."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, Definition):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield prefix + node.name, node
             if isinstance(node, ast.ClassDef):
                 yield from named_nodes(node, f"{prefix}{node.name}.")

@@ -15,8 +15,8 @@ import typer
 from scripts.bank import load_bank, read_package
 from scripts.course import COURSE, Course, load_course
 from scripts.errors import usage_errors
-from scripts.render import render
 from scripts.sandbox import Run, run_all
+from scripts.sources.render import render
 
 FOLDER = COURSE / "messages"
 DECIMAL = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")

@@ -22,11 +22,14 @@ from scripts.bank import BANK
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
 from scripts.lexing import local_names, tokens, unify
-from scripts.render import Function, owners, read_reference, used_names
 from scripts.sandbox import Run, run_all
 from scripts.setup import load_toml
+from scripts.sources.files import read_reference
+from scripts.sources.python_source import words_of
+from scripts.sources.render import owned_functions
 from scripts.symbols import Package, Symbol
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 SURVIVORS = BANK / "survivors.toml"
 AIM = 0.95
 MEMORY = 3 * 2**30  # bytes a run may use: a loop that never ends may fill a list
@@ -77,19 +80,24 @@ class Mutant:
 def all_mutants(reference: dict[Path, str]) -> Iterator[Mutant]:
     """Every mutant of every Python function that a task asks for, and of the helpers of its module."""
     package = Package(reference)
-    tasks = [(day, task) for day in load_course().days for task in day.tasks]
-    trees = {file: ast.parse(source) for file, source in reference.items() if file.suffix == ".py"}
-    owned = {file: owners(tree, ".".join(file.with_suffix("").parts), tasks) for file, tree in trees.items()}
-    names_in = {file: used_names(tree) for file, tree in trees.items()}
+    course = load_course()
+    day_of = {task.id: day for day in course.days for task in day.tasks}
+    sources = {file: source for file, source in reference.items() if file.suffix == ".py"}
+    trees = {file: ast.parse(source) for file, source in sources.items()}
+    words = {file: words_of(source) for file, source in sources.items()}
+    owned = {
+        file: {name: day_of[task.id] for name, task in owned_functions(file, source, course).items()}
+        for file, source in sources.items()
+    }
     for file, tree in trees.items():
         if not owned[file]:
             continue
         for path, function in functions(tree):
             if path in owned[file]:
-                days = {owned[file][path][1]}
+                days = {owned[file][path]}
             else:
-                users = [other for other in trees if other == file or function.name in names_in[other]]
-                days = {day for user in users for _, day, _ in owned[user].values()}
+                users = [other for other in trees if other == file or function.name in words[other]]
+                days = {day for user in users for day in owned[user].values()}
             symbol = package.symbols[".".join([*file.with_suffix("").parts, path])]
             name = package.short_name(symbol)
             seen: Counter[str] = Counter()

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from scripts.course import ROOT
-from scripts.render import render, source_files, write
+from scripts.sources.files import source_files, write
+from scripts.sources.render import render
 
 STARTER = ROOT / "tiny_llm"
 

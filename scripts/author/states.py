@@ -12,8 +12,8 @@ from rich.progress import track
 
 from scripts.course import Course, Day, load_course
 from scripts.errors import usage_errors
-from scripts.render import render
 from scripts.sandbox import Outcome, Run, run_all
+from scripts.sources.render import render
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from scripts.bank import BANK, WrongSolution, bank_file, load_bank, read_package
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
 from scripts.rebase import Rebase, package_at, rebase_file, rebase_survivors
-from scripts.render import REFERENCE
 from scripts.sandbox import Outcome, Run, run_all
+from scripts.sources.files import REFERENCE
 
 SURVIVORS = "survivors.toml"
 CONSOLE = Console(stderr=True)

@@ -16,7 +16,7 @@ from scripts.book.commands import SETTING, all_options, check_option_names
 from scripts.book.problems import ChapterError
 from scripts.book.symbols import all_sources
 from scripts.course import COURSE, ROOT
-from scripts.render import is_python, module_name
+from scripts.sources.files import is_python, module_name
 
 SUFFIX = re.compile(r"\.(py|toml|md|cpp|cu|metal|h|json|txt|lock|svg|js|yml|gguf|safetensors)$")
 PATH = re.compile(r"[\w.-]+(/[\w.*-]+)*/?$")

@@ -1,31 +1,22 @@
 """Sources by symbol: of the reference, of the starter and of the tests, as chapters include them."""
 
-import ast
 import functools
 import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts import source_lines
 from scripts.book.problems import ChapterError
-from scripts.c_source import Chunk, mask, split
 from scripts.course import ROOT, Course, Day, Task, load_course
-from scripts.languages import source_of
-from scripts.render import (
-    REFERENCE,
-    SHARED,
-    is_python,
-    module_name,
-    owned_functions,
-    parse,
-    read_reference,
-    render_module,
-    source_files,
-)
+from scripts.sources import files, symbols
+from scripts.sources.c_source import mask
+from scripts.sources.chunks import Chunk
+from scripts.sources.files import SHARED, is_python, module_name, read_reference, source_files
+from scripts.sources.render import owned_functions, render_source
+from scripts.sources.symbols import split
 
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".metal": "cpp", ".cu": "cpp"}
-HOLE_LINE = re.compile(r"^( *)raise NotImplementedError\(\"week .*\)\n?", re.M)
+HOLE_LINE = re.compile(r"^( *)raise NotImplementedError\(\s*\"week .*\"\s*\)\n?", re.M)
 
 
 @dataclass(frozen=True)
@@ -47,10 +38,9 @@ class Symbol:
 
 
 @functools.cache
-def all_tasks() -> tuple[tuple[Day, Task], ...]:
-    """Every task with its day."""
-    course: Course = load_course()
-    return tuple((day, task) for day in course.days for task in day.tasks)
+def course() -> Course:
+    """The map."""
+    return load_course()
 
 
 @functools.cache
@@ -69,20 +59,21 @@ def all_sources() -> dict[Path, str]:
 @functools.cache
 def starter_source(path: Path) -> str:
     """A source as the starter has it, imports aside."""
-    return render_module(reference()[path], path, all_tasks(), ())
+    return render_source(path, reference()[path], course(), ())
 
 
 @functools.cache
 def source_before(path: Path, day: Day) -> str:
     """A source as it is when all tasks of the earlier days are solved."""
-    solved = {task.id for each, task in all_tasks() if (each.week, each.day) < (day.week, day.day)}
-    return render_module(reference()[path], path, all_tasks(), solved)
+    earlier = [each for each in course().days if (each.week, each.day) < (day.week, day.day)]
+    solved = {task.id for each in earlier for task in each.tasks}
+    return render_source(path, reference()[path], course(), solved)
 
 
 @functools.cache
-def owned(path: Path) -> dict[str, tuple[Day, Task]]:
+def owned(path: Path) -> dict[str, Task]:
     """The task that asks for each function of a source."""
-    return owned_functions(reference()[path], path, all_tasks())
+    return owned_functions(path, reference()[path], course())
 
 
 def find_symbol(dotted: str) -> Symbol:
@@ -92,11 +83,11 @@ def find_symbol(dotted: str) -> Symbol:
         ChapterError: the package has none.
     """
     try:
-        path, name = source_of(dotted, REFERENCE)
+        path, name = files.find_symbol(dotted)
     except KeyError:
         raise ChapterError(f"the package has no {dotted}: write it as module.symbol") from None
     source = reference()[path]
-    if is_python(path) and (module := imported_from(source, name.split(".")[0])):
+    if is_python(path) and (module := imported_from(path, source, name.split(".")[0])):
         return find_symbol(f"{module}.{name}")
     if not is_defined(path, source, name):
         raise ChapterError(f"{path} of the package has no {name}")
@@ -105,19 +96,14 @@ def find_symbol(dotted: str) -> Symbol:
 
 def is_defined(path: Path, source: str, name: str) -> bool:
     """Whether a source defines a name."""
-    if not is_python(path):
-        return any(name in chunk.names for chunk in split(source))
-    return source_lines.is_bound(source, name)
+    return any(name in chunk.names for chunk in split(path, source))
 
 
-def imported_from(source: str, name: str) -> str | None:
+def imported_from(path: Path, source: str, name: str) -> str | None:
     """The module of the package that a source imports a name from, if it does."""
-    for node in parse(source).body:
-        if isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}:
-            module = node.module or ""
-            if node.level or module.startswith("tiny_llm"):
-                return module.removeprefix("tiny_llm_ref").removeprefix("tiny_llm").strip(".")
-    return None
+    labels = [chunk.label for chunk in split(path, source) if chunk.kind == "import" and name in chunk.names]
+    match = re.match(r"from (?:\.|tiny_llm(?:_ref)?\b)\.*([\w.]*) import", labels[0]) if labels else None
+    return match[1] if match else None
 
 
 def reference_text(symbol: Symbol, day: Day | None) -> str:
@@ -126,11 +112,12 @@ def reference_text(symbol: Symbol, day: Day | None) -> str:
     Raises:
         ChapterError: this day or a later one asks for it, so it would be a solution.
     """
-    for name, (asking_day, task) in owned(symbol.path).items():
+    for name, task in owned(symbol.path).items():
         is_part = name == symbol.name or name.startswith(f"{symbol.name}.")
-        if is_part and day is not None and (asking_day.week, asking_day.day) >= (day.week, day.day):
+        week, number, _ = map(int, task.id.split("."))
+        if is_part and day is not None and (week, number) >= (day.week, day.day):
             raise ChapterError(
-                f"{symbol.dotted} holds what week {asking_day.week} day {asking_day.day} task {task.number} "
+                f"{symbol.dotted} holds what week {week} day {number} task {task.number} "
                 "asks for: show {{#starter}} of it"
             )
     if day is not None and not is_defined(symbol.path, source_before(symbol.path, day), symbol.name):
@@ -155,10 +142,7 @@ def without_holes(text: str) -> str:
 
 def text_of(symbol: Symbol, source: str) -> str:
     """The lines of a definition, unindented."""
-    if is_python(symbol.path):
-        first, last = source_lines.item_range(source, symbol.name)
-        return textwrap.dedent(source_lines.slice_lines(source, first, last)).rstrip("\n")
-    return "\n".join(chunk.text.strip("\n") for chunk in split(source) if symbol.name in chunk.names)
+    return textwrap.dedent(symbols.definition_of(symbol.path, source, symbol.name)).strip("\n")
 
 
 def test_text(dotted: str) -> tuple[Path, str]:
@@ -166,27 +150,23 @@ def test_text(dotted: str) -> tuple[Path, str]:
     module, _, name = dotted.partition(".")
     file = ROOT / "tests" / "days" / f"test_{module}.py"
     if not file.is_file():
-        raise ChapterError(f"there is no tests/test_{module}.py")
+        raise ChapterError(f"there is no tests/days/test_{module}.py")
     source = file.read_text(encoding="utf-8")
-    if not name or not source_lines.is_bound(source, name):
-        raise ChapterError(f"tests/test_{module}.py has no {name or 'test without a name'}")
+    if not name or not is_defined(file, source, name):
+        raise ChapterError(f"tests/days/test_{module}.py has no {name or 'test without a name'}")
     return file, text_of(Symbol(Path(file.name), name), source)
 
 
 def signature(symbol: Symbol) -> str:
-    """The first lines of a function."""
-    source = reference()[symbol.path]
-    if is_python(symbol.path):
-        return python_signature(source, symbol.name)
-    return "\n".join(c_signature(chunk) for chunk in split(source) if symbol.name in chunk.names)
+    """A function up to its docstring or brace, without the comment above it."""
+    chunks = [chunk for chunk in split(symbol.path, reference()[symbol.path]) if symbol.name in chunk.names]
+    return "\n".join((python_signature if is_python(symbol.path) else c_signature)(chunk) for chunk in chunks)
 
 
-def python_signature(source: str, name: str) -> str:
+def python_signature(chunk: Chunk) -> str:
     """`def f(x: int) -> int: ...`, in as many lines as the source has it."""
-    function = source_lines.functions(parse(source))[name]
-    first = source_lines.start_of(function)
-    text = source_lines.slice_lines(source, first, function.body[0].lineno - 1)
-    return textwrap.dedent(text).rstrip() + " ..."
+    head = re.sub(r"\A(\s*#.*\n)+", "", chunk.text[: (chunk.body or (0,))[0]]).partition('"""')[0]
+    return textwrap.dedent(head).rstrip() + " ..."
 
 
 def c_signature(chunk: Chunk) -> str:

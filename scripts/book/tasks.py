@@ -1,7 +1,7 @@
 """The head of a task, made from course/course.toml and the reference."""
 
-import ast
 import functools
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,7 +18,7 @@ from scripts.book.symbols import (
     starter_source,
 )
 from scripts.course import Day, Task
-from scripts.render import find, parse
+from scripts.sources.symbols import definition_of
 
 PAGE_WIDTH = 92  # characters of code
 
@@ -74,10 +74,9 @@ def python_declarations(path: Path, names: list[str]) -> str:
 
 def class_line(path: Path, name: str) -> str:
     """`class Name(Base):` as the source has it."""
-    node = find(parse(reference()[path]), name.split("."))
-    assert isinstance(node, ast.ClassDef)
-    bases = ", ".join(map(ast.unparse, node.bases))
-    return f"class {name}({bases}):" if bases else f"class {name}:"
+    match = re.search(rf"^class {name}\b.*?:$", definition_of(path, reference()[path], name), re.M | re.S)
+    assert match is not None
+    return match[0]
 
 
 @functools.cache
@@ -93,7 +92,7 @@ def asked_functions(symbol: Symbol, task: Task) -> list[str]:
     source = starter_source(symbol.path)
     return [
         name
-        for name, (_, asking) in owned(symbol.path).items()
+        for name, asking in owned(symbol.path).items()
         if asking.id == task.id
         and f"{name}.".startswith(f"{symbol.name}.")
         and is_defined(symbol.path, source, name)

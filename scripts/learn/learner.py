@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -17,16 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from scripts.course import ROOT, Course, Day, Task
-from scripts.patching import Sources
-from scripts.render import (
-    dig_holes,
-    is_python,
-    owned_functions,
-    read_reference,
-    render_module,
-    source_files,
-)
-from scripts.source_lines import LINE_LENGTH
+from scripts.sources.files import Sources, Symbol, is_python, read_reference, source_files, write
+from scripts.sources.render import owned_functions
 
 PACKAGE = ROOT / "tiny_llm"
 NOTHING_CHANGED_EXIT_CODE = 1
@@ -37,7 +28,6 @@ Yes = Annotated[
     bool,
     typer.Option("--yes", "-y", help="Change the files without asking, and list them without the lines."),
 ]
-Symbol = tuple[Path, str]
 
 
 def read_package(package: Path) -> Sources:
@@ -94,41 +84,9 @@ def functions_of_tasks(course: Course, chosen: Collection[str]) -> list[Symbol]:
     return [
         (path, name)
         for path, source in read_reference().items()
-        for name, (_, task) in owned_functions(source, path, all_tasks(course)).items()
+        for name, task in owned_functions(path, source, course).items()
         if task.id in chosen
     ]
-
-
-def rendered(course: Course, solved: Collection[str]) -> Sources:
-    """The package with these tasks solved, to take from; unlike `render` it needs no ruff.
-
-    It keeps unused imports, and in C++, Metal and CUDA all that is private, which shows the places.
-    """
-    tasks = all_tasks(course)
-    return {
-        path: wrap_holes((render_module if is_python(path) else dig_holes)(source, path, tasks, solved))
-        for path, source in read_reference().items()
-    }
-
-
-def all_holes(course: Course) -> Sources:
-    """The reference with a hole for every function that a task asks for, and all else still there."""
-    tasks = all_tasks(course)
-    return {path: wrap_holes(dig_holes(source, path, tasks)) for path, source in read_reference().items()}
-
-
-def wrap_holes(source: str) -> str:
-    """Holes whose sentence is too long for one line over three, as the formatter has them."""
-
-    def wrap(match: re.Match[str]) -> str:
-        indent, sentence = match.groups()
-        if len(match.group(0)) <= LINE_LENGTH:
-            return match.group(0)
-        return f"{indent}raise NotImplementedError(\n{indent}    {sentence}\n{indent})"
-
-    return re.sub(
-        r'^( *)raise NotImplementedError\(("week .* is not written yet")\)$', wrap, source, flags=re.M
-    )
 
 
 def change(package: Path, before: Sources, after: Sources, yes: bool) -> None:
@@ -197,7 +155,7 @@ def check_import(sources: Sources) -> None:
         ValueError: that fails, with Python's reason.
     """
     with tempfile.TemporaryDirectory() as folder:
-        write_bytes(sources, Path(folder) / "tiny_llm")
+        write(sources, Path(folder) / "tiny_llm")
         result = subprocess.run(
             [sys.executable, "-B", "-c", "import tiny_llm"],
             cwd=folder,
@@ -235,19 +193,11 @@ def replace_files(package: Path, before: Sources, changed: Sources) -> None:
         if (package / path).read_bytes() != before[path].encode():
             raise ValueError(f"{path} was saved meanwhile, so nothing was changed: run the command again")
     with tempfile.TemporaryDirectory(dir=package.parent, prefix=f".{package.name}-") as folder:
-        write_bytes(changed, Path(folder))
+        write(changed, Path(folder))
         try:
             for path in changed:
                 (Path(folder) / path).chmod((package / path).stat().st_mode & 0o777)
                 os.replace(Path(folder) / path, package / path)
         except BaseException:
-            write_bytes({path: before[path] for path in changed}, package)
+            write({path: before[path] for path in changed}, package)
             raise
-
-
-def write_bytes(sources: Sources, package: Path) -> None:
-    """Write sources with the line ends that they have."""
-    for path, source in sources.items():
-        file = package / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(source.encode())

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
-from scripts.languages import holes_of
 from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
-from scripts.patching import Sources
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.setup import show_progress
-from scripts.source_lines import HOLE
+from scripts.sources.chunks import HOLE
+from scripts.sources.files import Sources
+from scripts.sources.symbols import holes_of
 
 MAX_PROCESSES = 2
 TEST_NAME = re.compile(r"::test_task_(\d+)_")

@@ -11,14 +11,14 @@ from scripts.learn.learner import (
     PACKAGE,
     Package,
     Yes,
-    all_holes,
     change,
     check_syntax,
     functions_of_tasks,
     read_package,
 )
-from scripts.patching import Sources, dig
-from scripts.render import read_reference
+from scripts.sources.files import Sources, read_reference
+from scripts.sources.patch import dig
+from scripts.sources.render import with_holes
 
 Week = Annotated[int, typer.Option(help="The week.")]
 DayNumber = Annotated[int, typer.Option("--day", help="The day of the week.")]
@@ -52,7 +52,7 @@ def reset(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     """
     symbols = functions_of_tasks(course, chosen)
     require_modules(sources, symbols)
-    return dig(sources, all_holes(course), read_reference(), symbols)
+    return dig(sources, with_holes(course), read_reference(), symbols)
 
 
 if __name__ == "__main__":

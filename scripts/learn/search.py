@@ -17,8 +17,8 @@ from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package
 from scripts.learn.progress import MAX_PROCESSES, task_of
-from scripts.patching import Sources
 from scripts.sandbox import Outcome, Run, run_all
+from scripts.sources.files import Sources
 
 After = Annotated[str | None, typer.Option(help="The id of a task: look at what follows it first.")]
 DAY_SOLVED, FOUND = "day_solved", "found"

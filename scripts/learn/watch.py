@@ -21,8 +21,8 @@ from scripts.course import ROOT, Day, Task
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, check_syntax, read_package
 from scripts.learn.search import DAY_SOLVED, FOUND, task_by_id
-from scripts.render import SUFFIXES
 from scripts.setup import show_progress
+from scripts.sources.files import SUFFIXES
 
 KEY_POLL_MS = 150
 KEYS = "h hint · n next task · q quit"

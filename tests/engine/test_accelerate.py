@@ -13,7 +13,8 @@ import pytest
 from kernel_runtime.gpu_kernel import SUFFIXES
 from kernel_runtime.launch import default_target
 from scripts.course import ROOT, load_course
-from scripts.render import read_reference, render, write
+from scripts.sources.files import read_reference, write
+from scripts.sources.render import render
 from tests.support.checkpoints import VARIANTS, build, save
 
 PROGRAM = """

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scripts.course import ROOT, load_course
-from scripts.learn.learner import write_bytes
-from scripts.render import render
+from scripts.sources.files import write
+from scripts.sources.render import render
 from tests.platforms.gpu_default import run_on_gpu
 
 CHUNK = 8
@@ -43,7 +43,7 @@ def test_demo(engine: str, prompts: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["batch", "serving"])
 def test_demo_with_the_learner_s_package_after_catch_up(engine: str, prompts: Path, tmp_path: Path) -> None:
-    write_bytes(render(()), tmp_path / "tiny_llm")
+    write(render(()), tmp_path / "tiny_llm")
     last = load_course().days[-1]
     day = f"w{last.week}d{last.day}"
     run_on_gpu("scripts.learn.catch_up", "--to", day, "--yes", "--package", str(tmp_path / "tiny_llm"))

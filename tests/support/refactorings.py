@@ -10,7 +10,7 @@ import libcst as cst
 from libcst.metadata import ComprehensionScope, FunctionScope, MetadataWrapper, ScopeProvider
 
 from scripts.lexing import DECLARED
-from scripts.render import is_python, write
+from scripts.sources.files import is_python, write
 from tests.support.shelves import package_of
 
 

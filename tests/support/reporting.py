@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 from scripts.course import ROOT, Day, Task, load_course
-from scripts.languages import line_of_function, source_of
-from scripts.render import is_python, module_name
-from scripts.source_lines import HOLE
+from scripts.sources.c_source import line_of_function
+from scripts.sources.chunks import HOLE
+from scripts.sources.files import find_symbol, is_python, module_name
 
 MAX_LINES = 15
 MAX_COLUMNS = 110
@@ -338,7 +338,7 @@ def is_of_the_package(value: object) -> bool:
 def definition(symbol: str) -> Place | None:
     """The line at which a symbol of the map is defined; None if it cannot be found."""
     try:
-        path, dotted = source_of(symbol, package_folder())
+        path, dotted = find_symbol(symbol, package_folder())
     except KeyError:
         return None
     if not is_python(path):

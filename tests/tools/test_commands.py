@@ -13,10 +13,9 @@ from typer.core import TyperGroup
 from scripts.book.commands import command_of, scripts
 from scripts.course import ROOT, load_course
 from scripts.learn import test as test_command
-from scripts.learn.learner import write_bytes
 from scripts.learn.reset import reset
 from scripts.learn.test import select_tests, what_is_next
-from scripts.render import read_reference
+from scripts.sources.files import read_reference, write
 from tests.support.commands import run, run_apart
 
 COMMANDS = {name: module for name, module in scripts().items() if module}
@@ -199,7 +198,7 @@ def test_demo_says_which_package_served(two_prompts: str) -> None:
 
 
 def test_demo_serves_with_the_learner_s_package_and_says_so(tmp_path: Path, two_prompts: str) -> None:
-    write_bytes(read_reference(), tmp_path / "tiny_llm")
+    write(read_reference(), tmp_path / "tiny_llm")
     result = demo_of_package(tmp_path, "--prompts", two_prompts, "--max-tokens", "1")
     assert result.returncode == 0, result.stderr
     assert "by your tiny_llm" in result.stdout
@@ -207,7 +206,7 @@ def test_demo_serves_with_the_learner_s_package_and_says_so(tmp_path: Path, two_
 
 
 def test_demo_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
-    write_bytes(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
+    write(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
     result = demo_of_package(tmp_path)
     assert result.returncode == 2
     assert result.stderr.strip().splitlines()[-1] == (
@@ -218,8 +217,9 @@ def test_demo_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None
 def test_demo_names_the_learner_s_line_of_a_value_error(tmp_path: Path) -> None:
     sources = read_reference()
     path = Path("batching/batch_generator.py")
+    assert sources[path].count("request.try_prefill()") == 1
     sources[path] = sources[path].replace("request.try_prefill()", 'raise ValueError("seven")')
-    write_bytes(sources, tmp_path / "tiny_llm")
+    write(sources, tmp_path / "tiny_llm")
     result = demo_of_package(tmp_path)
     assert result.returncode == 2
     line = result.stderr.strip().splitlines()[-1]
@@ -231,7 +231,7 @@ def test_generate_uses_the_learner_s_package_when_asked(tmp_path: Path) -> None:
     path = Path("generation/sampler.py")
     assert "mx.argmax(logprobs" in sources[path]
     sources[path] = sources[path].replace("mx.argmax(logprobs", "mx.argmin(logprobs")
-    write_bytes(sources, tmp_path / "tiny_llm")
+    write(sources, tmp_path / "tiny_llm")
     arguments = ("scripts.run.generate", "In the beginning", "--max-tokens", "8")
     mine, reference = run(*arguments, "--mine", folder=tmp_path), run(*arguments)
     assert (mine.returncode, reference.returncode) == (0, 0), mine.stderr + reference.stderr
@@ -239,7 +239,7 @@ def test_generate_uses_the_learner_s_package_when_asked(tmp_path: Path) -> None:
 
 
 def test_generate_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
-    write_bytes(reset(read_reference(), load_course(), {"2.1.3"}), tmp_path / "tiny_llm")
+    write(reset(read_reference(), load_course(), {"2.1.3"}), tmp_path / "tiny_llm")
     result = run("scripts.run.generate", "In the beginning", "--mine", folder=tmp_path)
     assert result.returncode == 2
     assert (
@@ -427,7 +427,7 @@ def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path, two_prompts: str)
         if (day.week, day.day) > (3, 1)
     }
     sources = read_reference()
-    write_bytes(reset(sources, load_course(), later) if later else sources, tmp_path / "tiny_llm")
+    write(reset(sources, load_course(), later) if later else sources, tmp_path / "tiny_llm")
     options = ("--engine", "serving", "--prompts", two_prompts, "--max-tokens", "1")
     assert demo_of_package(tmp_path, *options, "--blocks", "0").returncode == 0
     result = demo_of_package(tmp_path, *options)
@@ -437,7 +437,7 @@ def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path, two_prompts: str)
 
 
 def test_demo_by_the_engine_says_what_is_not_written_yet(tmp_path: Path, two_prompts: str) -> None:
-    write_bytes(reset(read_reference(), load_course(), {"3.1.3"}), tmp_path / "tiny_llm")
+    write(reset(read_reference(), load_course(), {"3.1.3"}), tmp_path / "tiny_llm")
     result = demo_of_package(tmp_path, "--engine", "serving")
     assert result.returncode == 2
     assert "week 3 day 1 task 3: Scheduler.schedule is not written yet" in result.stderr
@@ -469,7 +469,7 @@ def test_trace_writes_what_the_demo_computes(tmp_path: Path, two_prompts: str) -
 
 
 def test_trace_of_the_learner_s_package_says_so(tmp_path: Path, two_prompts: str) -> None:
-    write_bytes(read_reference(), tmp_path / "tiny_llm")
+    write(read_reference(), tmp_path / "tiny_llm")
     result = run(
         "scripts.run.trace", "--prompts", two_prompts, "--max-tokens", "1", "--mine", folder=tmp_path
     )
@@ -478,7 +478,7 @@ def test_trace_of_the_learner_s_package_says_so(tmp_path: Path, two_prompts: str
 
 
 def test_trace_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
-    write_bytes(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
+    write(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
     result = run("scripts.run.trace", "--mine", folder=tmp_path)
     assert result.returncode == 2
     assert "week 2 day 7 task 2: Request.try_prefill is not written yet" in result.stderr

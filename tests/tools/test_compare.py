@@ -22,9 +22,8 @@ from scripts.compare_report import LONGEST_NAME
 from scripts.compare_trees import first_difference
 from scripts.course import ROOT, Day, load_course
 from scripts.learn.catch_up import catch_up, task_ids_up_to
-from scripts.learn.learner import all_holes, write_bytes
-from scripts.patching import Sources
-from scripts.render import REFERENCE, read_reference
+from scripts.sources.files import REFERENCE, Sources, read_reference, write
+from scripts.sources.render import with_holes
 from scripts.symbols import Package
 
 COURSE = load_course()
@@ -50,7 +49,7 @@ def write_changed(package: Path, file: str, find: str, replace: str, sources: So
     sources = dict(sources or read_reference())
     assert sources[Path(file)].count(find) == 1
     sources[Path(file)] = sources[Path(file)].replace(find, replace)
-    write_bytes(sources, package)
+    write(sources, package)
 
 
 def words(result: Result) -> str:
@@ -121,7 +120,7 @@ def test_inputs_are_not_changed_by_who_uses_them() -> None:
 )
 def test_a_wrong_solution_is_reported_with_its_place(name: str, sentence: str, package: Path) -> None:
     solution = next(solution for solution in load_bank(COURSE.days) if solution.id == name)
-    write_bytes(dict(solution.run(Package(read_reference())).sources), package)
+    write(dict(solution.run(Package(read_reference())).sources), package)
     result = compare(package, name.rpartition(".")[0], "--task", str(solution.task))
     assert result.exit_code == 1
     assert re.search(sentence, words(result)), result.stdout
@@ -185,7 +184,7 @@ def test_the_first_difference_has_a_sentence(yours: object, reference: object, s
 
 
 def test_holes_are_not_written_yet_and_nothing_else_fails(package: Path) -> None:
-    write_bytes(all_holes(COURSE), package)
+    write(with_holes(COURSE), package)
     result = compare(package, "2.7")
     assert result.exit_code == 1
     assert words(result).count("not written yet") == 4  # two symbols, the run, the sum
@@ -208,7 +207,7 @@ def test_what_the_course_has_and_the_package_lacks_is_not_written_yet(package: P
     del sources[Path("model/mlp.py")]
     path = Path("ops/norm.py")
     sources[path] = sources[path].partition("class RMSNorm")[0]
-    write_bytes(sources, package)
+    write(sources, package)
     result = compare(package, "1.4")
     assert "RMSNorm not written yet: __init__, __call__" in words(result)
     assert "Qwen3MLP not written yet: __init__, __call__" in words(result)
@@ -230,7 +229,7 @@ def test_what_the_course_has_and_the_package_lacks_is_not_written_yet(package: P
 def test_whatever_is_raised_is_one_sentence_with_the_learners_line(
     body: str, sentence: str, package: Path
 ) -> None:
-    sources = all_holes(COURSE)  # with softmax above it, whose hole is filled before it is compared
+    sources = with_holes(COURSE)  # with softmax above it, whose hole is filled before it is compared
     hole = '    raise NotImplementedError("week 1 day 1 task 1: linear is not written yet")\n'
     write_changed(package, "ops/basics.py", hole, f"    x.shape\n{body}", sources)
     lines = (package / "ops/basics.py").read_text().splitlines()
@@ -282,7 +281,7 @@ def test_what_the_learner_prints_stays_out_of_the_table(package: Path) -> None:
 
 def test_the_package_that_was_there_is_there_again(package: Path) -> None:
     before = {name: module for name, module in sys.modules.items() if name.startswith("tiny_llm.")}
-    write_bytes(read_reference(), package)
+    write(read_reference(), package)
     compare(package, "1.4")
     assert before == {name: module for name, module in sys.modules.items() if name.startswith("tiny_llm.")}
 
@@ -316,7 +315,7 @@ def test_a_run_shows_counts_and_both_timelines_on_one_scale(package: Path) -> No
 
 
 def test_a_run_on_day_6_takes_the_chunks_of_day_7_from_the_reference(package: Path) -> None:
-    write_bytes(catch_up(all_holes(COURSE), COURSE, task_ids_up_to(COURSE, "w2d6")), package)
+    write(catch_up(with_holes(COURSE), COURSE, task_ids_up_to(COURSE, "w2d6")), package)
     result = compare(package, "2.6", "--task", "4")
     assert result.exit_code == 0, result.output
     note = "not written yet, and so the reference's: Request.try_prefill, BatchGenerator.prefill_phase"
@@ -388,7 +387,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments: list[str], sente
 def test_a_package_that_does_not_import_is_one_sentence(line: str, sentence: str, package: Path) -> None:
     sources = read_reference()
     sources[Path("ops/basics.py")] = f"{line}\n{sources[Path('ops/basics.py')]}"
-    write_bytes(sources, package)
+    write(sources, package)
     result = compare(package, "1.1")
     assert (result.exit_code, result.stdout.strip()) == (2, "")
     (error,) = result.stderr.strip().splitlines()

@@ -11,9 +11,8 @@ import pytest
 
 import tiny_llm
 from scripts.course import ROOT, Day, load_course
-from scripts.languages import source_of
-from scripts.render import is_python, module_name, source_files
-from scripts.render_c import has_function
+from scripts.sources.files import find_symbol, is_python, module_name, source_files
+from scripts.sources.symbols import definition_of
 
 COURSE = load_course()
 REFERENCE = ROOT / "tiny_llm_ref"
@@ -178,9 +177,9 @@ def test_all_lists_every_public_name_once() -> None:
 def test_symbols_of_the_map_exist(day: Day) -> None:
     for task in day.tasks:
         for symbol in task.symbols:
-            path, dotted = source_of(symbol, REFERENCE)
+            path, dotted = find_symbol(symbol, REFERENCE)
             if not is_python(path):
-                assert has_function((REFERENCE / path).read_text(encoding="utf-8"), dotted), symbol
+                assert definition_of(path, (REFERENCE / path).read_text(encoding="utf-8"), dotted), symbol
                 continue
             found = importlib.import_module(f"tiny_llm.{module_name(path)}")
             for name in dotted.split("."):

@@ -12,10 +12,10 @@ import pytest
 from scripts import machine
 from scripts.course import ROOT
 from scripts.hardware import doctor
-from scripts.learn.learner import write_bytes
 from scripts.machine import Finding, check_python
-from scripts.render import render
 from scripts.setup import LOCK_FILE
+from scripts.sources.files import write
+from scripts.sources.render import render
 
 KERNELS = ROOT / "tiny_llm_ref" / "kernels"
 REFUSES_THE_EXTENSION = """#!/bin/sh
@@ -40,7 +40,7 @@ GpuKernel._run_on_gpu = lambda self, language, text, launch: (
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A starter that a test may change."""
-    write_bytes(render(()), tmp_path / "tiny_llm")
+    write(render(()), tmp_path / "tiny_llm")
     return tmp_path / "tiny_llm"
 
 

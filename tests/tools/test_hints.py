@@ -15,11 +15,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scripts.c_source import split
 from scripts.course import ROOT, Day, Task, load_course
 from scripts.learn import hint
-from scripts.render import is_python, render, source_files
 from scripts.setup import load_toml
+from scripts.sources.c_source import split
+from scripts.sources.files import is_python, source_files
+from scripts.sources.render import render
 from tests.support.commands import run
 
 REFERENCE = ROOT / "tiny_llm_ref"

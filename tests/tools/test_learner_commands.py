@@ -19,14 +19,16 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scripts import import_lines, languages, patching, source_lines
 from scripts.course import ROOT, Day, load_course
 from scripts.learn import learner
 from scripts.learn.catch_up import catch_up, mixed_classes, task_ids_up_to
-from scripts.learn.learner import functions_of_tasks, read_package, write_bytes
+from scripts.learn.learner import read_package
 from scripts.learn.reset import reset
 from scripts.learn.search import steps_after
-from scripts.render import read_reference, render
+from scripts.sources.files import Sources, read_reference, write
+from scripts.sources.patch import fill
+from scripts.sources.render import render
+from scripts.sources.symbols import definition_of, holes_of
 from tests.support.commands import run, run_apart
 
 COURSE = load_course()
@@ -39,14 +41,14 @@ MY_SOFTMAX = """    # my own way: é
 
 
 @pytest.fixture(scope="module")
-def starter() -> patching.Sources:
+def starter() -> Sources:
     return render(())
 
 
 @pytest.fixture
-def package(tmp_path: Path, starter: patching.Sources) -> Path:
+def package(tmp_path: Path, starter: Sources) -> Path:
     """A starter that a test may change."""
-    write_bytes(starter, tmp_path / "tiny_llm")
+    write(starter, tmp_path / "tiny_llm")
     return tmp_path / "tiny_llm"
 
 
@@ -80,7 +82,7 @@ print(json.dumps({{s.task.id: [s.mark.name, len(s.passed), len(s.failed)] for s 
     return found
 
 
-def with_own_softmax(starter: patching.Sources) -> patching.Sources:
+def with_own_softmax(starter: Sources) -> Sources:
     """A learner's package: softmax written, in a style of their own, with nothing else."""
     path = Path("ops/basics.py")
     hole = '    raise NotImplementedError("week 1 day 1 task 1: softmax is not written yet")\n'
@@ -108,15 +110,13 @@ def test_progress_of_the_starter_is_not_written_yet(package: Path) -> None:
     assert all(passed == 0 and failed for _, passed, failed in found.values())
 
 
-def test_progress_tells_passed_failing_and_not_written_apart(
-    tmp_path: Path, starter: patching.Sources
-) -> None:
+def test_progress_tells_passed_failing_and_not_written_apart(tmp_path: Path, starter: Sources) -> None:
     sources = read_reference()
     sources[Path("ops/norm.py")] = starter[Path("ops/norm.py")]
     sources[Path("ops/basics.py")] = sources[Path("ops/basics.py")].replace(
         "x * mx.sigmoid(x)", "x + mx.sigmoid(x)"
     )
-    write_bytes(sources, tmp_path / "tiny_llm")
+    write(sources, tmp_path / "tiny_llm")
     found = marks(tmp_path / "tiny_llm", (1, 1), (1, 4))
     assert {task: mark for task, (mark, _, _) in found.items()} == {
         "1.1.1": "PASSED",
@@ -127,10 +127,8 @@ def test_progress_tells_passed_failing_and_not_written_apart(
     }
 
 
-def test_progress_names_the_first_unsolved_task_and_its_command(
-    tmp_path: Path, starter: patching.Sources
-) -> None:
-    write_bytes(with_own_softmax(starter), tmp_path / "tiny_llm")
+def test_progress_names_the_first_unsolved_task_and_its_command(tmp_path: Path, starter: Sources) -> None:
+    write(with_own_softmax(starter), tmp_path / "tiny_llm")
     result = run_apart(
         "scripts.learn.progress", "--week", "1", "--day", "1", "--package", str(tmp_path / "tiny_llm")
     )
@@ -206,22 +204,17 @@ def test_a_file_that_is_no_text_is_named(package: Path) -> None:
 # catch-up
 
 
-def test_catch_up_of_everything_is_the_reference_to_the_byte(starter: patching.Sources) -> None:
+def test_catch_up_of_everything_is_the_reference_to_the_byte(starter: Sources) -> None:
     assert catch_up(starter, COURSE, ALL_TASKS) == read_reference()
 
 
 @pytest.mark.parametrize("day", COURSE.days[::3], ids=lambda day: f"w{day.week}d{day.day}")
-def test_catch_up_to_a_day_leaves_later_holes(day: Day, starter: patching.Sources) -> None:
+def test_catch_up_to_a_day_is_the_package_after_that_day(day: Day, starter: Sources) -> None:
     chosen = task_ids_up_to(COURSE, f"w{day.week}d{day.day}")
-    after = catch_up(starter, COURSE, chosen)
-    expected = set(functions_of_tasks(COURSE, ALL_TASKS - chosen))
-    left = {(path, name) for path, source in after.items() for name in languages.holes_of(path, source)}
-    hidden = {(path, name) for path, name in expected if not languages.is_bound_in(path, after[path], name)}
-    assert left == expected - hidden
-    assert all(name.split(".")[-1].startswith("_") for _, name in hidden)
+    assert catch_up(starter, COURSE, chosen) == render(chosen)
 
 
-def test_catch_up_keeps_what_the_learner_wrote_byte_for_byte(starter: patching.Sources) -> None:
+def test_catch_up_keeps_what_the_learner_wrote_byte_for_byte(starter: Sources) -> None:
     before = with_own_softmax(starter)
     after = catch_up(before, COURSE, task_ids_up_to(COURSE, "w1d3"))
     assert MY_SOFTMAX in after[Path("ops/basics.py")]
@@ -231,7 +224,7 @@ def test_catch_up_keeps_what_the_learner_wrote_byte_for_byte(starter: patching.S
         assert all("is not written yet" in line or line.startswith("from .") for line in removed), path
 
 
-def test_catch_up_keeps_line_ends_and_an_end_without_one(starter: patching.Sources) -> None:
+def test_catch_up_keeps_line_ends_and_an_end_without_one(starter: Sources) -> None:
     path = Path("ops/basics.py")
     before = {**starter, path: starter[path].rstrip("\n").replace("\n", "\r\n")}
     after = catch_up(before, COURSE, {"1.1.1"})
@@ -239,7 +232,7 @@ def test_catch_up_keeps_line_ends_and_an_end_without_one(starter: patching.Sourc
     assert after[path].endswith(before[path][-60:])
 
 
-def test_catch_up_brings_a_learners_half_of_a_class_to_light(starter: patching.Sources) -> None:
+def test_catch_up_brings_a_learners_half_of_a_class_to_light(starter: Sources) -> None:
     path = Path("ops/norm.py")
     hole = 'raise NotImplementedError("week 1 day 4 task 1: RMSNorm.__init__ is not written yet")'
     before = {**starter, path: starter[path].replace(hole, "self.mine = weight")}
@@ -249,7 +242,7 @@ def test_catch_up_brings_a_learners_half_of_a_class_to_light(starter: patching.S
     assert mixed_classes(starter, before, after) == ["RMSNorm"]
 
 
-def test_catch_up_asks_and_takes_no_for_an_answer(package: Path, starter: patching.Sources) -> None:
+def test_catch_up_asks_and_takes_no_for_an_answer(package: Path, starter: Sources) -> None:
     for answer in ("n\n", ""):
         result = run("scripts.learn.catch_up", "--to", "w1d1", "--package", str(package), stdin=answer)
         assert (result.returncode, result.stderr) == (1, "")
@@ -269,15 +262,13 @@ def test_catch_up_without_asking_lists_files_and_no_lines(package: Path) -> None
     assert summary.startswith(f"{len(files)} files changed; what was there is in")
 
 
-def test_catch_up_backs_up_what_it_replaces_and_the_days_then_pass(
-    tmp_path: Path, starter: patching.Sources
-) -> None:
+def test_catch_up_backs_up_what_it_replaces_and_the_days_then_pass(tmp_path: Path, starter: Sources) -> None:
     package = tmp_path / "tiny_llm"
     before = with_own_softmax(starter)
     before[Path("ops/basics.py")] = before[Path("ops/basics.py")].replace(
         "mx.exp( x )", "mx.exp( x-mx.max(x, axis, True) )"
     )
-    write_bytes(before, package)
+    write(before, package)
     result = run("scripts.learn.catch_up", "--to", "w1d2", "--package", str(package), stdin="y\n")
     assert result.returncode == 0, result.stderr
     (folder,) = (tmp_path / "tiny_llm.backups").iterdir()
@@ -290,11 +281,9 @@ def test_catch_up_backs_up_what_it_replaces_and_the_days_then_pass(
     assert (again.returncode, again.stdout.startswith("nothing to fill")) == (0, True)
 
 
-def test_catch_up_leaves_files_that_the_formatter_does_not_change(
-    tmp_path: Path, starter: patching.Sources
-) -> None:
+def test_catch_up_leaves_files_that_the_formatter_does_not_change(tmp_path: Path, starter: Sources) -> None:
     for day in ("w1d4", "w1d7"):
-        write_bytes(catch_up(starter, COURSE, task_ids_up_to(COURSE, day)), tmp_path / day)
+        write(catch_up(starter, COURSE, task_ids_up_to(COURSE, day)), tmp_path / day)
     ruff = [sys.executable, "-m", "ruff", "--config", str(ROOT / "pyproject.toml")]
     for arguments in (["format", "--check"], ["check", "--no-cache", "--select", "F,I"]):
         result = subprocess.run([*ruff, *arguments, str(tmp_path)], capture_output=True, text=True)
@@ -304,39 +293,35 @@ def test_catch_up_leaves_files_that_the_formatter_does_not_change(
 # reset
 
 
-def test_reset_of_everything_is_the_starter_to_the_byte(starter: patching.Sources) -> None:
+def test_reset_of_everything_is_the_starter_to_the_byte(starter: Sources) -> None:
     assert reset(read_reference(), COURSE, ALL_TASKS) == starter
 
 
 @pytest.mark.parametrize("to", ["w1d1", "w1d2", "w1d3", "w2d6"])
-def test_catch_up_and_reset_are_a_round_trip(to: str, starter: patching.Sources) -> None:
+def test_catch_up_and_reset_are_a_round_trip(to: str, starter: Sources) -> None:
     chosen = task_ids_up_to(COURSE, to)
     assert reset(catch_up(starter, COURSE, chosen), COURSE, chosen) == starter
 
 
-def test_reset_of_one_task_makes_its_holes_and_no_others() -> None:
+def test_reset_of_one_task_is_the_package_without_its_solution() -> None:
     reference = read_reference()
     for task in sorted(ALL_TASKS)[::6]:
         after = reset(reference, COURSE, {task})
-        found = {(path, name) for path, source in after.items() for name in languages.holes_of(path, source)}
-        asked = set(functions_of_tasks(COURSE, {task}))
-        gone = {(path, name) for path, name in asked if not languages.is_bound_in(path, after[path], name)}
-        assert found == asked - gone, task
-        assert all(name.split(".")[-1].startswith("_") for _, name in gone), task
+        assert after == render(ALL_TASKS - {task}), task
         assert catch_up(after, COURSE, {task}) == reference, task
 
 
-def test_reset_puts_one_task_back_and_keeps_the_others(starter: patching.Sources) -> None:
+def test_reset_puts_one_task_back_and_keeps_the_others(starter: Sources) -> None:
     path = Path("ops/basics.py")
     before = with_own_softmax(catch_up(starter, COURSE, set()))
     before[path] = before[path].replace("def softmax(", "def _mine() -> None: ...\n\n\ndef softmax(")
     after = reset(before, COURSE, {"1.1.1"})
     assert "_mine" in after[path]
-    assert set(source_lines.holes(after[path])) == {"softmax", "linear", "silu"}
+    assert set(holes_of(path, after[path])) == {"softmax", "linear", "silu"}
     assert reset(before, COURSE, {"1.4.2"}) == before
 
 
-def test_removed_functions_are_brought_back(starter: patching.Sources) -> None:
+def test_removed_functions_are_brought_back(starter: Sources) -> None:
     removed = [
         ("ops/basics.py", "silu"),
         ("ops/basics.py", "softmax"),
@@ -344,28 +329,31 @@ def test_removed_functions_are_brought_back(starter: patching.Sources) -> None:
     ]
     before = dict(starter)
     for path, name in [(Path(file), name) for file, name in removed]:
-        before[path] = source_lines.remove_lines(before[path], *source_lines.item_range(before[path], name))
-        assert not source_lines.is_bound(before[path], name)
+        text = definition_of(path, before[path], name)
+        assert before[path].count(text) == 1
+        before[path] = re.sub(r"\n+\Z", "\n", before[path].replace(f"\n{text}", ""))
     assert reset(before, COURSE, {"1.1.1", "1.4.2", "3.1.2"}) == starter
     assert catch_up(before, COURSE, ALL_TASKS) == read_reference()
 
 
-def test_reset_refuses_a_name_that_is_no_function_any_more(starter: patching.Sources) -> None:
+def test_reset_refuses_a_name_that_is_no_function_any_more(starter: Sources) -> None:
     path = Path("ops/basics.py")
     source = starter[path]
     before = {**starter, path: source[: source.index("def silu")] + "silu = abs\n"}
-    with pytest.raises(ValueError, match=r"silu in ops/basics\.py is not a function any more"):
+    with pytest.raises(ValueError, match=r"tiny_llm/ops/basics\.py, silu: it is not a function any more"):
         reset(before, COURSE, {"1.4.2"})
 
 
-def test_reset_as_a_command(tmp_path: Path, starter: patching.Sources) -> None:
+def test_reset_as_a_command(tmp_path: Path, starter: Sources) -> None:
     package = tmp_path / "tiny_llm"
-    write_bytes(read_reference(), package)
+    write(read_reference(), package)
     task = ["--week", "1", "--day", "3", "--task", "1"]
     result = run("scripts.learn.reset", *task, "--package", str(package), "--yes")
     assert result.returncode == 0, result.stderr
     assert re.match(r"tiny_llm/ops/attention\.py: \+\d+ -\d+\n1 file changed;", result.stdout), result.stdout
-    assert list(source_lines.holes((package / "ops/attention.py").read_text())) == ["causal_mask"]
+    assert list(holes_of(Path("ops/attention.py"), (package / "ops/attention.py").read_text())) == [
+        "causal_mask"
+    ]
     again = run("scripts.learn.reset", *task, "--package", str(package))
     assert again.stdout.startswith("nothing to reset")
 
@@ -375,7 +363,7 @@ def test_reset_as_a_command(tmp_path: Path, starter: patching.Sources) -> None:
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
 def test_nothing_is_half_changed(
-    error: BaseException, package: Path, starter: patching.Sources, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, package: Path, starter: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after = catch_up(starter, COURSE, ALL_TASKS)
     replace, calls = os.replace, []
@@ -394,41 +382,54 @@ def test_nothing_is_half_changed(
     assert sorted(path.name for path in package.parent.iterdir()) == ["tiny_llm", "tiny_llm.backups"]
 
 
-def test_a_file_saved_meanwhile_is_not_overwritten(package: Path, starter: patching.Sources) -> None:
+def test_a_file_saved_meanwhile_is_not_overwritten(package: Path, starter: Sources) -> None:
     (package / "ops/basics.py").write_text("# saved\n")
     with pytest.raises(ValueError, match=r"basics\.py was saved meanwhile"):
         learner.change(package, starter, catch_up(starter, COURSE, {"1.1.1"}), yes=True)
     assert (package / "ops/basics.py").read_text() == "# saved\n"
 
 
-def test_what_would_not_import_is_not_written(package: Path, starter: patching.Sources) -> None:
+def test_what_would_not_import_is_not_written(package: Path, starter: Sources) -> None:
     after = {**starter, Path("ops/basics.py"): starter[Path("ops/basics.py")] + "no_such_name\n"}
     with pytest.raises(ValueError, match="would not import, so nothing was changed: NameError"):
         learner.change(package, starter, after, yes=True)
     assert read_package(package) == starter
 
 
-# patching
+# What comes along
+
+NO_HOLE = 'raise NotImplementedError("week 1 day 1 task 1: f is not written yet")'
+
+
+def filled(before: str, donor: str) -> str:
+    """A module whose function f, not written yet, is at its end, with the donor's f."""
+    start = f"{before}def f() -> object:\n    {NO_HOLE}\n"
+    return fill({Path("m.py"): start}, {Path("m.py"): donor}, [(Path("m.py"), "f")])[Path("m.py")]
 
 
 @pytest.mark.parametrize(
-    ("before", "statement", "after"),
+    ("before", "imported", "after"),
     [
         ("from .b import y\n", "from .b import x", "from .b import x, y\n"),
         ("import math\n", "from .b import x", "import math\n\nfrom .b import x\n"),
-        ("from .b import x\n", "import math", "import math\n\nfrom .b import x\n"),
-        ('"""Doc."""\n\nX = 1\n', "import math", '"""Doc."""\n\nimport math\n\nX = 1\n'),
+        ("from .c import y\n", "import math as x", "import math as x\n\nfrom .c import y\n"),
+        ('"""Doc."""\n\nX = 1\n', "import math as x", '"""Doc."""\n\nimport math as x\n\nX = 1\n'),
+        ('"""Mine."""\n', "import math as x", '"""Mine."""\n\nimport math as x\n'),
         ("from .c import y  # mine\n", "from .b import x", "from .b import x\nfrom .c import y  # mine\n"),
+        ("from .b import y  # mine\n", "from .b import A, z, B as x", "from .b import B as x, y  # mine\n"),
+        ("from .b import (\n    y,\n)\n", "from .b import x", "from .b import x, y\n"),
+        (
+            f"from .b import {'y' * 40}, {'z' * 40}\n",
+            f"from .b import {'x' * 40} as x",
+            f"from .b import (\n    {'x' * 40} as x,\n    {'y' * 40},\n    {'z' * 40},\n)\n",
+        ),
     ],
 )
-def test_an_import_goes_where_it_belongs(before: str, statement: str, after: str) -> None:
-    donor = (
-        f"import math\n\n{statement}\nfrom .c import y\n"
-        if "math" not in statement
-        else "import math\n\nfrom .b import x\n"
-    )
-    (node,) = import_lines.import_statements(statement)
-    assert import_lines.add_import(before, donor, node, node.names[0]) == after
+def test_an_import_goes_where_it_belongs(before: str, imported: str, after: str) -> None:
+    own = imported.startswith("from")
+    above, below = ("import math\n\n" if own else "", f"{'' if own else chr(10)}from .c import y\n")
+    donor = f'"""Doc."""\n\n{above}{imported}\n{below}\n\ndef f() -> object:\n    return x\n'
+    assert filled(f"{before}\n\n", donor) == f"{after}\n\ndef f() -> object:\n    return x\n"
 
 
 def test_what_bodies_need_comes_along_and_no_more() -> None:
@@ -439,11 +440,46 @@ def test_what_bodies_need_comes_along_and_no_more() -> None:
         "def h() -> str:\n    return os.sep * B\n\n\ndef _g() -> float:\n    return math.pi\n"
     )
     start = f"def f() -> float:\n    {hole.format('f')}\n\n\ndef h() -> str:\n    {hole.format('h')}\n"
-    filled = patching.fill({path: start}, {path: donor}, [(path, "f")])[path]
-    assert "import math\n\nA = 1\n\n\ndef f()" in filled
-    assert filled.endswith("\n\n\ndef _g() -> float:\n    return math.pi\n")
-    assert "os" not in filled.split()
-    assert "B = 2" not in filled
+    after = fill({path: start}, {path: donor}, [(path, "f")])[path]
+    assert "import math\n\nA = 1\n\n\ndef f()" in after
+    assert after.endswith("\n\n\ndef _g() -> float:\n    return math.pi\n")
+    assert "os" not in after.split()
+    assert "B = 2" not in after
+
+
+@pytest.mark.parametrize(
+    ("inside", "is_hole"),
+    [
+        (NO_HOLE, True),
+        (f"# todo\n    {NO_HOLE}  # later", True),
+        (f"x = 1\n    {NO_HOLE}", False),
+        (f"if x:\n        {NO_HOLE}", False),
+        (f"return 3\n    # {NO_HOLE}", False),
+    ],
+)
+def test_only_what_says_nothing_else_is_a_hole(inside: str, is_hole: bool) -> None:
+    path, source = Path("m.py"), f"def f() -> int:\n    {inside}\n"
+    assert bool(holes_of(path, source)) == is_hole
+    after = fill({path: source}, {path: "def f() -> int:\n    return 4\n"}, [(path, "f")])[path]
+    assert ("return 4" in after) == is_hole
+    assert all(line in after for line in source.splitlines() if NO_HOLE not in line)
+
+
+def test_a_class_that_is_not_there_comes_whole() -> None:
+    path = Path("m.py")
+    donor = (
+        '"""Doc."""\n\n\nclass A:\n    """A."""\n\n    size: int = 3\n\n'
+        "    def f(self) -> int:\n        return self._g()\n"
+        "\n    def _g(self) -> int:\n        return self.size\n\n\nB = 1\n"
+    )
+    start = '"""Doc."""\n\nB = 1\n'
+    after = fill({path: start}, {path: donor}, [(path, "A.f")])[path]
+    assert after == donor
+    half = donor.replace("        return self._g()", f"        {NO_HOLE}").replace(
+        donor[donor.index("\n    def _g") : donor.index("\n\nB")], ""
+    )
+    assert "_g" not in half
+    assert fill({path: half}, {path: donor}, [(path, "A.f")])[path] == donor
 
 
 # watch
@@ -589,7 +625,7 @@ def test_the_search_goes_day_by_day_and_stops_at_the_first_unsolved_task(tmp_pat
     sources[Path("ops/basics.py")] = sources[Path("ops/basics.py")].replace(
         "x * mx.sigmoid(x)", "x + mx.sigmoid(x)"
     )
-    write_bytes(sources, tmp_path / "tiny_llm")
+    write(sources, tmp_path / "tiny_llm")
     solved = [{"day_solved": f"week 1 day {day}"} for day in (1, 2, 3)]
     assert found_in(tmp_path / "tiny_llm") == [*solved, {"found": "1.4.2"}]
     assert found_in(tmp_path / "tiny_llm", "--after", "1.2.4") == [solved[2], {"found": "1.4.2"}]

@@ -19,8 +19,8 @@ from scripts.author.mutants import (
     present_id,
 )
 from scripts.course import ROOT
-from scripts.render import read_reference
 from scripts.setup import load_toml
+from scripts.sources.files import read_reference
 from scripts.symbols import Package
 from tests.support.refactorings import with_other_variables
 

@@ -11,7 +11,7 @@ from scripts.course import load_course
 from scripts.edits import make_edit
 from scripts.lexing import find_matches
 from scripts.rebase import Rebase, entry_text, package_at, rebase_file, rebase_survivors
-from scripts.render import write
+from scripts.sources.files import write
 from tests.support.shelves import FILE, KERNEL, SOURCE, package_of
 
 DAYS = load_course().days

@@ -9,7 +9,7 @@ import pytest
 
 from scripts.bank import WrongSolution, load_bank
 from scripts.course import load_course
-from scripts.render import read_reference
+from scripts.sources.files import read_reference
 from scripts.symbols import Package
 from tests.support.refactorings import moved, reformatted, reordered, with_other_variables
 

@@ -21,7 +21,7 @@ PROGRAM = """
 import json
 from dataclasses import asdict
 from pathlib import Path
-from scripts.render import read_reference
+from scripts.sources.files import read_reference
 from scripts.sandbox import Run, run_all
 
 started = []
@@ -77,7 +77,7 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from scripts import sandbox
-from scripts.render import read_reference
+from scripts.sources.files import read_reference
 from scripts.sandbox import Run, run_all
 
 sandbox.IN_MEMORY = Path(sys.argv[3])

@@ -9,8 +9,8 @@ from scripts.author.wrong import catcher
 from scripts.bank import BANK, WrongSolution, load_bank, read_entry
 from scripts.course import load_course
 from scripts.rebase import entry_text
-from scripts.render import read_reference
 from scripts.sandbox import Outcome
+from scripts.sources.files import read_reference
 from scripts.symbols import Package, undefined_names
 from tests.support.commands import run_apart
 from tests.support.shelves import FILE, KERNEL, SOURCE, package_of

@@ -1,20 +1,21 @@
-"""Holes in C++, Metal and CUDA sources: made, filled, and made again."""
+"""Sources in chunks, and holes in C++, Metal and CUDA sources: made, filled, and made again."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from scripts import patching, render
-from scripts.c_source import join, split
-from scripts.course import Course, Day, Task
-from scripts.languages import holes_of, is_bound_in
+from scripts.course import ROOT, Course, Day, Task
 from scripts.learn import learner
 from scripts.learn.catch_up import catch_up, mixed_classes
-from scripts.learn.learner import functions_of_tasks, read_package, write_bytes
+from scripts.learn.learner import functions_of_tasks, read_package
 from scripts.learn.progress import tasks_with_holes
 from scripts.learn.reset import reset
-from scripts.render_c import dig_holes, holes, render_c
+from scripts.sources import files
+from scripts.sources.chunks import join
+from scripts.sources.files import SUFFIXES, Sources, write
+from scripts.sources.render import render, render_source
+from scripts.sources.symbols import definition_of, holes_of, split
 
 KERNEL = r"""// Sums of rows, { as ( an [ example.
 
@@ -71,29 +72,32 @@ SENTENCE = "week 2 day 3 task {}: {} is not written yet"
 
 
 def rendered(source: str, *names: str, owned: tuple[str, ...] = ()) -> str:
-    return render_c(source, {name: SENTENCE.format(1, name) for name in names}, {*names, *owned})
+    """The source with a hole for each name; others are asked for by a task that is solved."""
+    tasks = (names, owned)
+    symbols = [tuple(f"kernels.{name}" for name in each) for each in tasks]
+    course = Course((Day(2, 3, "", tuple(Task(f"2.3.{n}", n, "", symbols[n - 1]) for n in (1, 2))),))
+    return render_source(Path("kernels.cpp"), source, course, {"2.3.2"})
 
 
 def flat(source: str) -> str:
     return re.sub(r"NOT_WRITTEN_YET\(.*\);", "HOLE;", source)
 
 
-def test_chunks_are_the_source_again() -> None:
-    assert join(split(KERNEL)) == KERNEL
-    defined = [(chunk.kind, *chunk.names) for chunk in split(KERNEL) if chunk.names]
-    assert defined == [
-        ("define", "UNROLL"),
-        ("constant", "BLOCK"),
-        ("constant", "WIDE", "NARROW"),
-        ("constant", "NAME"),
-        ("type", "Row"),
-        ("type", "Sum"),
-        ("function", "square"),
-        ("function", "helper"),
-        ("function", "add_up"),
-        ("function", "add_up"),
-        ("function", "largest"),
-    ]
+EVERY_SOURCE = [
+    path
+    for folder in ("tiny_llm_ref", "kernel_runtime", "scripts", "tests")
+    for path in (ROOT / folder).rglob("*")
+]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_chunks_are_the_source_again(suffix: str, line_end: str) -> None:
+    paths = [path for path in EVERY_SOURCE if path.suffix == suffix]
+    for path in paths[:: 4 if suffix == ".py" else 1]:
+        source = path.read_text(encoding="utf-8").replace("\n", line_end)
+        assert join(split(path, source)) == source, path
+        assert join(split(path, source.rstrip())) == source.rstrip(), path
 
 
 def test_a_hole_keeps_signature_and_documentation() -> None:
@@ -185,7 +189,6 @@ def test_comments_of_what_goes_go_and_others_stay() -> None:
 
 BLOCKS = """#include "kernel.h"
 
-namespace tiny {
 namespace {
 
 int hidden() { return 1; }
@@ -203,45 +206,28 @@ static int lanes() { return 4; }
 #endif
 
 extern "C" {
+int other();
+}
 
 int f() {
   return hidden() + lanes();
 }
 
-}  // extern "C"
-
 int Reader::next() {
   return 1;
 }
-}  // namespace tiny
 """
 
 
-def test_functions_in_blocks_and_blocks_that_become_empty() -> None:
-    assert (
-        flat(rendered(BLOCKS, "f", "Reader.next"))
-        == """#include "kernel.h"
-
-namespace tiny {
-
-#if defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
-
-extern "C" {
-
-int f() {
-  HOLE;
-}
-
-}  // extern "C"
-
-int Reader::next() {
-  HOLE;
-}
-}  // namespace tiny
-"""
+def test_lines_of_the_preprocessor_stay_and_a_namespace_is_one_piece() -> None:
+    after = flat(rendered(BLOCKS, "f", "Reader.next"))
+    solution = (
+        BLOCKS.replace("static int lanes() { return 8; }\n", "")
+        .replace("static int lanes() { return 4; }\n", "")
+        .replace("  return hidden() + lanes();\n", "  HOLE;\n")
+        .replace("  return 1;\n}\n", "  HOLE;\n}\n")
     )
+    assert after == solution
 
 
 METAL = """#include <metal_stdlib>
@@ -316,14 +302,11 @@ void launch(const float* x, float* out) {
 
 
 def test_cuda() -> None:
-    one = flat(rendered(CUDA, "reduce"))
-    assert [chunk.names for chunk in split(one) if chunk.names] == [
-        ("WARP", "BLOCK"),
-        ("reduce",),
-        ("clear",),
-        ("launch",),
-    ]
-    assert "__global__ void __launch_bounds__(BLOCK) reduce(const float* x, float* out) {\n  HOLE;" in one
+    assert flat(rendered(CUDA, "reduce")) == (
+        "#include <cuda_fp16.h>\n\nenum { WARP = 32, BLOCK = 128 };\n\ntemplate <int N>\n"
+        "__global__ void __launch_bounds__(BLOCK) reduce(const float* x, float* out) {\n  HOLE;\n}\n\n"
+        + CUDA[CUDA.index("static __global__") :]
+    )
     both = flat(rendered(CUDA, "reduce", "launch"))
     assert "clear" not in both
     assert "template <int N>" in both
@@ -343,57 +326,43 @@ def test_cuda() -> None:
 )
 def test_headers_of_functions(header: str, name: str) -> None:
     source = f"{header} {{\n  int x[] = {{1}};\n}}\nint last;\n"
-    chunk, last = split(source)
-    assert (chunk.kind, chunk.names, last.names) == ("function", (name,), ("last",))
-    assert (
-        flat(dig_holes(source, {name: SENTENCE.format(1, name)})) == f"{header} {{\n  HOLE;\n}}\nint last;\n"
-    )
+    assert flat(rendered(source, name)) == f"{header} {{\n  HOLE;\n}}\nint last;\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "names"),
+    ("code", "used", "goes"),
     [
-        ("constexpr auto f = [](int x) { return x; };", "constant", ("f",)),
-        ("static const int table[2][2] = {{1, 2}, {3, 4}};", "constant", ("table",)),
-        ("static std::vector<float> rows{1, 2};", "constant", ("rows",)),
-        ("enum class Mode : int { FAST, SLOW };", "type", ("Mode", "FAST", "SLOW")),
-        ("struct alignas(16) Tile final : Base<int> {};", "type", ("Tile",)),
-        ("typedef float Floats __attribute__((vector_size(16)));", "type", ("Floats",)),
-        ("static_assert(sizeof(int) == 4);", "plain", ()),
-        ("template void f<float>(float x);", "plain", ()),
-        ("#undef UNROLL", "undef", ("UNROLL",)),
+        ("constexpr auto g = [](int x) { return x; };", "g(1)", True),
+        ("static const int table[2][2] = {{1, 2}, {3, 4}};", "table[0]", True),
+        ("static std::vector<float> rows{1, 2};", "rows", True),
+        ("std::vector<float> rows{1, 2};", "rows", False),
+        ("enum class Mode : int { FAST, SLOW };", "Mode::FAST", True),
+        ("enum { FAST, SLOW };", "SLOW", True),
+        ("struct alignas(16) Tile final : Base<int> {};", "Tile()", True),
+        ("typedef float Floats __attribute__((vector_size(16)));", "Floats()", True),
+        ("using Row = const float*;", "Row()", True),
+        ("static_assert(sizeof(int) == 4);", "sizeof(int)", False),
+        ("template void g<float>(float x);", "g", False),
+        ("#undef UNROLL", "UNROLL", True),
+        ("static int g(int x);", "g(1)", True),
+        ("int g(int x);", "g(1)", False),
     ],
 )
-def test_declarations(code: str, kind: str, names: tuple[str, ...]) -> None:
-    chunk, last = split(f"{code}\nint last;\n")
-    assert (chunk.kind, chunk.names, last.names) == (kind, names, ("last",))
-
-
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        ("int x;\nint f() {\n  if (x) {\n}\n", "line 2: `{` is never closed"),
-        ("int x;\n}\n", "line 2: there is nothing that this could close"),
-        ("int f) {}\n", "line 1: `)` closes nothing"),
-        ("#if X\nint x;\n", "line 1: what opens here is never closed"),
-        ("namespace x {\n#endif\n}\n", "line 2: there is nothing that this could close"),
-    ],
-)
-def test_what_is_broken_is_named_with_its_line(source: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        split(source)
+def test_private_declarations_go_with_their_use(code: str, used: str, goes: bool) -> None:
+    source = f"{code}\n\nint f() {{\n  return {used};\n}}\n"
+    assert flat(rendered(source, "f")) == ("" if goes else f"{code}\n\n") + "int f() {\n  HOLE;\n}\n"
+    assert rendered(source, owned=("f",)) == source
 
 
 def test_line_ends_of_windows() -> None:
     source = KERNEL.replace("\n", "\r\n")
-    assert join(split(source)) == source
     assert rendered(source, "add_up") == rendered(KERNEL, "add_up").replace("\n", "\r\n")
 
 
 def test_holes_are_found_in_what_is_broken_but_not_in_comments() -> None:
     hole = f'NOT_WRITTEN_YET("{SENTENCE.format(1, "f")}");'
-    assert holes(f"int f() {{ {hole} }} }}") == {"f": SENTENCE.format(1, "f")}
-    assert holes(f"// {hole}\n#define NOT_WRITTEN_YET(sentence) 1\n") == {}
+    assert holes_of(ROWS, f"int f() {{ {hole} }} }}") == {"f": SENTENCE.format(1, "f")}
+    assert holes_of(ROWS, f"// {hole}\n#define NOT_WRITTEN_YET(sentence) 1\n") == {}
 
 
 # In a package
@@ -426,14 +395,14 @@ REFERENCE = {
 
 
 @pytest.fixture
-def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> patching.Sources:
+def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
     """The made-up package with nothing solved, whose reference is the reference for now."""
-    write_bytes(REFERENCE, tmp_path / "reference")
-    monkeypatch.setattr(render, "REFERENCE", tmp_path / "reference")
-    return render.render((), COURSE)
+    write(REFERENCE, tmp_path / "reference")
+    monkeypatch.setattr(files, "REFERENCE", tmp_path / "reference")
+    return render((), COURSE)
 
 
-def test_the_starter_has_every_file_and_a_hole_for_every_symbol(starter: patching.Sources) -> None:
+def test_the_starter_has_every_file_and_a_hole_for_every_symbol(starter: Sources) -> None:
     assert starter.keys() == REFERENCE.keys()
     found = [(path, name) for path, source in starter.items() for name in holes_of(path, source)]
     assert found == [(ROWS, "add_up"), (ROWS, "largest"), (DISPATCH, "best"), (SHADER, "run")]
@@ -443,47 +412,45 @@ def test_the_starter_has_every_file_and_a_hole_for_every_symbol(starter: patchin
     assert all(starter[path] == REFERENCE[path] for path in REFERENCE if path.suffix == ".h")
 
 
-def test_a_symbol_that_is_not_there_is_an_error(starter: patching.Sources) -> None:
+def test_a_symbol_that_is_not_there_is_an_error(starter: Sources) -> None:
     course = Course((Day(2, 3, "", (Task("2.3.1", 1, "", ("kernels.cpu.rows.no_such",)),)),))
     with pytest.raises(KeyError, match="no_such"):
-        render.render((), course)
+        render((), course)
 
 
-def test_catch_up_and_reset_are_the_way_there_and_back(starter: patching.Sources) -> None:
+def test_catch_up_and_reset_are_the_way_there_and_back(starter: Sources) -> None:
     assert catch_up(starter, COURSE, ALL_TASKS) == REFERENCE
     assert reset(REFERENCE, COURSE, ALL_TASKS) == starter
     for task in sorted(ALL_TASKS):
         after = catch_up(starter, COURSE, {task})
-        assert after == render.render({task}, COURSE)
+        assert after == render({task}, COURSE)
         assert mixed_classes(starter, starter, after) == []
         assert reset(after, COURSE, {task}) == starter
         assert catch_up(reset(REFERENCE, COURSE, {task}), COURSE, {task}) == REFERENCE
 
 
-def test_helpers_of_one_task_go_between_those_of_another(starter: patching.Sources) -> None:
+def test_helpers_of_one_task_go_between_those_of_another(starter: Sources) -> None:
     source = (
         "constexpr int A = 1;\nconstexpr int B = 2;\nconstexpr int C = 3;\n\n"
         "float largest() { return A + C; }\n\nfloat add_up() { return B; }\n"
     )
-    (render.REFERENCE / ROWS).write_text(source)
+    (files.REFERENCE / ROWS).write_text(source)
     for task in sorted(ALL_TASKS):
         before = reset({**REFERENCE, ROWS: source}, COURSE, {task})
         assert before[ROWS].count("constexpr") == {"2.3.1": 2, "2.5.1": 1}[task]
         assert catch_up(before, COURSE, {task})[ROWS] == source
 
 
-def test_blocks_come_and_go_with_what_is_in_them(
-    starter: patching.Sources, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_branches_of_the_preprocessor_come_and_go(starter: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     course = Course((Day(2, 3, "", (Task("2.3.1", 1, "", ("kernels.cpu.rows.f",)),)),))
-    (render.REFERENCE / ROWS).write_text(BLOCKS)
-    begun = render.render((), course)
+    (files.REFERENCE / ROWS).write_text(BLOCKS)
+    begun = render((), course)
     assert "lanes" not in begun[ROWS]
     assert catch_up(begun, course, {"2.3.1"})[ROWS] == BLOCKS
     assert reset({**begun, ROWS: BLOCKS}, course, {"2.3.1"}) == begun
 
 
-def test_what_the_learner_wrote_stays(starter: patching.Sources) -> None:
+def test_what_the_learner_wrote_stays(starter: Sources) -> None:
     mine = "// mine: {\nstatic int my_own(){return 1;}\n\n/// The largest"
     before = {
         **starter,
@@ -504,7 +471,7 @@ def test_what_the_learner_wrote_stays(starter: patching.Sources) -> None:
     assert back == starter[ROWS].replace("/// The largest", mine)
 
 
-def test_a_helper_of_the_learners_with_a_known_name_is_not_doubled(starter: patching.Sources) -> None:
+def test_a_helper_of_the_learners_with_a_known_name_is_not_doubled(starter: Sources) -> None:
     mine = (
         "#define UNROLL(x) x\n\nstatic float helper(Row row, int n) { UNROLL(n = 1) return n; }\n\n/// Adds a"
     )
@@ -516,10 +483,10 @@ def test_a_helper_of_the_learners_with_a_known_name_is_not_doubled(starter: patc
     assert mine in reset({**before, ROWS: after}, COURSE, {"2.3.1"})[ROWS]
 
 
-def test_a_removed_function_comes_back(starter: patching.Sources) -> None:
+def test_a_removed_function_comes_back(starter: Sources) -> None:
     at = starter[ROWS].index("/// The largest")
     before = {**starter, ROWS: starter[ROWS][:at].rstrip("\n")}
-    assert not is_bound_in(ROWS, before[ROWS], "largest")
+    assert "largest" not in before[ROWS]
     assert reset(before, COURSE, {"2.5.1"})[ROWS] == starter[ROWS]
     assert "std::sqrt(BLOCK)" in catch_up(before, COURSE, {"2.5.1"})[ROWS]
 
@@ -529,18 +496,22 @@ def test_a_removed_function_comes_back(starter: patching.Sources) -> None:
     [
         ("int largest;\n", "largest: it is not a function any more, so remove it and run this again"),
         ("int x() {\n", "line 1: `{` is never closed"),
+        ("int x;\nint f() {\n  if (x) {\n}\n", "line 2: `{` is never closed"),
+        ("int x;\n}\n", "line 2: `}` closes nothing"),
+        ("int f) {}\n", "line 1: `)` closes nothing"),
+        ("namespace x {\n", "line 1: `{` is never closed"),
     ],
 )
-def test_what_cannot_be_reset_is_refused(starter: patching.Sources, text: str, sentence: str) -> None:
+def test_what_cannot_be_reset_is_refused(starter: Sources, text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^tiny_llm/kernels/cpu/rows.cpp, {re.escape(sentence)}$"):
         reset({**starter, ROWS: text}, COURSE, {"2.5.1"})
 
 
 def test_files_are_changed_with_a_backup(
-    starter: patching.Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    starter: Sources, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     package = tmp_path / "tiny_llm"
-    write_bytes(starter, package)
+    write(starter, package)
     assert read_package(package) == starter
     learner.change(package, starter, catch_up(starter, COURSE, ALL_TASKS), yes=True)
     assert read_package(package) == REFERENCE
@@ -548,3 +519,49 @@ def test_files_are_changed_with_a_backup(
     assert "kernels/cpu/rows.cpp" in printed
     (folder,) = (tmp_path / "tiny_llm.backups").iterdir()
     assert (folder / ROWS).read_text() == starter[ROWS]
+
+
+# Symbols
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "first", "last"),
+    [
+        (ROWS, "helper", "static float helper(", "}"),
+        (ROWS, "Sum", "struct Sum {", "};"),
+        (ROWS, "NARROW", "constexpr int WIDE", ";"),
+        (SHADER, "run", "/// One entry a thread.", "}"),
+        (Path("m.py"), "A", "# Known.", "return 2"),
+        (Path("m.py"), "A.g", "    def g", "return 2"),
+        (Path("m.py"), "SIZE", "SIZE = 1", '"""How many."""'),
+    ],
+)
+def test_the_source_of_a_symbol(path: Path, name: str, first: str, last: str) -> None:
+    source = {**REFERENCE, Path("m.py"): MODULE}[path]
+    text = definition_of(path, source, name)
+    assert text.startswith(first)
+    assert text.rstrip().endswith(last)
+    assert text in source
+    with pytest.raises(KeyError):
+        definition_of(path, source, "no_such")
+
+
+MODULE = '''"""A module."""
+
+SIZE = 1
+"""How many."""
+
+
+# Known.
+@known
+class A:
+    def f(self) -> int:
+        return 1
+
+    def g(self) -> int:
+        return 2
+
+
+def h() -> int:
+    return 3
+'''

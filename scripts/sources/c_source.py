@@ -1,13 +1,15 @@
-"""A C++, Metal or CUDA source cut into what stands at its top, without a parser.
+"""A C++, Metal or CUDA source cut into chunks, without a parser.
 
 Enough for sources laid out as clang-format does it: a definition starts on a line of its own, a macro that
 is called at the top ends with a semicolon, and no brace opens in one branch of an #if and closes after it.
+A namespace is one chunk: what is in it comes and goes with it.
 """
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from scripts.sources.chunks import GAP, HOLE_STATEMENT, Chunk, functions, join
 
 TOKEN = re.compile(
     r"""(?P<hidden> // (?: \\\r?\n | [^\n] )* | /\* .*? \*/
@@ -17,11 +19,10 @@ TOKEN = re.compile(
     re.S | re.X,
 )
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\r?\n|[^\n])*", re.M)
-GAP = re.compile(r"(?:[ \t]*\r?\n)*")
 COMMENTS = re.compile(r"(?:[ \t]*(?://[^\n]*|/\*(?:(?!\*/).)*\*/[ \t\r]*)(?:\n|\Z))+", re.S)
 REST_OF_LINE = re.compile(r"[ \t;]*(?:/\*[^\n]*?\*/[ \t]*)?(?://[^\n]*)?(?:\r?\n|\Z)")
 BRACKET = re.compile(r"[(){}\[\];]")
-BLOCK = re.compile(r"(?:inline\s+)?namespace\b(?P<name>[\s\w:]*)|extern")
+BLOCK = re.compile(r"(?:inline\s+)?namespace\b[\s\w:]*|extern")
 TYPE = re.compile(r"(?:template\s*)?(?:struct|class|union|enum)\b([^{:=]*)")
 NO_FUNCTIONS = {
     *("alignas", "decltype", "explicit", "noexcept", "requires", "static_assert"),
@@ -32,38 +33,8 @@ PRIVATE_CONSTANT = PRIVATE | {"const", "constant", "__constant__"}
 ENTRY_POINTS = {"kernel", "__global__"}
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Something at the top of a source, or of a namespace there, with the comment right above it.
-
-    Args:
-        gap: the blank lines above.
-        text: its lines, to the byte.
-        kind: function, declaration, type, constant, define, undef, comment, open, middle, close or plain;
-            a block opens and closes with `namespace x {` and `}`, or with `#if` and `#endif`.
-        names: what it defines; of a function its name, with dots such as Reader.next.
-        words: every name in its code.
-        is_private: nothing outside the file can know it.
-        body: where in `text` the inside of a function's braces starts and ends.
-    """
-
-    gap: str
-    text: str
-    kind: str
-    names: tuple[str, ...] = ()
-    words: frozenset[str] = frozenset()
-    is_private: bool = False
-    body: tuple[int, int] | None = None
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What it is recognized by in another version of the source."""
-        return (self.kind, *(self.names or self.text.split()))
-
-
-@dataclass(frozen=True)
-class Code:
-    """What a chunk's code was found to be, and where it ends."""
+class Code(NamedTuple):
+    """What stands at a place, and where it ends."""
 
     end: int
     kind: str
@@ -71,46 +42,34 @@ class Code:
     body: tuple[int, int] | None = None
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def split(source: str) -> tuple[Chunk, ...]:
-    """The chunks of a source, in order; with their gaps they are the source again.
+    """The chunks of a source, in order.
 
     Raises:
-        ValueError: a bracket or an #if has no end, or an end no beginning; with the line.
+        ValueError: a bracket has no partner; with the line.
     """
     code = mask(source)
     structure = DIRECTIVE.sub(blank, code)
     found: list[Chunk] = []
-    open_blocks: list[tuple[str, int]] = []  # the line that opens each, and its number
     position = 0
     while position < len(source):
         start = end_of(GAP, source, position)
         first = end_of(COMMENTS, source, start)
-        is_hidden = any(line.startswith("namespace {") for line, _ in open_blocks)
-        chunk = read_chunk(source, code, structure, (position, start, first), is_hidden)
-        update_blocks(open_blocks, chunk.kind, code[first:].strip(), source.count("\n", 0, first) + 1)
-        found.append(chunk)
-        position += len(chunk.gap + chunk.text)
-    if open_blocks:
-        raise ValueError(f"line {open_blocks[-1][1]}: what opens here is never closed")
+        if code[first:].split("\n", 1)[0].strip():
+            item = read_directive(code, first) or read_code(structure, first)
+            end = end_of(REST_OF_LINE, source, item.end)
+            header = structure[first : item.body[0] if item.body else item.end]
+            private = bool(item.names) and may_be_private(item, header)
+            body = (item.body[0] - start, item.body[1] - start) if item.body else None
+            words = frozenset(re.findall(r"[A-Za-z_]\w*", code[first:end]))
+            text = source[start:end]
+            found.append(Chunk(source[position:start], text, item.kind, item.names, words, private, body))
+        else:
+            end = first if first > start else len(source)
+            found.append(Chunk(source[position:start], source[start:end], "comment"))
+        position = end
     return tuple(found)
-
-
-def join(chunks: Sequence[Chunk]) -> str:
-    """The source."""
-    return "".join(chunk.gap + chunk.text for chunk in chunks)
-
-
-def blocks(chunks: Sequence[Chunk]) -> Iterator[list[int]]:
-    """Of every block the chunks that open it, cut it at an #else, and close it; inner blocks come first."""
-    open_blocks: list[list[int]] = []
-    for index, chunk in enumerate(chunks):
-        if chunk.kind == "open":
-            open_blocks.append([index])
-        elif chunk.kind in ("middle", "close"):
-            open_blocks[-1].append(index)
-        if chunk.kind == "close":
-            yield open_blocks.pop()
 
 
 def mask(source: str) -> str:
@@ -129,23 +88,6 @@ def end_of(pattern: re.Pattern[str], source: str, position: int) -> int:
     return match.end() if match else position
 
 
-def read_chunk(
-    source: str, code: str, structure: str, places: tuple[int, int, int], is_hidden: bool
-) -> Chunk:
-    """One chunk, given where the gap above it, the comment above it and it itself start."""
-    position, start, first = places
-    gap = source[position:start]
-    if not code[first:].split("\n", 1)[0].strip():
-        return Chunk(gap, source[start:first] or source[start:], "comment")
-    found = read_directive(code, first) or read_code(structure, first)
-    end = end_of(REST_OF_LINE, source, found.end)
-    header = structure[first : found.body[0] if found.body else found.end]
-    is_private = bool(found.names) and (is_hidden or may_be_private(found, header))
-    body = (found.body[0] - start, found.body[1] - start) if found.body else None
-    words = frozenset(re.findall(r"[A-Za-z_]\w*", code[first:end]))
-    return Chunk(gap, source[start:end], found.kind, found.names, words, is_private, body)
-
-
 def read_directive(code: str, first: int) -> Code | None:
     """A line of the preprocessor, if one starts there."""
     match = DIRECTIVE.match(code, first)
@@ -154,20 +96,18 @@ def read_directive(code: str, first: int) -> Code | None:
     word, *rest = re.findall(r"\w+", match[0]) or [""]
     if word in ("define", "undef"):
         return Code(match.end(), word, tuple(rest[:1]))
-    kind = "open" if word.startswith("if") else "middle" if word.startswith("el") else "plain"
-    return Code(match.end(), "close" if word == "endif" else kind)
+    return Code(match.end(), "include" if word == "include" else "plain")
 
 
 def read_code(structure: str, first: int) -> Code:
     """What starts at a place outside all brackets; ValueError if a bracket has no partner."""
     opened: list[int] = []
-    name, body = "", 0
+    name, body, is_block = "", 0, False
     for match in BRACKET.finditer(structure, first):
         place, bracket = match.start(), match[0]
         if bracket == "{" and not opened:
             header = structure[first:place].strip()
-            if BLOCK.fullmatch(header):
-                return Code(place + 1, "open")
+            is_block = BLOCK.fullmatch(header) is not None
             name, body = function_name(header, is_definition=True), place + 1
         if bracket in "([{":
             opened.append(place)
@@ -176,12 +116,11 @@ def read_code(structure: str, first: int) -> Code:
         elif bracket in ")]}" and opened:
             opened.pop()
             is_last = structure[place + 1 :].lstrip()[:1] not in ("{", ",")  # else members are initialized
+            if bracket == "}" and not opened and is_block:
+                return Code(place + 1, "plain")
             if bracket == "}" and not opened and name and is_last:
                 return Code(place + 1, "function", (name,), (body, place))
-        elif bracket == "}":
-            is_bare = not structure[first:place].strip()
-            return Code(place + 1, "close") if is_bare else Code(place, "plain")
-        elif bracket in ")]":
+        elif bracket in ")]}":
             raise ValueError(f"line {structure.count(chr(10), 0, place) + 1}: `{bracket}` closes nothing")
     if opened:
         line = structure.count("\n", 0, opened[0]) + 1
@@ -241,18 +180,25 @@ def may_be_private(found: Code, header: str) -> bool:
         return bool(set(re.findall(r"\w+", flat(header))) & PRIVATE_CONSTANT)
     last = found.names[0].split(".")[-1]
     head = set(re.findall(r"\w+", re.split(rf"\b{last}\s*\(", flat(header))[0]))
-    is_template = header.lstrip().startswith("template") and not ENTRY_POINTS & set(
-        re.findall(r"\w+", header)
-    )
+    is_entry_point = bool(set(re.findall(r"\w+", header)) & ENTRY_POINTS)
+    is_template = header.lstrip().startswith("template") and not is_entry_point
     return is_template or bool(head & PRIVATE)
 
 
-def update_blocks(open_blocks: list[tuple[str, int]], kind: str, code: str, line: int) -> None:
-    """Note what a chunk opens or closes; ValueError if it closes what is not open."""
-    if kind == "open":
-        open_blocks.append((" ".join(code.split(maxsplit=2)[:2]).replace("namespace{", "namespace {"), line))
-    elif kind in ("middle", "close"):
-        if not open_blocks or open_blocks[-1][0].startswith("#") != code.startswith("#"):
-            raise ValueError(f"line {line}: there is nothing that this could close")
-        if kind == "close":
-            open_blocks.pop()
+def holes(source: str) -> dict[str, str]:
+    """The sentence of each hole of a source, by the function's name; a source that is broken has them too."""
+    code = mask(source)
+    return {hole[5]: hole[1] for hole in HOLE_STATEMENT.finditer(source) if code[hole.start()] == "N"}
+
+
+def line_of_function(source: str, name: str) -> int | None:
+    """The line at which a source defines a function; None if it cannot be found."""
+    try:
+        chunks = split(source)
+    except ValueError:
+        return None
+    for i in functions(chunks, name)[:1]:
+        code = mask(chunks[i].text)
+        above = join(chunks[:i]) + chunks[i].gap + code[: len(code) - len(code.lstrip())]
+        return above.count("\n") + 1
+    return None
