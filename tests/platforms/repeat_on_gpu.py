@@ -1,18 +1,18 @@
 """Repeats the tests in which the package asked for the default device, as on a machine where that is a GPU.
 
-Which they are was noted while all tests ran on the CPU: others cannot end otherwise. From the project's root:
+They are noted while all tests run on the CPU. From the project's root:
 
     PYTHONPATH=$PWD/tests/platforms/stand_in ASKED_FOR_DEVICE=asked.txt pdm run test --ref
-    python tests/platforms/repeat_on_gpu.py asked.txt
+    pdm run python -m tests.platforms.repeat_on_gpu asked.txt
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent
-ROOT = FOLDER.parent.parent
+from scripts.learn.test import run_pytest, workers
+
+STAND_IN = Path(__file__).resolve().parent / "stand_in"
 
 
 def main(file: Path, *options: str) -> int:
@@ -21,9 +21,8 @@ def main(file: Path, *options: str) -> int:
     if not tests:
         print(f"error: {file} names no test: note them in a run of the whole suite", file=sys.stderr)
         return 2
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER / "stand_in")}
-    command = [sys.executable, "-m", "pytest", "--ref", *options, *tests]
-    return subprocess.run(command, cwd=ROOT, env=environment).returncode
+    os.environ["PYTHONPATH"] = str(STAND_IN)
+    return run_pytest(["--ref", *workers(), *options, *tests])
 
 
 if __name__ == "__main__":
