@@ -50,7 +50,7 @@ def measure_all(
     """Least milliseconds a token by way and length; a dash for a way that is not written yet."""
     import mlx.core as mx
 
-    loader = importlib.import_module(f"{package.__name__}.loader")
+    loader = importlib.import_module(f"{package.__name__}.model.loader")
     loaded = loader.load_model(resolve_checkpoint(model), mx.float32)
     times: dict[str, dict[int, str]] = {way: {} for way in WAYS}
     for n in lengths:

@@ -88,7 +88,7 @@ def ways_to_multiply(package: ModuleType, bits: int) -> dict[str, Multiply]:
     means: dict[str, Multiply] = {"array operations": package.quantized_matmul_simple, "MLX's own": of_mlx}
     if bits in (4, 8) and mx.default_device() == mx.Device(mx.cpu):
         means |= {"plain loops": kernels.multiply_simple, "vectors": kernels.multiply_simd}
-    integers = importlib.import_module(f"{package.__name__}.kernels.integer_matmul")
+    integers = importlib.import_module(f"{package.__name__}.kernels.given.integer_matmul")
     return {**means, "dispatch": kernels.quantized_matmul, "in whole numbers": integers.integer_matmul}
 
 
