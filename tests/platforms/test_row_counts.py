@@ -18,9 +18,9 @@ from tiny_llm import (
     ScheduledTokens,
     SchedulerOutput,
     Sequence,
-    accelerate,
 )
 from tiny_llm.generation.generate import to_logprobs
+from tiny_llm.given import accelerate
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
 from tiny_llm.kernels.given import gpu_operations, paged_gpu
 from tiny_llm.kernels.given.gpu_operations import (
