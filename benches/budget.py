@@ -3,6 +3,7 @@
 pdm run bench budget --budget 32 --repeats 3
 """
 
+import sys
 from dataclasses import replace
 from statistics import median
 from typing import Annotated
@@ -20,6 +21,7 @@ from scripts.run.run_options import RunOptions
 from scripts.run.run_report import AnyRecorder, request_rows, totals
 from tiny_llm_ref import CostModel, SimulatedRequest, Simulator, fit_cost_model
 
+FILE_WIDTH = 100  # of a table that goes to a file or a pipe: nothing is cut off on a slow machine
 Figures = dict[str, float]
 FIGURES = {
     "longest_itl_s": ("longest gap", "ms", 1e3),
@@ -55,7 +57,7 @@ def main(
         phases = RunOptions(model=model, prefill_step=budget, batch_size=batch_size, max_tokens=max_tokens)
         engine = replace(phases, engine="serving", budget=budget, blocks=0)
         runs = demo_in_turns({"phases": phases, "budget": engine}, repeats)
-        console = Console(highlight=False)
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         console.print(comparison(runs))
         console.print()
