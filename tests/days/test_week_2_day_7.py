@@ -1,7 +1,7 @@
 """Week 2, day 7: chunked prefill."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.support.batching import (
     sampled_alone,
     small_model,
 )
-from tests.support.check import check_close, check_equal, check_value_error, fail
+from tests.support.check import check_close, check_equal, check_value_error
 from tests.support.fakes import EOS, FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from tests.support.oracles import causal_mask_mistakes
 from tiny_llm import (
@@ -42,7 +42,6 @@ from tiny_llm import (
     select_optimal_chunk_size,
     simple_generate_with_kv_cache,
 )
-from tiny_llm.ops.attention import scaled_dot_product_attention_grouped
 
 tokenizer = FakeTokenizer()
 endless = FakeTokenizer(eos_token_ids=[])
@@ -56,20 +55,10 @@ endless = FakeTokenizer(eos_token_ids=[])
     [
         (100, 32, 64, 4),
         (96, 32, 64, 3),
-        (97, 32, 64, 4),
-        (32, 32, 64, 1),
-        (1, 32, 64, 1),
         (0, 32, 64, 0),
-        (0, 0, 64, 0),
         (100, 0, 64, 2),
-        (128, 0, 64, 2),
-        (129, 0, 64, 3),
         (100, 64, 32, 4),
-        (100, 512, 32, 4),
         (100, 512, 1000, 1),
-        (7, 1, 64, 7),
-        (7, 64, 1, 7),
-        (7, 7, 7, 1),
     ],
 )
 def test_task_1_number_of_steps(prompt_len: int, threshold: int, budget: int, steps: int) -> None:
@@ -113,37 +102,18 @@ def test_task_1_masks_of_all_chunks_are_the_causal_mask(chunk_size: int) -> None
     check_close(mx.concatenate(chunks), expected, "masks of the chunks, one above the other", tolerance=0)
 
 
-def test_task_1_chunk_that_ends_with_the_keys() -> None:
-    expected = np.where(np.tri(5, 9, k=4), 0.0, -np.inf)
-    actual, mistakes = chunked_attention_mask(4, 5, 9), causal_mask_mistakes(5, 9)
-    check_close(actual, expected, "mask of the last 5 of 9 tokens", tolerance=0, mistakes=mistakes)
-
-
-def test_task_1_attention_by_chunks_equals_attention_at_once() -> None:
-    query, key, value = (mx.random.normal((1, 2, 11, 5), key=mx.random.key(i)) for i in range(3))
-    whole = scaled_dot_product_attention_grouped(query, key, value, mask="causal")
-    for start, size in ((0, 4), (4, 3), (7, 4)):
-        mask = chunked_attention_mask(start, size, 11)
-        rows = slice(start, start + size)
-        chunk = scaled_dot_product_attention_grouped(query[:, :, rows], key, value, mask=mask)
-        check_close(chunk, whole[:, :, rows], f"attention of {size} tokens from {start}")
-
-
 def test_task_1_empty_chunk_has_no_rows() -> None:
     check_equal(chunked_attention_mask(4, 0, 9).shape, (0, 9), "shape of the mask of no queries")
 
 
-@pytest.mark.parametrize("arguments", [(7, 3, 9), (10, 0, 9), (0, 10, 9)])
-def test_task_1_chunk_beyond_the_tokens_is_an_error(arguments: tuple[int, int, int]) -> None:
-    with check_value_error("9"):
-        chunked_attention_mask(*arguments)
-
-
-@pytest.mark.parametrize("arguments", [(-1, 3, 9), (2, -1, 9)])
-def test_task_1_chunk_before_the_tokens_or_of_fewer_than_none_is_an_error(
-    arguments: tuple[int, int, int],
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [((7, 3, 9), "9"), ((10, 0, 9), "9"), ((0, 10, 9), "9"), ((-1, 3, 9), "-1"), ((2, -1, 9), "-1")],
+)
+def test_task_1_chunk_that_is_not_within_the_tokens_is_an_error(
+    arguments: tuple[int, int, int], word: str
 ) -> None:
-    with check_value_error("-1"):
+    with check_value_error(word):
         chunked_attention_mask(*arguments)
 
 
@@ -190,33 +160,42 @@ def test_task_2_each_chunk_is_computed_once_and_in_order(length: int, step: int)
     check_equal(model.rows, [[chunk] for chunk in chunks], "offset and tokens of each model call", mistakes)
 
 
-def check_sampled_once(request: Request, num_chunks: int) -> None:
-    """Fail unless a request whose prefill is done got one token."""
-    __tracebackhide__ = True
-    if not request.token_ids:
-        fail("no token was sampled at the last chunk: token_ids is empty after the prefill")
-    if num_chunks > 1 and len(request.token_ids) == num_chunks:
-        fail(f"{num_chunks} tokens for {num_chunks} chunks: a token was sampled at every chunk")
-    check_equal(len(request.token_ids), 1, "number of tokens after the prefill")
-
-
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 8])
 def test_task_2_the_first_token_is_that_of_the_whole_prompt(step: int) -> None:
     request = Request(FakeModel(), tokenizer, prompt_of(7), step)
     prefill_all(request)
-    check_sampled_once(request, len(chunks_of(prompt_of(7), step)))
+    mistakes = {
+        "no token, not even one sampled at the last chunk": 0,
+        "a token sampled at every chunk": len(chunks_of(prompt_of(7), step)),
+    }
+    check_equal(len(request.token_ids), 1, "number of tokens after the prefill", mistakes)
     check_equal(request.next_token, continuation(prompt_of(7), 1)[0], "first token")
     check_equal(request.is_done, False, "is_done after the first token")
 
 
-@pytest.mark.parametrize("step", [2, 7])
-def test_task_2_end_of_text_as_the_first_token(step: int) -> None:
-    request = Request(FakeModel(eos_at_length=7), tokenizer, prompt_of(7), step)
+FIRST = continuation(prompt_of(7), 1)
+LAST_AT_ONCE: dict[str, tuple[int | None, int | None, dict[str, Any], list[int], str]] = {
+    # eos_at_length, max_seq_len, parameters, and then tokens and reason
+    "the end of text": (7, None, {}, [], "stop"),
+    "the only one wanted": (None, None, {"max_tokens": 1}, FIRST, "length"),
+    "no room for it": (None, 7, {}, [], "length"),
+    "no room for another": (None, 8, {}, FIRST, "length"),
+    "a stop string": (None, None, {"stop": (tokenizer.decode(FIRST),)}, [], "stop"),
+}
+
+
+@pytest.mark.parametrize("step", [3, 7])
+@pytest.mark.parametrize("name", LAST_AT_ONCE)
+def test_task_2_the_first_token_may_end_the_answer(name: str, step: int) -> None:
+    eos_at_length, max_seq_len, options, tokens, reason = LAST_AT_ONCE[name]
+    model, params = FakeModel(eos_at_length), SamplingParams(**options)
+    request = Request(model, tokenizer, prompt_of(7), step, max_seq_len=max_seq_len, params=params)
     prefill_all(request)
     result = request.result()
-    check_equal(
-        (result.token_ids, result.text, result.finish_reason), ((), "", "stop"), "tokens, text and reason"
-    )
+    found = (result.text, result.finish_reason)
+    check_equal(found, (tokenizer.decode(tokens), reason), "text and reason")
+    if "stop" not in name:  # a stop string is cut from the text alone
+        check_equal(list(result.token_ids), tokens, "tokens")
 
 
 def test_task_2_offset_follows_the_chunks() -> None:
@@ -286,92 +265,42 @@ def test_task_2_a_complete_prefill_is_an_error(first: str) -> None:
     check_equal(request.token_ids, tokens, "tokens after the error")
 
 
-@pytest.mark.parametrize("step", [1, 3, 4, 7])
-def test_task_2_every_layer_caches_the_whole_prompt(step: int) -> None:
-    request, whole = (Request(FakeModel(), tokenizer, prompt_of(7), size) for size in (step, 7))
-    prefill_all(request)
-    whole.try_prefill()
-    for i, (layer, expected) in enumerate(zip(request.cache, whole.cache, strict=True)):
-        for name, held, of_whole in zip(("keys", "values"), layer.fetch(), expected.fetch(), strict=True):
-            check_close(held, of_whole, f"{name} of layer {i}", tolerance=0)
-
-
-@pytest.mark.parametrize("step", [1, 3, 4, 8])
-def test_task_2_a_real_model_s_caches_do_not_depend_on_the_chunks(step: int) -> None:
-    request, whole = (Request(small_model(), endless, prompt_of(13), size) for size in (step, 13))
+@pytest.mark.parametrize("step", [1, 3, 4, 13])
+@pytest.mark.parametrize(("model", "tolerance"), [(FakeModel, 0), (small_model, 1e-4)])
+def test_task_2_every_layer_caches_the_whole_prompt(
+    model: Callable[[], Any], tolerance: float, step: int
+) -> None:
+    request, whole = (Request(model(), endless, prompt_of(13), size) for size in (step, 13))
     prefill_all(request)
     whole.try_prefill()
     check_equal(request.next_token, whole.next_token, "first token")
     for i, (layer, expected) in enumerate(zip(request.cache, whole.cache, strict=True)):
         for name, held, of_whole in zip(("keys", "values"), layer.fetch(), expected.fetch(), strict=True):
-            check_close(held, of_whole, f"{name} of layer {i}", tolerance=1e-4)
-
-
-def test_task_2_a_single_token_may_be_all_that_is_wanted() -> None:
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, params=SamplingParams(max_tokens=1))
-    prefill_all(request)
-    result = (request.result().token_ids, request.result().finish_reason)
-    check_equal(result, (tuple(continuation(prompt_of(7), 1)), "length"), "tokens and reason")
-
-
-@pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(7, 0), (8, 1)])
-def test_task_2_prompt_that_fills_max_seq_len(max_seq_len: int, num_tokens: int) -> None:
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, max_seq_len=max_seq_len)
-    check_equal(prefill_all(request), [3, 3, 1], "tokens computed by each call")
-    result = (request.result().token_ids, request.result().finish_reason)
-    check_equal(result, (tuple(continuation(prompt_of(7), num_tokens)), "length"), "tokens and reason")
-
-
-def test_task_2_a_stop_string_may_be_the_first_token() -> None:
-    stop = tokenizer.decode(continuation(prompt_of(7), 1))
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3, params=SamplingParams(stop=(stop,)))
-    prefill_all(request)
-    check_equal((request.result().text, request.result().finish_reason), ("", "stop"), "text and reason")
-
-
-def test_task_2_prefill_then_decode() -> None:
-    model, request = FakeModel(), Request(FakeModel(), tokenizer, prompt_of(7), 3)
-    request.model = model
-    prefill_all(request)
-    for _ in range(4):
-        logits = model(mx.array([[request.next_token]]), request.offset, request.cache)
-        request.decode_done(int(mx.argmax(logits[0, -1]).item()))
-    check_equal(request.token_ids, continuation(prompt_of(7), 5), "tokens")
+            check_close(held, of_whole, f"{name} of layer {i}", tolerance)
 
 
 @pytest.mark.parametrize("failure", [ModelFailureError, KeyboardInterrupt])
-@pytest.mark.parametrize("fail_at", [0, 1, 2])
-def test_task_2_after_an_error_the_prefill_starts_again(fail_at: int, failure: type[BaseException]) -> None:
-    model = FakeModel(fail_at=fail_at, failure=failure)
-    request = Request(model, tokenizer, prompt_of(7), 3)
-    for _ in range(fail_at):
-        request.try_prefill()
-    with pytest.raises(failure):
-        request.try_prefill()
-    check_released(request.cache, "layers that still hold keys after the error")
-    check_equal(request.offset, 0, "offset after the error")
-    model.calls.clear()
-    model.fail_at = None
-    check_equal(prefill_all(request), [3, 3, 1], "tokens computed by each call of the second try")
-    check_equal(
-        model.rows, [[chunk] for chunk in chunks_of(prompt_of(7), 3)], "model calls of the second try"
-    )
-    check_equal(request.token_ids, continuation(prompt_of(7), 1), "first token after the second try")
-
-
-def test_task_2_an_error_of_the_sampler_starts_again_too() -> None:
+@pytest.mark.parametrize("where", [0, 1, 2, "sampler"])
+def test_task_2_after_an_error_the_prefill_starts_again(
+    where: int | str, failure: type[BaseException]
+) -> None:
     def broken(logprobs: mx.array) -> mx.array:
-        raise ModelFailureError
+        raise failure
 
-    request = Request(FakeModel(), tokenizer, prompt_of(7), 3)
-    request.sampler = broken
-    for _ in range(2):
-        request.try_prefill()
-    with pytest.raises(ModelFailureError):
-        request.try_prefill()
+    model = FakeModel(fail_at=None if where == "sampler" else where, failure=failure)
+    request = Request(model, tokenizer, prompt_of(7), 3)
+    sampler, request.sampler = request.sampler, broken
+    with pytest.raises(failure):
+        prefill_all(request)
+    check_equal(len(model.calls), 3 if where == "sampler" else where + 1, "model calls before the error")
     check_released(request.cache, "layers that still hold keys after the error")
-    check_equal(request.offset, 0, "offset after the error")
-    check_equal(request.token_ids, [], "tokens after the error")
+    check_equal([request.offset, request.token_ids], [0, []], "offset and tokens after the error")
+    model.calls.clear()
+    model.fail_at, request.sampler = None, sampler
+    check_equal(prefill_all(request), [3, 3, 1], "tokens computed by each call of the second try")
+    chunks = [[chunk] for chunk in chunks_of(prompt_of(7), 3)]
+    check_equal(model.rows, chunks, "model calls of the second try")
+    check_equal(request.token_ids, FIRST, "first token after the second try")
 
 
 def cache_bytes(request: Request) -> int:
@@ -388,9 +317,8 @@ def test_task_2_each_chunk_is_evaluated_before_the_next() -> None:
 
 def test_task_2_nothing_but_the_cache_is_kept() -> None:
     model = small_model(vocab_size=1009)
-    Request(
-        model, endless, prompt_of(16), 16
-    ).try_prefill()  # what the model computes once, such as rotations
+    first = Request(model, endless, prompt_of(16), 16)
+    first.try_prefill()  # what the model computes once, such as rotations
     with memory_use(reuses_buffers=False) as memory:
         request = Request(model, endless, prompt_of(480), 16)
         prefill_all(request)
@@ -556,16 +484,6 @@ def test_task_3_nothing_to_prefill() -> None:
     check_equal([generator.step(), generator.has_work], [[], False], "finished, and has work")
 
 
-def test_task_3_prompts_are_prefilled_in_order_of_submission() -> None:
-    generator = make_generator(batch_size=2, step=20)
-    prompts = [prompt_of(size, size) for size in (9, 2, 13, 5)]
-    for prompt in prompts:
-        generator.submit(prompt, length(3))
-    timeline, _ = run(generator)
-    prefills = [rows[0][1] for calls, _ in timeline for rows in calls if rows[0][0] == 0]
-    check_equal(prefills, prompts, "prompts in the order of their prefill")
-
-
 @pytest.mark.parametrize("reason", ["stop", "length"])
 def test_task_3_done_at_its_first_token_takes_no_slot(reason: str) -> None:
     generator = make_generator(batch_size=1, step=3, eos_at_length=7 if reason == "stop" else None)
@@ -585,16 +503,13 @@ def test_task_3_decodes_go_on_between_the_chunks_of_a_long_prompt() -> None:
     for _ in range(2):
         generator.step()
     generator.submit(prompt_of(50), length(2))
+    mistakes = {"decode before prefill: the chunk of a step comes first": [2, 1]}
     for chunk in chunks_of(prompt_of(50), 4):
         generator.model.calls.clear()
         generator.step()
         rows = generator.model.rows
-        check_equal(
-            [len(call) for call in rows],
-            [1, 2],
-            "rows of the model calls of a step: a chunk, two decodes",
-            {"decode before prefill: the chunk of a step comes first": [2, 1]},
-        )
+        what = "rows of the model calls of a step: a chunk, two decodes"
+        check_equal([len(call) for call in rows], [1, 2], what, mistakes)
         check_equal(rows[0], [chunk], "offset and tokens of the chunk")
 
 
@@ -635,29 +550,34 @@ def test_task_3_results_come_in_the_order_of_the_prompts(batch_size: int, step: 
     check_equal(results, expected, "results")
 
 
-def test_task_3_text_prompts() -> None:
-    results = generate_all(["TINY", "LLM"], params=length(3))
-    expected = [tokenizer.decode(continuation(tokenizer.encode(text), 3)) for text in ("TINY", "LLM")]
-    check_equal([result.text for result in results], expected, "text of each prompt")
+def test_task_3_text_prompts_and_stop_strings() -> None:
+    params = [length(3), length(9)]
+    whole = [tokenizer.decode(continuation(tokenizer.encode(text), 9)) for text in ("TINY", "LLM")]
+    params[1] = SamplingParams(stop=(whole[1][4:6],))
+    found = [(each.text, each.finish_reason) for each in generate_all(["TINY", "LLM"], params=params)]
+    expected = [(whole[0][:3], "length"), (whole[1][: whole[1].index(whole[1][4:6])], "stop")]
+    check_equal(found, expected, "text of each prompt, and why it is done")
 
 
-def test_task_3_each_prompt_may_have_its_own_params() -> None:
-    prompts = [prompt_of(5, 1), prompt_of(4, 2), prompt_of(7, 3)]
-    params = [
-        SamplingParams(temperature=1.5, seed=1, max_tokens=8),
-        SamplingParams(max_tokens=6),
-        SamplingParams(temperature=3.0, top_k=30, seed=2, max_tokens=7),
-    ]
-    results = generate_all(prompts, tokenizer=endless, params=params, batch_size=2, prefill_step=3)
-    expected = [sampled_alone(*job, job[1].max_tokens or 0) for job in zip(prompts, params, strict=True)]
-    check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
-
-
-def test_task_3_params_for_all_prompts_share_no_sampler() -> None:
-    params = SamplingParams(temperature=2.0, seed=7, max_tokens=6)
+@pytest.mark.parametrize(
+    "options",
+    [
+        [
+            {"temperature": 1.5, "seed": 1, "max_tokens": 8},
+            {"max_tokens": 6},
+            {"temperature": 3.0, "top_k": 30, "seed": 2, "max_tokens": 7},
+        ],
+        [{"temperature": 2.0, "seed": 7, "max_tokens": 6}],
+    ],
+    ids=["one each", "one for all"],
+)
+def test_task_3_params_for_each_prompt_or_for_all_share_no_sampler(options: list[dict[str, Any]]) -> None:
+    params = [SamplingParams(**each) for each in options]
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
-    results = generate_all(prompts, tokenizer=endless, params=params, batch_size=2, prefill_step=3)
-    expected = [sampled_alone(prompt, params, 6) for prompt in prompts]
+    given_params = params if len(params) == 3 else params[0]
+    results = generate_all(prompts, tokenizer=endless, params=given_params, batch_size=2, prefill_step=3)
+    jobs = zip(prompts, params if len(params) == 3 else params * 3, strict=True)
+    expected = [sampled_alone(prompt, each, each.max_tokens or 0) for prompt, each in jobs]
     check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
 
 
@@ -682,16 +602,6 @@ def test_task_3_max_seq_len_bounds_prompt_and_answer(max_seq_len: int, num_token
     ]
     check_equal([result.token_ids for result in results], expected, "tokens of each prompt")
     check_equal([result.finish_reason for result in results], ["length"] * 2, "why they are done")
-
-
-def test_task_3_stop_strings_end_answers() -> None:
-    answer = tokenizer.decode(continuation(prompt_of(7), 9))
-    params = [SamplingParams(stop=(answer[4:6],)), length(6)]
-    results = generate_all([prompt_of(7), prompt_of(3)], params=params)
-    check_equal(
-        (results[0].text, results[0].finish_reason), (answer[: answer.index(answer[4:6])], "stop"), "result"
-    )
-    check_equal(list(results[1].token_ids), continuation(prompt_of(3), 6), "tokens of the other prompt")
 
 
 def test_task_3_no_prompts() -> None:
@@ -748,25 +658,6 @@ def test_task_3_an_error_in_any_call_releases_everything(fail_at: int, failure: 
             call()
 
 
-@pytest.mark.parametrize("failing_layer", [0, 1])
-def test_task_3_ctrl_c_in_promote_releases_everything(
-    failing_layer: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = make_generator(batch_size=2, step=3)
-    for seed in range(3):
-        generator.submit(prompt_of(4, seed), length(9))
-    for _ in range(3):
-        generator.step()
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(generator.cache[failing_layer], "add_request", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        generator.step()
-    check_all_released(generator.model, generator)
-
-
 @pytest.mark.parametrize("num_steps", [1, 4])
 def test_task_3_the_end_of_a_with_block_releases_everything(num_steps: int) -> None:
     with make_generator(batch_size=2, step=3) as generator:
@@ -777,23 +668,18 @@ def test_task_3_the_end_of_a_with_block_releases_everything(num_steps: int) -> N
     check_all_released(generator.model, generator)
 
 
-def test_task_3_batch_generate_releases_everything_on_an_error() -> None:
-    model = FakeModel(fail_at=5, failure=KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        generate_all([prompt_of(4), prompt_of(8), prompt_of(5)], model, batch_size=2, prefill_step=3)
-    check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
-
-
-def test_task_3_batch_generate_releases_everything_after_ctrl_c_between_two_phases(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("where", ["model", "between two phases"])
+def test_task_3_batch_generate_releases_everything_after_ctrl_c(
+    where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(_: BatchGenerator) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(BatchGenerator, "promote_phase", interrupt)
-    model = FakeModel()
+    model = FakeModel(fail_at=5, failure=KeyboardInterrupt)
+    if where != "model":
+        monkeypatch.setattr(BatchGenerator, "promote_phase", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        generate_all([prompt_of(4), prompt_of(8)], model, batch_size=2, prefill_step=3)
+        generate_all([prompt_of(4), prompt_of(8), prompt_of(5)], model, batch_size=2, prefill_step=3)
     check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
 
 
@@ -825,7 +711,6 @@ def test_task_3_timeline_equals_the_three_phases_on_paper(
 
 # Task 4: chunk sizes
 
-PER_TOKEN = 1000
 PLENTY = 10**9
 
 
@@ -838,7 +723,6 @@ PLENTY = 10**9
         (1000, 8, 10, 128),
         (1000, 9, 10, 64),
         (2048, 0, 5, 128),
-        (2049, 0, 5, 256),
         (2049, 4, 5, 256),
         (2049, 5, 5, 64),
         (5000, 1, 1, 64),
@@ -850,28 +734,31 @@ PLENTY = 10**9
 def test_task_4_chunk_size_by_rule_of_thumb(
     sequence_length: int, active: int, batch_size: int, expected: int
 ) -> None:
-    actual = select_optimal_chunk_size(sequence_length, PLENTY, active, batch_size, PER_TOKEN)
+    actual = select_optimal_chunk_size(sequence_length, PLENTY, active, batch_size, 1000)
     what = f"chunk size for {sequence_length} tokens beside {active} decodes in {batch_size} slots"
     check_equal(actual, expected, what)
 
 
 @pytest.mark.parametrize(
-    ("memory", "expected"),
-    [(1000, 1), (1999, 1), (2000, 2), (77_999, 77), (128_000, 128), (128_999, 128), (200_000, 128)],
+    ("memory", "per_token", "expected"),
+    [
+        (1000, 1000, 1),
+        (1999, 1000, 1),
+        (77_999, 1000, 77),
+        (128_999, 1000, 128),
+        (200_000, 1000, 128),
+        (77, 1, 77),
+    ],
 )
-def test_task_4_chunk_fits_in_the_memory(memory: int, expected: int) -> None:
-    actual = select_optimal_chunk_size(1000, memory, 0, 5, PER_TOKEN)
-    check_equal(actual, expected, f"chunk size for {memory} bytes, {PER_TOKEN} a token")
+def test_task_4_chunk_fits_in_the_memory(memory: int, per_token: int, expected: int) -> None:
+    actual = select_optimal_chunk_size(1000, memory, 0, 5, per_token)
+    check_equal(actual, expected, f"chunk size for {memory} bytes, {per_token} a token")
 
 
 def test_task_4_memory_counts_the_tokens_of_qwen3_0_6b() -> None:
     per_token = 28 * 8 * 128 * 2 * 2
     actual = [select_optimal_chunk_size(1000, memory, 0) for memory in (77 * per_token, 77 * per_token - 1)]
     check_equal(actual, [77, 76], "chunk sizes for the memory of 77 tokens, and for a byte less")
-
-
-def test_task_4_a_token_may_take_a_single_byte() -> None:
-    check_equal(select_optimal_chunk_size(1000, 77, 0, 5, 1), 77, "chunk size for 77 bytes, 1 a token")
 
 
 @pytest.mark.parametrize(
@@ -898,52 +785,40 @@ def chunker_at(tokens_per_second: int, target: float = 0.0625, **options: Any) -
     return chunker
 
 
-def test_task_4_nothing_measured_gives_the_initial_size() -> None:
-    what = "chunk size beside no decode in 4 slots, nothing measured, initial size 96"
-    check_equal(AdaptiveChunker(initial_chunk_size=96).chunk_size(0, 4), 96, what)
+MEASURED = {  # tokens a second, target in s, active decodes, and the chunk size
+    "nobody decodes, so nobody waits": (1024, 0.0625, 0, 512),
+    "a full batch leaves half the target": (1024, 0.0625, 4, 32),
+    "a faster machine": (4096, 0.0625, 4, 128),
+    "a shorter target": (2048, 0.03125, 4, 32),
+    "a longer target": (2048, 0.125, 4, 128),
+    "a quarter of the slots takes off an eighth": (2048, 0.0625, 1, 112),
+    "half of the slots takes off a quarter": (2048, 0.0625, 2, 96),
+    "three of four take off three eighths": (2048, 0.0625, 3, 80),
+    "more decodes than slots count as a full batch": (2048, 0.0625, 9, 64),
+}
 
 
-@pytest.mark.parametrize(("decodes", "expected"), [(4, 48), (1, 84)])
-def test_task_4_decodes_take_from_the_initial_size_too(decodes: int, expected: int) -> None:
+@pytest.mark.parametrize("name", MEASURED)
+def test_task_4_a_chunk_takes_what_the_target_leaves(name: str) -> None:
+    speed, target, decodes, expected = MEASURED[name]
+    fits = int(speed * target)
+    mistakes = {"all that fits in the target, whoever decodes": fits, "half, however few decode": fits // 2}
+    what = f"chunk size beside {decodes} decodes in 4 slots, where {fits} tokens fit in the target"
+    check_equal(chunker_at(speed, target).chunk_size(decodes, 4), expected, what, mistakes)
+
+
+@pytest.mark.parametrize(("decodes", "expected"), [(0, 96), (1, 84), (4, 48)])
+def test_task_4_nothing_measured_begins_with_the_initial_size(decodes: int, expected: int) -> None:
     what = f"chunk size beside {decodes} decodes in 4 slots, nothing measured, initial size 96"
     actual = AdaptiveChunker(initial_chunk_size=96).chunk_size(decodes, 4)
     check_equal(actual, expected, what, {"the initial size, whoever decodes": 96})
 
 
-def test_task_4_no_decodes_no_hurry() -> None:
-    check_equal(chunker_at(1024, max_chunk_size=333).chunk_size(0, 4), 333, "chunk size when nobody decodes")
-
-
-@pytest.mark.parametrize(("speed", "expected"), [(1024, 32), (2048, 64), (4096, 128)])
-def test_task_4_a_chunk_takes_half_the_target_beside_a_full_batch(speed: int, expected: int) -> None:
-    actual = chunker_at(speed).chunk_size(4, 4)
-    check_equal(actual, expected, f"chunk size at {speed} tokens a second for a target of 1/16 s")
-
-
-def test_task_4_few_decodes_leave_most_of_the_target() -> None:
-    actual = chunker_at(2048).chunk_size(1, 10_000)
-    check_equal(
-        actual in (127, 128), True, f"chunk size of {actual} is about all that fits in the target, 128"
-    )
-
-
-@pytest.mark.parametrize(("decodes", "expected"), [(1, 112), (2, 96), (3, 80), (4, 64)])
-def test_task_4_a_part_of_the_slots_takes_off_in_proportion(decodes: int, expected: int) -> None:
-    what = f"chunk size beside {decodes} decodes in 4 slots, where 128 tokens fit in the target"
-    mistakes = {"the chunk as if only a full batch took off": 128, "half, however few decode": 64}
-    check_equal(chunker_at(2048).chunk_size(decodes, 4), expected, what, mistakes)
-
-
-@pytest.mark.parametrize("target", [0.03125, 0.125])
-def test_task_4_the_target_counts(target: float) -> None:
-    check_equal(chunker_at(2048, target).chunk_size(4, 4), int(target * 1024), f"chunk size for {target} s")
-
-
-def test_task_4_size_stays_within_its_bounds() -> None:
-    sizes = [
-        chunker_at(speed, min_chunk_size=24, max_chunk_size=200).chunk_size(4, 4) for speed in (64, 65536)
-    ]
-    check_equal(sizes, [24, 200], "chunk sizes of a slow and of a fast machine, bounded by 24 and 200")
+@pytest.mark.parametrize(("speed", "decodes", "expected"), [(64, 4, 24), (65536, 4, 200), (64, 0, 200)])
+def test_task_4_size_stays_within_its_bounds(speed: int, decodes: int, expected: int) -> None:
+    actual = chunker_at(speed, min_chunk_size=24, max_chunk_size=200).chunk_size(decodes, 4)
+    what = f"chunk size at {speed} tokens a second beside {decodes} decodes, bounded by 24 and 200"
+    check_equal(actual, expected, what)
 
 
 def test_task_4_the_bounds_may_leave_a_single_size() -> None:
@@ -979,25 +854,15 @@ def test_task_4_chunk_times_are_weighed_by_their_tokens() -> None:
     check_equal(chunker.chunk_size(4, 4), int(0.0625 * 288 / 0.5 / 2), "chunk size for 288 tokens in 0.5 s")
 
 
-def test_task_4_the_window_forgets() -> None:
-    chunker = AdaptiveChunker(0.0625, window=3)
-    sizes = []
+@pytest.mark.parametrize(
+    ("window", "expected"), [(3, [32, 32, 32, 64, 96, 128]), (1, [32, 32, 32, 128, 128, 128])]
+)
+def test_task_4_the_window_forgets(window: int, expected: list[int]) -> None:
+    chunker, sizes = AdaptiveChunker(0.0625, window=window), []
     for tokens in (128, 128, 128, 512, 512, 512):
         chunker.record(tokens, 0.125)
         sizes.append(chunker.chunk_size(4, 4))
-    check_equal(sizes, [32, 32, 32, 64, 96, 128], "chunk size after each chunk, with a window of 3")
-
-
-def test_task_4_a_window_of_one_sees_the_last_chunk_alone() -> None:
-    chunker, sizes = AdaptiveChunker(0.0625, window=1), []
-    for tokens in (128, 512):
-        chunker.record(tokens, 0.125)
-        sizes.append(chunker.chunk_size(4, 4))
-    check_equal(sizes, [32, 128], "chunk size after each chunk, with a window of 1")
-
-
-def test_task_4_more_decodes_than_slots_count_as_a_full_batch() -> None:
-    check_equal(chunker_at(2048).chunk_size(9, 4), 64, "chunk size beside 9 decodes in 4 slots")
+    check_equal(sizes, expected, f"chunk size after each chunk, with a window of {window}")
 
 
 @pytest.mark.parametrize("record", [(0, 0.1), (-2, 0.1), (5, 0.0), (5, -0.1), (5, float("nan"))])
@@ -1056,27 +921,24 @@ def test_task_5_chunks_and_their_tokens_are_counted() -> None:
     check_equal([metrics.num_chunks, metrics.num_prefill_tokens], [3, 145], "chunks, and tokens in them")
 
 
-def test_task_5_moving_average_of_the_chunk_time() -> None:
-    metrics, averages = ChunkedPrefillMetrics(smoothing=0.25), []
-    averages.append(metrics.average_chunk_seconds)
-    for seconds in (4.0, 8.0, 1.0):
-        metrics.record_chunk(64, seconds)
-        averages.append(metrics.average_chunk_seconds)
-    check_equal(averages, [None, 4.0, 5.0, 4.0], "average chunk time after each chunk, smoothed by a quarter")
-
-
-def test_task_5_a_smoothing_of_one_forgets_all_but_the_last() -> None:
-    metrics = ChunkedPrefillMetrics(smoothing=1.0)
-    for seconds in (4.0, 0.0, 2.5):
-        metrics.record_chunk(64, seconds)
-    check_equal(metrics.average_chunk_seconds, 2.5, "average chunk time")
-
-
-def test_task_5_a_chunk_time_of_zero_is_data() -> None:
-    metrics = ChunkedPrefillMetrics(smoothing=0.5)
-    for seconds in (0.0, 4.0):
-        metrics.record_chunk(64, seconds)
-    check_equal(metrics.average_chunk_seconds, 2.0, "average chunk time")
+@pytest.mark.parametrize(
+    ("smoothing", "seconds", "averages"),
+    [
+        (0.25, (4.0, 8.0, 1.0), [None, 4.0, 5.0, 4.0]),
+        (1.0, (4.0, 0.0, 2.5), [None, 4.0, 0.0, 2.5]),
+        (0.5, (0.0, 4.0), [None, 0.0, 2.0]),
+    ],
+)
+def test_task_5_moving_average_of_the_chunk_time(
+    smoothing: float, seconds: tuple[float, ...], averages: list[float | None]
+) -> None:
+    metrics = ChunkedPrefillMetrics(smoothing)
+    found = [metrics.average_chunk_seconds]
+    for each in seconds:
+        metrics.record_chunk(64, each)
+        found.append(metrics.average_chunk_seconds)
+    what = f"average after each chunk of {seconds} s, smoothing {smoothing}"
+    check_equal(found, averages, what, {"a time of 0 taken for none": [None, 0.0, 4.0]})
 
 
 def test_task_5_a_first_token_is_not_a_decode() -> None:
@@ -1121,12 +983,13 @@ def test_task_5_request_number_zero_is_a_request() -> None:
 @pytest.mark.parametrize(
     ("percent", "expected"), [(0, 1.0), (25, 2.0), (50, 2.5), (62.5, 2.75), (90, 7.2), (95, 8.6), (100, 10.0)]
 )
-def test_task_5_percentiles_of_the_gaps(percent: float, expected: float) -> None:
+def test_task_5_percentiles_of_values_and_of_gaps(percent: float, expected: float) -> None:
     metrics = recorded({3: (2.0, 4.0, 14.0, 15.0), 8: (2.0, 5.0, 7.5)})
     check_equal(sorted(metrics.gaps()), [1.0, 2.0, 2.5, 3.0, 10.0], "gaps, sorted")
-    check_close(
-        mx.array(metrics.gap_percentile(percent)), np.array(expected), f"percentile {percent} of the gaps"
-    )
+    in_no_order = iter([2.5, 10, 1, 3, 2])
+    for found in (percentile(in_no_order, percent), metrics.gap_percentile(percent)):
+        what = f"percentile {percent} of 1, 2, 2.5, 3 and 10"
+        check_close(mx.array(found), np.array(expected), what)
 
 
 def test_task_5_percentile_of_one_request() -> None:
@@ -1137,12 +1000,9 @@ def test_task_5_percentile_of_one_request() -> None:
 
 def test_task_5_without_gaps_there_is_no_percentile() -> None:
     metrics = recorded({3: (2.0,), 8: (2.0, 12.0)})
-    values = [
-        metrics.gap_percentile(50, 3),
-        metrics.gap_percentile(50, 99),
-        ChunkedPrefillMetrics().gap_percentile(99),
-    ]
-    check_equal(values, [None, None, None], "percentiles without a gap")
+    found = [metrics.gap_percentile(50, request_id) for request_id in (3, 99)]
+    found += [ChunkedPrefillMetrics().gap_percentile(99), percentile(iter(()), 99)]
+    check_equal(found, [None] * 4, "percentiles without a gap, and of no values")
 
 
 def test_task_5_times_of_one_request() -> None:
@@ -1152,33 +1012,14 @@ def test_task_5_times_of_one_request() -> None:
     check_equal((request.ttft, request.gaps), (None, []), "ttft and gaps before the first token")
 
 
-@pytest.mark.parametrize(
-    ("values", "percent", "expected"),
-    [([1, 2], 75, 1.75), (iter([3.0, 1.0, 2.0]), 50, 2.0), (range(100, 0, -1), 99, 99.01), ([5.0], 0, 5.0)],
-    ids=["two", "iterator", "backwards", "one"],
-)
-def test_task_5_percentiles_of_any_values(values: Iterable[float], percent: float, expected: float) -> None:
-    check_close(mx.array(percentile(values, percent)), np.array(expected), f"percentile {percent}")
-
-
-def test_task_5_no_values_have_no_percentile() -> None:
-    check_equal(percentile(iter(()), 99), None, "percentile 99 of no values")
-
-
 @pytest.mark.parametrize("percent", [-1, 100.5, float("nan")])
-@pytest.mark.parametrize("values", [[], [1.0]], ids=str)
-def test_task_5_a_percent_is_from_0_to_100(percent: float, values: list[float]) -> None:
+@pytest.mark.parametrize("gaps", [[], [1.0]], ids=str)
+def test_task_5_a_percent_is_from_0_to_100(percent: float, gaps: list[float]) -> None:
     with check_value_error():
-        percentile(values, percent)
-
-
-@pytest.mark.parametrize("percent", [-1, 101])
-def test_task_5_percent_out_of_range_is_an_error(percent: float) -> None:
-    metrics = recorded({3: (2.0, 3.0, 7.0)})
+        percentile(gaps, percent)
+    metrics = recorded({3: (2.0, *(2.0 + gap for gap in gaps))})
     with check_value_error():
         metrics.gap_percentile(percent)
-    with check_value_error():
-        ChunkedPrefillMetrics().gap_percentile(percent)
 
 
 def test_task_5_a_token_before_its_request_is_an_error() -> None:
@@ -1216,33 +1057,6 @@ def drain(scheduler: PriorityScheduler, most: int = 100) -> list[int]:
     return order
 
 
-def test_task_6_interactive_before_batch() -> None:
-    scheduler = queue_of((7, "batch"), (3, "interactive"), (8, "batch"), (1, "interactive"))
-    check_equal(drain(scheduler), [3, 1, 7, 8], "order taken, batch 7 and 8, interactive 3 and 1 queued")
-
-
-@pytest.mark.parametrize("priority", ["interactive", "batch"])
-def test_task_6_first_come_first_served_within_a_class(priority: str) -> None:
-    order = [5, 2, 9, 0, 7]
-    check_equal(drain(queue_of(*((i, priority) for i in order))), order, f"order taken, all {priority}")
-
-
-def test_task_6_nobody_waits() -> None:
-    scheduler = queue_of((0, "interactive"))
-    check_equal([scheduler.next(), scheduler.next(), scheduler.next()], [0, None, None], "requests taken")
-    scheduler.add(4, "batch")
-    check_equal([scheduler.next(), scheduler.next()], [4, None], "requests taken")
-
-
-def test_task_6_length_counts_both_classes() -> None:
-    scheduler = queue_of((7, "batch"), (3, "interactive"), (8, "batch"))
-    sizes = [len(scheduler)]
-    for _ in range(4):
-        scheduler.next()
-        sizes.append(len(scheduler))
-    check_equal(sizes, [3, 2, 1, 0, 0], "number that wait, before and after each turn")
-
-
 def test_task_6_a_request_is_interactive_unless_it_says_so() -> None:
     scheduler = queue_of((7, "batch"))
     scheduler.add(3)
@@ -1267,31 +1081,43 @@ def test_task_6_batch_is_passed_over_a_few_times_only(max_passed_over: int, expe
     check_equal(actual, expected, what, mistakes)
 
 
+NEXT = None
+# max_passed_over, then ids that come (of batch from 100 on) and turns between them, then the order taken
+TURNS: dict[str, tuple[int, list[int | None], list[int | None]]] = {
+    "interactive before batch, each in its order": (4, [107, 3, 108, 1], [3, 1, 107, 108]),
+    "nobody waits": (4, [0, NEXT, NEXT, 104, NEXT], [0, None, 104]),
+    "turns while no batch request waits do not count": (
+        2,
+        [0, 1, 2, 3, 4, 5, NEXT, NEXT, NEXT, 100],
+        [0, 1, 2, 3, 4, 100, 5],
+    ),
+    "the count starts again after each batch request": (
+        2,
+        [100, 0, NEXT, NEXT, 1, 2, 3, 101],
+        [0, 100, 1, 2, 101, 3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_task_6_whose_turn_it_is(name: str) -> None:
+    max_passed_over, events, expected = TURNS[name]
+    scheduler, order = PriorityScheduler(max_passed_over), []
+    for event in events:
+        if event is NEXT:
+            order.append(scheduler.next())
+        else:
+            scheduler.add(event, "batch" if event >= 100 else "interactive")
+    what = f"order taken, max_passed_over {max_passed_over}, ids and turns {events}, batch from 100 on"
+    check_equal([*order, *drain(scheduler)], expected, what)
+
+
 def test_task_6_four_times_unless_it_is_told() -> None:
     scheduler = PriorityScheduler()
-    for i in range(6):
-        scheduler.add(i)
-    scheduler.add(100, "batch")
+    for request_id in (0, 1, 2, 3, 4, 5, 100):
+        scheduler.add(request_id, "batch" if request_id == 100 else "interactive")
     what = "order taken, max_passed_over not given, interactive 0 to 5, batch 100"
     check_equal(drain(scheduler), [0, 1, 2, 3, 100, 4, 5], what)
-
-
-def test_task_6_turns_while_no_batch_waits_do_not_count() -> None:
-    scheduler = queue_of(*((i, "interactive") for i in range(6)), max_passed_over=2)
-    order = [scheduler.next() for _ in range(3)]
-    scheduler.add(100, "batch")
-    what = "order taken, max_passed_over 2, interactive 0 to 5, batch 100 queued after 3 turns"
-    check_equal([*order, *drain(scheduler)], [0, 1, 2, 3, 4, 100, 5], what)
-
-
-def test_task_6_the_count_starts_again_after_each_batch_request() -> None:
-    scheduler = queue_of((100, "batch"), (0, "interactive"), max_passed_over=2)
-    order = drain(scheduler)
-    for i in range(1, 4):
-        scheduler.add(i)
-    scheduler.add(101, "batch")
-    what = "order taken, max_passed_over 2, batch 100 and 0, and when both are done 1 to 3 and batch 101"
-    check_equal([*order, *drain(scheduler)], [0, 100, 1, 2, 101, 3], what)
 
 
 @settings(max_examples=200)
@@ -1316,31 +1142,6 @@ def test_task_6_every_turn_is_as_the_rules_say(events: list[str], max_passed_ove
             num_passed_over += expected is not None and bool(batch)
         check_equal(scheduler.next(), expected, f"request taken at event {request_id} of {events}")
         check_equal(len(scheduler), len(interactive) + len(batch), "number that wait")
-
-
-@given(
-    num_before=st.integers(0, 4),
-    num_interactive=st.integers(0, 9),
-    arrivals=st.lists(st.integers(0, 3), min_size=30, max_size=30),
-    max_passed_over=st.integers(0, 4),
-)
-def test_task_6_no_batch_request_starves(
-    num_before: int, num_interactive: int, arrivals: list[int], max_passed_over: int
-) -> None:
-    scheduler = queue_of(
-        *((i, "interactive") for i in range(num_interactive)), max_passed_over=max_passed_over
-    )
-    for i in range(num_before + 1):
-        scheduler.add(100 + i, "batch")
-    bound = (num_before + 1) * (max_passed_over + 1)
-    taken = []
-    for turn in range(bound):
-        for _ in range(arrivals[turn]):
-            scheduler.add(1000 + turn)
-        taken.append(scheduler.next())
-    check_equal(
-        100 + num_before in taken, True, f"taken within {bound} turns, with {num_before} batch before it"
-    )
 
 
 def test_task_6_unknown_class_is_an_error() -> None:
@@ -1405,10 +1206,6 @@ def repaired(prompts: list[dict[str, int]], decodes: list[int], budget: int, *si
 
 
 HAND_WORKED = {
-    "one prompt in chunks": (
-        (prompts_of(10), 0, 4, 4),
-        [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 0, (10, 2)), row(3, 1)],
-    ),
     "a chunk smaller than the budget, one a request and step": (
         (prompts_of(10), 0, 100, 4),
         [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 0, (10, 2)), row(3, 1)],
@@ -1416,10 +1213,6 @@ HAND_WORKED = {
     "decodes first": (
         (prompts_of(6), 3, 7, 4),
         [row(0, 3, (10, 4)), row(1, 3, (10, 2)), row(2, 4)],
-    ),
-    "several prompts a step": (
-        (prompts_of(4, 9, 3), 0, 12, 4),
-        [row(0, 0, (10, 4), (11, 4), (12, 3)), row(1, 2, (11, 4)), row(2, 2, (11, 1)), row(3, 3)],
     ),
     "three tokens that would fit wait for a whole chunk": (
         (prompts_of(8, 3), 0, 7, 4),
@@ -1437,15 +1230,8 @@ HAND_WORKED = {
         (prompts_of(2, 6), 0, 8, 4),
         [row(0, 0, (10, 2), (11, 4)), row(1, 1, (11, 2)), row(2, 2)],
     ),
-    "a budget that decodes use up": (
-        (prompts_of(6), 9, 5, 4),
-        [row(0, 5), row(1, 5)],
-    ),
-    "one decode too many for a whole chunk": (
-        (prompts_of(67), 1, 64, 64),
-        [row(0, 1), row(1, 1)],
-    ),
-    "only decodes": (([], 3, 8, 4), [row(0, 3), row(1, 3)]),
+    "a budget that decodes use up": ((prompts_of(6), 9, 5, 4), [row(0, 5), row(1, 5)]),
+    "one decode too many for a whole chunk": ((prompts_of(67), 1, 64, 64), [row(0, 1), row(1, 1)]),
 }
 
 
@@ -1455,15 +1241,6 @@ def test_task_7_schedule_worked_by_hand(name: str) -> None:
     call = call_of(chunked_prefill_schedule, *arguments)
     rest = [{**expected[-1], "step": step} for step in range(len(expected), 1001)]
     check_steps(schedule(*arguments), [*expected, *rest], call)
-
-
-def test_task_7_stops_after_step_1000() -> None:
-    rows = schedule(prompts_of(5), 0, 4, 4)
-    call = call_of(chunked_prefill_schedule, prompts_of(5), 0, 4, 4)
-    check_equal(len(rows), 1001, f"number of steps of {call}, 0 to 1000")
-    check_equal(
-        [rows[0]["step"], rows[-1]["step"]], [0, 1000], f"numbers of the first and last step of {call}"
-    )
 
 
 @pytest.mark.parametrize(
@@ -1495,25 +1272,18 @@ def test_task_7_every_step_follows_the_rules(
     rows = schedule(prompts_of(*lengths), num_decodes, budget, chunk_size)
     check_equal(len(rows), 1001 if lengths or num_decodes else 0, "number of steps")
     for step, actual in enumerate(rows):
-        check_equal(
-            [actual["step"], actual["decode_tokens"]], [step, min(decoding, budget)], "step, and its decodes"
-        )
-        room, done = budget - actual["decode_tokens"], 0
-        queue = list(left)
-        for chunk in actual["prefill_chunks"]:
-            request_id, tokens = chunk["id"], chunk["tokens_processed"]
-            check_equal(request_id, queue.pop(0), "next request of the queue")
-            check_equal(
-                [room >= chunk_size, tokens], [True, min(chunk_size, left[request_id])], "room, and tokens"
-            )
+        num_decodes = min(decoding, budget)
+        room, expected = budget - num_decodes, []
+        for request_id in left:
+            if room < chunk_size:
+                break
+            tokens = min(chunk_size, left[request_id])
             room -= tokens
             left[request_id] -= tokens
-            done += left[request_id] == 0
-        check_equal(
-            bool(queue) and room >= chunk_size, False, "a request waits although a whole chunk has room"
-        )
+            expected.append((request_id, tokens))
+        check_equal(actual, row(step, num_decodes, *expected), f"all that is in step {step}")
+        decoding += sum(n == 0 for n in left.values())
         left = {request_id: n for request_id, n in left.items() if n}
-        decoding += done
 
 
 BAD_SCHEDULES = {
@@ -1557,26 +1327,12 @@ REPAIRED = {
         (prompts_of(8, 3), [], 7, 4),
         [row(0, 0, (10, 4), (11, 3)), row(1, 1, (10, 4)), row(2, 1)],
     ),
-    "a part of a chunk is taken": (
-        (prompts_of(6), [3], 4, 4),
-        [row(0, 1, (10, 3)), row(1, 1, (10, 3)), row(2, 2)],
-    ),
     "one decode does not block a prompt": (
         (prompts_of(67), [2], 64, 64, 2),
         [row(0, 1, (10, 63)), row(1, 1, (10, 4)), row(2, 1), row(3, 1)],
     ),
-    "decodes take turns": (
-        ([], [2, 2, 2], 2, 4),
-        [row(0, 2), row(1, 2), row(2, 2)],
-    ),
-    "decodes of different lengths": (
-        ([], [1, 3, 2], 8, 4),
-        [row(0, 3), row(1, 2), row(2, 1)],
-    ),
-    "one chunk a request and step": (
-        (prompts_of(10), [], 100, 4, 2),
-        [row(0, 0, (10, 4)), row(1, 0, (10, 4)), row(2, 0, (10, 2)), row(3, 1), row(4, 1)],
-    ),
+    "decodes take turns": (([], [2, 2, 2], 2, 4), [row(0, 2), row(1, 2), row(2, 2)]),
+    "decodes of different lengths": (([], [1, 3, 2], 8, 4), [row(0, 3), row(1, 2), row(2, 1)]),
     "decodes that use up the budget come first": (
         (prompts_of(3), [1, 1, 1], 2, 4),
         [row(0, 2), row(1, 1, (10, 1)), row(2, 0, (10, 2)), row(3, 1)],
@@ -1606,19 +1362,16 @@ def test_task_7_repaired_schedule_computes_everything_once_and_wastes_nothing(
     rows = repaired(prompts_of(*lengths), decodes, budget, chunk_size, output_length)
     decoding = deque(decodes)
     for step, actual in enumerate(rows):
-        num_decodes = min(len(decoding), budget)
-        check_equal([actual["step"], actual["decode_tokens"]], [step, num_decodes], "step, and its decodes")
-        served = [decoding.popleft() for _ in range(num_decodes)]
+        served = [decoding.popleft() for _ in range(min(len(decoding), budget))]
         decoding.extend(n - 1 for n in served if n > 1)
-        room = budget - num_decodes
-        expected = []
+        room, expected = budget - len(served), []
         for request_id in left:
             tokens = min(left[request_id], chunk_size, room)
             room -= tokens
             left[request_id] -= tokens
             if tokens:
-                expected.append({"id": request_id, "tokens_processed": tokens})
-        check_equal(actual["prefill_chunks"], expected, f"chunks of step {step}")
+                expected.append((request_id, tokens))
+        check_equal(actual, row(step, len(served), *expected), f"all that is in step {step}")
         decoding.extend(output_length for n in left.values() if n == 0)
         left = {request_id: n for request_id, n in left.items() if n}
     check_equal([left, list(decoding)], [{}, []], "prompts and decodes not computed at the end")
