@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -122,7 +122,7 @@ def start(run: Run, folder: Path, start_method: StartMethod) -> Running:
     write(run.sources, folder / "tiny_llm")
     write_bytecode(run, folder / "tiny_llm")
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    arguments = (run.name, folder, [*run.tests], [*run.pytest_options], [*run.first], sender)
+    arguments = (replace(run, sources={}, first=tuple(run.first)), folder, sender)
     process: ForkProcess | SpawnProcess
     if start_method == "spawn":
         process = multiprocessing.get_context("spawn").Process(target=send_outcome, args=arguments)
@@ -145,19 +145,12 @@ def signals_held() -> Generator[None, None, None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def send_outcome(
-    name: str,
-    folder: Path,
-    tests: Sequence[str],
-    options: Sequence[str],
-    first: Sequence[str],
-    sender: Connection,
-) -> None:
+def send_outcome(run: Run, folder: Path, sender: Connection) -> None:
     """The whole life of a process; what would end it does so at once and without a word."""
     for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # not what the command that started it does at them
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-    sender.send(run_one(name, folder, tests, options, first))
+    sender.send(run_one(run, folder))
 
 
 def receive_outcome(running: Running) -> Outcome:
@@ -175,27 +168,18 @@ def receive_outcome(running: Running) -> Outcome:
     return outcome
 
 
-def run_one(
-    name: str, folder: Path, tests: Sequence[str], options: Sequence[str], first: Sequence[str] = ()
-) -> Outcome:
-    """Run in this process, which is used up by it.
-
-    Args:
-        name: of the run.
-        folder: holds the package, as tiny_llm.
-        tests, options: for pytest.
-        first: ids of tests that come before the others.
-    """
-    outcome = Outcome(name)
+def run_one(run: Run, folder: Path) -> Outcome:
+    """Run in this process, which is used up by it, on the package that a folder holds as tiny_llm."""
+    outcome = Outcome(run.name)
     start = time.perf_counter()
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(SECONDS_PER_RUN)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # to look for plugins takes a sixth of a short run
     # Before the repository, which has a tiny_llm of its own.
-    arguments = [*tests, "-o", f"pythonpath={folder} {ROOT}", "-p", PLUGIN, *options]
+    arguments = [*run.tests, "-o", f"pythonpath={folder} {ROOT}", "-p", PLUGIN, *run.pytest_options]
     with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
         try:
-            outcome.exit_code = pytest.main(arguments, plugins=[Collector(outcome, first)])
+            outcome.exit_code = pytest.main(arguments, plugins=[Collector(outcome, run.first)])
         except TimeoutError as error:
             outcome.failed["(the run)"] = str(error)
             outcome.exit_code = 1
@@ -203,11 +187,6 @@ def run_one(
     signal.alarm(0)
     outcome.seconds = time.perf_counter() - start
     return outcome
-
-
-def python_sources(run: Run) -> dict[Path, str]:
-    """The modules of its package."""
-    return {path: source for path, source in run.sources.items() if path.suffix == ".py"}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -223,8 +202,8 @@ def bytecode(source: str) -> bytes | None:
 
 def write_bytecode(run: Run, package: Path) -> None:
     """Put the modules of a package where its import finds them compiled."""
-    for path, source in python_sources(run).items():
-        compiled = bytecode(source)
+    for path, source in run.sources.items():
+        compiled = bytecode(source) if path.suffix == ".py" else None
         if compiled is not None:
             file = Path(importlib.util.cache_from_source(str(package / path)))
             file.parent.mkdir(exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.bank import load_bank, read_package
+from scripts.author.bank.entries import load_bank, read_package
 from scripts.course import COURSE, Course, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Run, run_all

@@ -1,61 +1,37 @@
 """Mutate the reference automatically, one small change at a time, and see which changes no test notices."""
 
 import ast
-import copy
 import resource
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import track
 
+from scripts.author.bank.entries import BANK
+from scripts.author.bank.matching import unify
+from scripts.author.mutations import functions, mutations
 from scripts.author.wrong import is_caught
-from scripts.bank import BANK
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
-from scripts.lexing import local_names, tokens, unify
 from scripts.sandbox import Run, run_all
 from scripts.setup import load_toml
 from scripts.sources.files import read_reference
 from scripts.sources.python_source import words_of
 from scripts.sources.render import owned_functions
-from scripts.symbols import Package, Symbol
+from scripts.sources.symbols import Package, Symbol
+from scripts.sources.tokens import local_names, tokens
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 SURVIVORS = BANK / "survivors.toml"
 AIM = 0.95
 MEMORY = 3 * 2**30  # bytes a run may use: a loop that never ends may fill a list
-
-COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-OPERATIONS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.FloorDiv,
-    ast.MatMult: ast.Mult,
-    ast.BitAnd: ast.BitOr,
-}
 
 
 @dataclass(frozen=True)
@@ -115,128 +91,6 @@ def without_variables(description: str, symbol: Symbol) -> str:
     variables = local_names(symbol.code, is_python=True)
     found = tokens(code, is_python=True)
     return " ".join("_" if each.is_name and each.text in variables else each.text for each in found) + change
-
-
-def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
-    """Functions and methods with their dotted names; abstract ones and protocols have no body to change."""
-    for node in tree.body:
-        if isinstance(node, Function):
-            yield node.name, node
-        elif isinstance(node, ast.ClassDef):
-            for child in node.body:
-                if isinstance(child, Function) and not is_abstract(child):
-                    yield f"{node.name}.{child.name}", child
-
-
-def is_abstract(function: Function) -> bool:
-    """Whether there is nothing but a docstring or dots."""
-    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in function.body)
-
-
-def mutations(tree: ast.Module, function: Function) -> Iterator[tuple[str, int, Callable[[], str]]]:
-    """What is changed, on which line, and what makes the module with the change."""
-    for index, (node, around) in enumerate(walk_code(function)):
-        for description, change in changes(node):
-            code = shown(around if isinstance(node, ast.Constant) else node)
-            line = getattr(node, "lineno", function.lineno)
-            yield f"{code!r} with {description}", line, partial(mutated, tree, function, index, change)
-
-
-def mutated(tree: ast.Module, function: Function, index: int, change: Callable[[Any], None]) -> str:
-    """The module with a change of one node of a function, the one that comes `index`-th in `walk_code`."""
-    mutated_tree = copy.deepcopy(tree)
-    node, _ = list(walk_code(twin_of(function, mutated_tree)))[index]
-    change(node)
-    return ast.unparse(ast.fix_missing_locations(mutated_tree))
-
-
-def shown(node: ast.AST) -> str:
-    """The code of a node on one line: of a statement the first."""
-    return ast.unparse(node).strip().splitlines()[0]
-
-
-def twin_of(function: Function, tree: ast.Module) -> Function:
-    """The same function in a copy of its module."""
-    for node in ast.walk(tree):
-        if isinstance(node, Function) and (node.lineno, node.name) == (function.lineno, function.name):
-            return node
-    raise KeyError(function.name)
-
-
-def walk_code(function: Function) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Nodes of a body in a fixed order, without docstrings, annotations and the texts of errors.
-
-    With each comes the node around it, which gives a number its meaning; a sign belongs to its number.
-    """
-    pending: list[tuple[ast.AST, ast.AST]] = [(node, function) for node in reversed(function.body)]
-    while pending:
-        node, around = pending.pop()
-        if isinstance(node, ast.Raise | ast.JoinedStr) or is_text(node):
-            continue
-        yield node, around
-        annotation = getattr(node, "annotation", None)
-        children = [child for child in ast.iter_child_nodes(node) if child is not annotation]
-        outer = around if isinstance(node, ast.UnaryOp) else node
-        pending.extend((child, outer) for child in reversed(children))
-
-
-def is_text(node: ast.AST) -> bool:
-    """A docstring or another statement that is a string."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def changes(node: ast.AST) -> Iterator[tuple[str, Callable[[Any], None]]]:
-    """Small changes to a node, each with what it is; applied to the node's twin in a copy of the module."""
-    if isinstance(node, ast.Compare):
-        for position, operator in enumerate(node.ops):
-            new = COMPARISONS[type(operator)]
-            yield f"{type(operator).__name__} to {new.__name__}", partial(set_item, "ops", position, new)
-    elif isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
-        new_operation = OPERATIONS[type(node.op)]
-        yield f"{type(node.op).__name__} to {new_operation.__name__}", partial(set_field, "op", new_operation)
-    elif isinstance(node, ast.BoolOp):
-        other = ast.Or if isinstance(node.op, ast.And) else ast.And
-        yield f"{type(node.op).__name__} to {other.__name__}", partial(set_field, "op", other)
-    elif isinstance(node, ast.If | ast.IfExp | ast.While):
-        yield "condition negated", negate
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield f"{node.value} to {not node.value}", partial(set_value, not node.value)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield f"{node.value} to {node.value + 1}", partial(set_value, node.value + 1)
-    elif isinstance(node, ast.Return) and node.value is not None and not is_none(node.value):
-        yield "None returned", return_none
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        yield "call left out", return_none
-
-
-def is_none(node: ast.expr) -> bool:
-    """Whether it is the word None."""
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def set_item(field: str, position: int, kind: type[ast.AST], node: Any) -> None:
-    """Replace an operator in a list of them."""
-    getattr(node, field)[position] = kind()
-
-
-def set_field(field: str, kind: type[ast.AST], node: Any) -> None:
-    """Replace an operator."""
-    setattr(node, field, kind())
-
-
-def set_value(value: object, node: Any) -> None:
-    """Replace a constant."""
-    node.value = value
-
-
-def negate(node: Any) -> None:
-    """Turn a condition round."""
-    node.test = ast.UnaryOp(ast.Not(), node.test)
-
-
-def return_none(node: Any) -> None:
-    """Return nothing, or leave a call out."""
-    node.value = ast.Constant(None)
 
 
 Module = Annotated[str | None, typer.Option(help="Only mutants of this module, such as sampler.")]

@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, track
 
-from scripts.bank import BANK, WrongSolution, bank_file, load_bank, read_package
+from scripts.author.bank.entries import BANK, WrongSolution, bank_file, load_bank, read_package
+from scripts.author.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
-from scripts.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import REFERENCE
 

@@ -18,8 +18,8 @@ Show = Callable[..., str]
 
 
 @functools.lru_cache(maxsize=512)
-def split(source: str) -> tuple[Chunk, ...]:
-    """The chunks of a source, in order.
+def split(source: str, opens_private: bool = False) -> tuple[Chunk, ...]:
+    """The chunks of a source, in order; a private class is one, unless it is to be opened as others are.
 
     Raises:
         ValueError: Python cannot read it; with the line.
@@ -34,7 +34,8 @@ def split(source: str) -> tuple[Chunk, ...]:
 
     found = [Chunk("", show(*module.header), "comment")] if module.header else []
     for nodes in statements(module.body):
-        found += read_class(show, nodes[0]) if is_open(nodes[0]) else read_statement(show, nodes)
+        opens = is_open(nodes[0], opens_private)
+        found += read_class(show, nodes[0]) if opens else read_statement(show, nodes)
     found += [Chunk("", show(*module.footer), "comment")] if module.footer else []
     num_extra = sum(len(chunk.gap + chunk.text) for chunk in found) - len(source)
     if num_extra:  # the end of the last line, which the source lacks
@@ -137,9 +138,9 @@ def with_members(node: Block, members: Sequence[cst.BaseStatement]) -> Block:
     return node.with_changes(body=node.body.with_changes(body=members, footer=()))
 
 
-def is_open(node: cst.BaseStatement) -> bool:
-    """Whether it is a class whose members are chunks: a public one that has some."""
-    if not isinstance(node, cst.ClassDef) or is_private(node.name.value):
+def is_open(node: cst.BaseStatement, opens_private: bool) -> bool:
+    """Whether it is a class whose members are chunks: a public one, unless told otherwise, that has some."""
+    if not isinstance(node, cst.ClassDef) or (is_private(node.name.value) and not opens_private):
         return False
     return isinstance(node.body, cst.IndentedBlock) and len(members_of(node)) > is_string(members_of(node)[0])
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import libcst as cst
 from libcst.metadata import ComprehensionScope, FunctionScope, MetadataWrapper, ScopeProvider
 
-from scripts.lexing import DECLARED
 from scripts.sources.files import is_python, write
+from scripts.sources.tokens import DECLARED
 from tests.support.shelves import package_of
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scripts.symbols import Package
+from scripts.sources.symbols import Package
 
 SOURCE = '''
 LIMIT = 3

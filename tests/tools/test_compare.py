@@ -13,18 +13,19 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scripts import compare_runs
 from scripts.author.wrong import load_bank
-from scripts.compare import PARTS_OF_A_RUN, main
-from scripts.compare_cases import CASES, cases_of, symbol_of
-from scripts.compare_inputs import normal
-from scripts.compare_report import LONGEST_NAME
-from scripts.compare_trees import first_difference
+from scripts.compare import costs
+from scripts.compare.__main__ import PARTS_OF_A_RUN, main
+from scripts.compare.cases import CASES, cases_of
+from scripts.compare.differences import first_difference
+from scripts.compare.inputs import normal
+from scripts.compare.library import home_of
+from scripts.compare.report import LONGEST_NAME
 from scripts.course import ROOT, Day, load_course
 from scripts.learn.catch_up import catch_up, task_ids_up_to
 from scripts.sources.files import REFERENCE, Sources, read_reference, write
 from scripts.sources.render import with_holes
-from scripts.symbols import Package
+from scripts.sources.symbols import Package
 
 COURSE = load_course()
 LINEAR = "    product = x @ w.T\n    return product if bias is None else product + bias\n"
@@ -72,31 +73,19 @@ def test_the_reference_is_equal_to_itself(day: Day) -> None:
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
-def test_every_case_has_a_place_of_its_own_and_a_name_that_fits() -> None:
-    places = [
-        (symbol_of(case.symbol), case.name) for case in CASES
-    ]  # which refuses a symbol it does not know
-    assert len(set(places)) == len(CASES)
-    assert all(0 < len(case.name) < LONGEST_NAME for case in CASES)
+def test_every_case_means_one_symbol_and_has_a_name_that_fits() -> None:
+    symbols = {symbol for day in COURSE.days for task in day.tasks for symbol in task.symbols}
+    assert symbols.issuperset(PARTS_OF_A_RUN)
+    for case in CASES:
+        assert sum(map(case.is_of, symbols)) == 1, case.symbol
+        assert 0 < len(case.name) < LONGEST_NAME
+    assert len({(case.symbol, case.name) for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize(
-    ("ending", "symbol"),
-    [
-        ("softmax", "ops.basics.softmax"),
-        ("quantized_matmul", "kernels.quantized_matmul.quantized_matmul"),
-        ("cuda.quantized_matmul.quantized_matmul", "kernels.cuda.quantized_matmul.quantized_matmul"),
-        ("BatchingKvCache", "model.kv_cache.BatchingKvCache"),
-    ],
-)
-def test_a_symbol_is_the_shortest_that_ends_in_a_cases_name(ending: str, symbol: str) -> None:
-    assert symbol_of(ending) == symbol
-
-
-@pytest.mark.parametrize("ending", ["max", "no_such_function", "allocate"])
-def test_a_symbol_that_is_not_there_or_not_the_only_one_is_refused(ending: str) -> None:
-    with pytest.raises(ValueError, match=f"symbols of course.toml end in {ending}"):
-        symbol_of(ending)
+@pytest.mark.parametrize(("name", "number"), [("no_such_function", 0), ("Target", 2)])
+def test_a_name_that_does_not_mean_one_function_is_refused(name: str, number: int) -> None:
+    with pytest.raises(AttributeError, match=f"^{number} modules of the reference define {name}: "):
+        home_of(name)
 
 
 def test_inputs_are_not_changed_by_who_uses_them() -> None:
@@ -247,7 +236,7 @@ def test_a_hole_behind_other_code_is_still_a_hole(package: Path) -> None:
 
 
 def test_what_never_ends_is_given_up(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_runs, "SECONDS_TO_END", 0.5)
+    monkeypatch.setattr(costs, "SECONDS_TO_END", 0.5)
     write_changed(package, "ops/basics.py", LINEAR, "    while True:\n        pass\n")
     result = compare(package, "1.1", "--task", "1")
     assert result.exit_code == 1

@@ -12,16 +12,15 @@ from scripts.author.mutants import (
     SURVIVORS,
     Mutant,
     all_mutants,
-    functions,
     known_survivors,
     list_mistakes,
-    mutations,
     present_id,
 )
+from scripts.author.mutations import functions, mutations
 from scripts.course import ROOT
 from scripts.setup import load_toml
 from scripts.sources.files import read_reference
-from scripts.symbols import Package
+from scripts.sources.symbols import Package
 from tests.support.refactorings import with_other_variables
 
 REFERENCE = read_reference()

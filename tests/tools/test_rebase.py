@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.author.bank.edits import make_edit
+from scripts.author.bank.matching import find_matches
+from scripts.author.bank.rebase import Rebase, entry_text, package_at, rebase_file, rebase_survivors
 from scripts.course import load_course
-from scripts.edits import make_edit
-from scripts.lexing import find_matches
-from scripts.rebase import Rebase, entry_text, package_at, rebase_file, rebase_survivors
 from scripts.sources.files import write
 from tests.support.shelves import FILE, KERNEL, SOURCE, package_of
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bank import WrongSolution, load_bank
+from scripts.author.bank.entries import WrongSolution, load_bank
 from scripts.course import load_course
 from scripts.sources.files import read_reference
-from scripts.symbols import Package
+from scripts.sources.symbols import Package
 from tests.support.refactorings import moved, reformatted, reordered, with_other_variables
 
 REFERENCE = read_reference()
@@ -24,7 +24,7 @@ def bank() -> list[WrongSolution]:
 def versions(sources: Mapping[Path, str]) -> dict[str, str]:
     """The code of each wrong solution's symbol, by the solution's id."""
     package = Package(sources)
-    return {each.id: (symbol := package.find(each.symbol)) and each.code(symbol) for each in bank()}
+    return {each.id: (symbol := package.find(each.symbol)) and each.edit.code(symbol) for each in bank()}
 
 
 def tokens_of(code: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,14 +146,18 @@ def test_no_more_run_at_once_than_there_are_workers(start_method: str) -> None:
     assert [outcome["started"] for outcome in outcomes] == [names[:1], names[:2], names]
 
 
-COMMANDS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if "run_all(" in path.read_text())
+COMMANDS = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "scripts").rglob("*.py")
+    if {"run_all(", "typer.run(main)"} <= {*re.findall(r"run_all\(|typer\.run\(main\)", path.read_text())}
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_spawned_process_imports_the_command_and_does_nothing(command: str) -> None:
     program = f"""
 import runpy, sys
-runpy.run_module("scripts.{command}", run_name="__mp_main__")
+runpy.run_module("{command}", run_name="__mp_main__")
 print("tiny_llm" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

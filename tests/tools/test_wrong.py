@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts.author.bank.entries import BANK, WrongSolution, load_bank, read_entry, undefined_names
+from scripts.author.bank.rebase import entry_text
 from scripts.author.wrong import catcher
-from scripts.bank import BANK, WrongSolution, load_bank, read_entry
 from scripts.course import load_course
-from scripts.rebase import entry_text
 from scripts.sandbox import Outcome
 from scripts.sources.files import read_reference
-from scripts.symbols import Package, undefined_names
+from scripts.sources.symbols import Package
 from tests.support.commands import run_apart
 from tests.support.shelves import FILE, KERNEL, SOURCE, package_of
 
@@ -25,7 +25,7 @@ def entry(symbol: str, find: str, replace: str, **others: str) -> WrongSolution:
 
 def wrong_code(source: str, symbol: str, find: str, replace: str, near: str = "") -> str:
     found = package_of(source).find(symbol)
-    return entry(symbol, find, replace, near=near).code(found)
+    return entry(symbol, find, replace, near=near).edit.code(found)
 
 
 # --- an entry and its symbol -------------------------------------------------------------------------------
@@ -111,6 +111,15 @@ def test_only_a_variable_may_have_another_name_and_only_one(find: str) -> None:
         wrong_code(SOURCE.replace("place", "i"), "Shelf.put", find, "None")
 
 
+@pytest.mark.parametrize(("find", "near"), [("x - y", ""), ("x - 1", "y - 2")])
+def test_two_variables_of_an_edit_are_never_one_of_the_code(find: str, near: str) -> None:
+    source = "def f(a, b):\n    c = a - a\n    return (c - 1) * (c - 2)\n"
+    with pytest.raises(ValueError, match="matches 0 times"):
+        wrong_code(source, "f", find, "x", near)
+    other = source.replace("a - a", "a - b").replace("c - 2", "b - 2")
+    assert wrong_code(other, "f", find, "x + 3", near) != other
+
+
 def test_an_edit_that_fits_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="matches 3 times"):
         wrong_code(SOURCE, "Shelf.put", "self", "None")
@@ -134,13 +143,13 @@ def test_kernels_are_edited_like_python() -> None:
     code = entry(
         symbol.own_name, "float sum = 0; for (int i = 0;", "float sum = 1;\n#pragma unroll\nfor (int i = 0;"
     )
-    assert "float total = 1;\n#pragma unroll\nfor (int i = 0;" in code.code(symbol)
+    assert "float total = 1;\n#pragma unroll\nfor (int i = 0;" in code.edit.code(symbol)
 
 
 def test_a_body_is_the_whole_definition() -> None:
     symbol = package_of(SOURCE).find("first")
     changed = WrongSolution(DAYS[0], 1, "n", "m", "first", body="def first(books):\n    return books[-1]")
-    assert symbol.replaced(changed.code(symbol)).endswith("def first(books):\n    return books[-1]\n")
+    assert symbol.replaced(changed.edit.code(symbol)).endswith("def first(books):\n    return books[-1]\n")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
-from scripts.compare_library import Library, Tree
-from scripts.compare_package import Learner
-from scripts.compare_runs import computed, guarded
-from scripts.compare_trees import Difference, first_difference
+from scripts.checkpoints.models import as_chat
+from scripts.compare.costs import computed, guarded
+from scripts.compare.differences import Difference, Tree, first_difference
+from scripts.compare.learner import Learner
+from scripts.compare.library import Library
 from scripts.hardware.memory import memory_use
 from scripts.run.recorder import Recorder
 
@@ -85,14 +86,15 @@ class BatchComparison:
     @property
     def answers(self) -> list[str]:
         """A sentence on each request whose tokens, or whose reason to end, are not the reference's."""
-        sentences = []
-        requests = zip(self.yours.recorder.requests, self.reference.recorder.requests, strict=True)
-        for index, (yours, reference) in enumerate(requests):
-            left = {"tokens": list(yours.token_ids), "finish_reason": yours.finish_reason}
-            right = {"tokens": list(reference.token_ids), "finish_reason": reference.finish_reason}
-            if difference := first_difference(left, right):
-                sentences.append(f"request {index}: {difference.sentence}")
-        return sentences
+        yours, reference = (
+            [
+                {"tokens": each.token_ids, "finish_reason": each.finish_reason}
+                for each in run.recorder.requests
+            ]
+            for run in (self.yours, self.reference)
+        )
+        found = [first_difference(*pair) for pair in zip(yours, reference, strict=True)]
+        return [f"request {index}: {each.sentence}" for index, each in enumerate(found) if each]
 
 
 def compare_batch(
@@ -106,8 +108,6 @@ def compare_batch(
     Raises:
         ValueError: the shipped checkpoint is missing.
     """
-    from scripts.checkpoints.models import as_chat
-
     checkpoint = resolve_checkpoint(SHIPPED_MODEL)
     tokenizer = reference.load_tokenizer(checkpoint)
     texts = json.loads((checkpoint / "demo_prompts.json").read_text(encoding="utf-8"))
@@ -152,27 +152,24 @@ def serve(
     max_steps: int | None,
 ) -> BatchRun | Difference:
     """Serve the prompts to the end, or up to an error or as many steps; a Difference if it cannot begin."""
+    recorders: list[Recorder] = []
 
-    def submit_all() -> Recorder:
+    def run_all() -> Difference | None:
         recorder = Recorder(tiny.BatchGenerator(model, tokenizer, **SETTINGS))
         for prompt in prompts:
             recorder.submit(prompt, tiny.SamplingParams(max_tokens=MAX_TOKENS))
-        return recorder
-
-    recorder = guarded(learner, submit_all, SECONDS_TO_END)
-    if isinstance(recorder, Difference):
-        return recorder
-
-    def run_all() -> Difference | None:
-        while recorder.generator.has_work:
+        recorders.append(recorder)
+        while recorder.has_work:
             if recorder.num_steps == max_steps:
-                return Difference(
-                    "no end", f"has not finished after {max_steps} steps, 3 times the reference's"
-                )
+                sentence = f"has not finished after {max_steps} steps, 3 times the reference's"
+                return Difference("no end", sentence)
             recorder.step()
         return None
 
     with memory_use() as memory:
         failed = guarded(learner, run_all, SECONDS_TO_END)
-    guarded(learner, recorder.generator.close, SECONDS_TO_END)
-    return BatchRun(recorder, model, memory.peak, failed)
+    for recorder in recorders:
+        guarded(learner, recorder.generator.close, SECONDS_TO_END)
+        return BatchRun(recorder, model, memory.peak, failed)
+    assert failed is not None
+    return failed

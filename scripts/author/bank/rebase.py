@@ -1,6 +1,7 @@
 """Carry wrong solutions across changes of the symbols that they are tied to, by three-way merges."""
 
 import ast
+import contextlib
 import difflib
 import functools
 import io
@@ -13,18 +14,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.bank import WrongSolution, check_source, read_entry
+from scripts.author.bank.edits import Edit, make_edit, texts, toml_text
+from scripts.author.bank.entries import check_source, read_entry
 from scripts.course import ROOT, Day
-from scripts.edits import make_edit, texts, toml_text
-from scripts.lexing import canonical, tokens
 from scripts.setup import load_toml
 from scripts.sources.files import REFERENCE, SHARED, SUFFIXES
-from scripts.symbols import Package, Symbol, symbols_of
+from scripts.sources.symbols import Package, Symbol, symbols_of
+from scripts.sources.tokens import canonical, tokens
 
 MIN_LIKENESS = 0.6  # of two definitions, for one to be the other renamed
 SURVIVOR = re.compile(r"^\[\[survivor\]\]\n", re.M)
 ENTRY = re.compile(r"^\[\[wrong\]\]\n", re.M)
 EMPTY_ARCHIVE = bytes(10240)
+FIELDS = tuple(vars(Edit()))
 PIECES = {"lines": re.compile(r".*\n|.+"), "words": re.compile(r"\n *|\w+|[^\w\n]")}
 
 
@@ -88,7 +90,7 @@ def entry_text(entry: Mapping[str, Any]) -> str:
     """An entry as TOML."""
     lines = []
     for name, value in entry.items():
-        if name in ("find", "replace", "body", "near"):
+        if name in FIELDS:
             lines.append(f"{name} = {toml_text(value)}")
         else:
             lines.append(
@@ -134,8 +136,7 @@ class Rebase:
         """The symbol that an entry changes, as it was, and what the entry makes of it."""
         if "file" not in entry:
             symbol = self.old.find(entry["symbol"])
-            day: Any = None
-            return symbol, WrongSolution(day, **entry).code(symbol)
+            return symbol, Edit(**{field: entry.get(field, "") for field in FIELDS}).code(symbol)
         path = Path(entry["file"])
         source = self.old.sources.get(path, "")
         if source.count(entry["find"]) != 1:
@@ -177,16 +178,17 @@ class Rebase:
         edit = make_edit(base, wrong, now.is_python)
         if edit.find:
             try:
-                day: Any = None
-                made = WrongSolution(day, 0, "", "", "", edit.find, edit.replace, near=edit.near).code(now)
+                made = edit.code(now)
                 check_source(now.path, now.replaced(made))
                 return made
             except ValueError:
                 pass
         for pattern in PIECES.values():
             merged = merge(base, now.code, wrong, pattern)
-            if merged is not None and parses(merged, now.is_python):
-                return canonical(merged, now.is_python)
+            with contextlib.suppress(SyntaxError):
+                if merged is not None:
+                    ast.parse(merged if now.is_python else "")
+                    return canonical(merged, now.is_python)
         raise ValueError(f"it conflicts with what became of {now.key}")
 
 
@@ -195,8 +197,8 @@ def changed_symbol(path: Path, source: str, wrong: str) -> tuple[Symbol, str]:
     before = {symbol.name: symbol for symbol in symbols_of(path, source)}
     try:
         after = {symbol.name: symbol for symbol in symbols_of(path, wrong)}
-    except SyntaxError as error:
-        raise ValueError(f"its replacement cannot be parsed: {error.msg}") from None
+    except ValueError as error:
+        raise ValueError(f"its replacement cannot be parsed: {error}") from None
     for symbol in sorted(before.values(), key=lambda symbol: symbol.end - symbol.start):
         other = after.get(symbol.name)
         if other is None or other.text == symbol.text or other.code == symbol.code:
@@ -233,15 +235,6 @@ def merge(base: str, ours: str, theirs: str, pattern: re.Pattern[str]) -> str | 
     if result.returncode:
         return None
     return "".join(ast.literal_eval(line) for line in result.stdout.splitlines())
-
-
-def parses(code: str, is_python: bool) -> bool:
-    """Whether Python can read code in Python."""
-    try:
-        ast.parse(code if is_python else "")
-    except SyntaxError:
-        return False
-    return True
 
 
 def last(name: str) -> str:

@@ -1,10 +1,11 @@
-"""The cases of `pdm run compare` for week 2; a whole run is in `compare_batch`."""
+"""The cases of `pdm run compare` for week 2; a whole run is in `batch`."""
 
 import mlx.core as mx
 
-from scripts.compare_cases_week_1 import generated, loaded
-from scripts.compare_inputs import ByteTokenizer, normal, query_key_value, small_model, token_ids
-from scripts.compare_library import Case, Library, Tree, gpu_cases
+from scripts.compare.differences import Tree
+from scripts.compare.inputs import ByteTokenizer, normal, query_key_value, small_model, token_ids
+from scripts.compare.library import Case, Library, gpu_cases
+from scripts.compare.week_1 import generated
 
 BITS = (4, 8, 3)
 
@@ -25,12 +26,6 @@ def packed(tiny: Library, *shape: int, bits: int = 4) -> Tree:
     return tiny.QuantizedWeights(*mx.quantize(normal(*shape), group_size=64, bits=bits), 64, bits)
 
 
-def quantized(tiny: Library) -> Tree:
-    """The arrays of each."""
-    weights = [tiny.quantize_weights(normal(127, 384), 64, bits) for bits in BITS]
-    return [[each.weight, each.scales, each.biases] for each in weights]
-
-
 def product(tiny: Library, function: str, *num_rows: int, bits: int = 4) -> Tree:
     """Rows of 768 numbers times packed weights, by one of the functions that multiply them."""
     weights = packed(tiny, 1021, 768, bits=bits)
@@ -40,12 +35,6 @@ def product(tiny: Library, function: str, *num_rows: int, bits: int = 4) -> Tree
 def attended(tiny: Library, function: str, queries: int, keys: int) -> Tree:
     """Causal attention, by one of the functions for it."""
     return getattr(tiny, function)(*query_key_value(queries, keys, 1, 6, H=2), mask="causal")
-
-
-def rotated(tiny: Library) -> Tree:
-    """Two rows at offsets of their own, by the kernel."""
-    angles = mx.arange(300)[:, None] * normal(1, 32, seed=1)
-    return tiny.rotate(normal(2, 97, 6, 64), mx.cos(angles), mx.sin(angles), [5, 200], True)
 
 
 def gpu_product(tiny: Library, rows: int, target: Tree) -> Tree:
@@ -93,28 +82,36 @@ CASES = (
         lambda tiny: generated(tiny, "simple_generate_with_kv_cache", 16),
     ),
     # day 2
-    Case("quantize_weights", "4, 8 and 3 bits", quantized),
     Case(
         "dequantize_weights",
         "4, 8 and 3 bits",
         lambda tiny: [tiny.dequantize_weights(packed(tiny, 509, 384, bits=bits)) for bits in BITS],
     ),
-    Case("quantized_matmul_simple", "37 rows", lambda tiny: product(tiny, "quantized_matmul_simple", 37)),
-    Case("load_packed_model", "The shipped checkpoint", lambda tiny: loaded(tiny, "load_packed_model")),
+    Case(
+        "ops.quantize.quantized_matmul_simple",
+        "37 rows",
+        lambda tiny: product(tiny, "quantized_matmul_simple", 37),
+    ),
     # day 3
     Case(
         "cpu.quantized_matmul_simple.quantized_matmul_simple",
         "One row, 4 bits",
         lambda tiny: product(tiny, "multiply_simple", 1),
     ),
-    Case("arrange", "One row, 8 bits", lambda tiny: product(tiny, "multiply_simd", 1, bits=8)),
     Case("multiply_column", "11 rows, 4 bits", lambda tiny: product(tiny, "multiply_simd", 11)),
-    Case("dequantize", "4 bits", lambda tiny: tiny.dequantize(packed(tiny, 1021, 768))),
     *gpu_cases("quantized_matvec", "Two rows", lambda tiny, target: gpu_product(tiny, 2, target)),
     *gpu_cases("quantized_matmul", "33 rows", lambda tiny, target: gpu_product(tiny, 33, target)),
-    Case("quantized_matmul", "3 and 130 rows", lambda tiny: product(tiny, "quantized_matmul", 3, 130)),
+    Case(
+        "kernels.quantized_matmul.quantized_matmul",
+        "3 and 130 rows",
+        lambda tiny: product(tiny, "quantized_matmul", 3, 130),
+    ),
     # day 4
-    Case("flash_attention", "257 queries, causal", lambda tiny: attended(tiny, "flash_attention", 257, 257)),
+    Case(
+        "ops.flash_attention.flash_attention",
+        "257 queries, causal",
+        lambda tiny: attended(tiny, "flash_attention", 257, 257),
+    ),
     # day 5
     Case("score_few", "One query, 1,500 keys", lambda tiny: attended(tiny, "dispatch_attention", 1, 1500)),
     Case(
@@ -123,7 +120,6 @@ CASES = (
     *gpu_cases("flash_decode", "One query", lambda tiny, target: gpu_attention(tiny, 1, target)),
     *gpu_cases("flash_attention", "35 queries", lambda tiny, target: gpu_attention(tiny, 35, target)),
     Case("rms_norm", "512 vectors", lambda tiny: tiny.rms_norm(normal(512, 576), normal(576, seed=1), 1e-5)),
-    Case("rope", "194 vectors of 6 heads", rotated),
     Case("swiglu", "512 vectors", lambda tiny: tiny.swiglu(normal(512, 1536), normal(512, 1536, seed=1))),
     Case(
         "dispatch_attention",

@@ -5,10 +5,10 @@ from functools import cache
 
 import mlx.core as mx
 
-from scripts.compare_library import Library, Tree
+from scripts.compare.differences import Tree
+from scripts.compare.library import Library
 
 E, I, V, D, H_q, H = 128, 256, 257, 32, 6, 2  # noqa: E741  all different, so that no swapped axis fits
-EOS = 0
 
 
 def normal(*shape: int, seed: int = 0, dtype: mx.Dtype = mx.float32) -> mx.array:
@@ -24,9 +24,9 @@ def _normal(shape: tuple[int, ...], seed: int, dtype: mx.Dtype) -> mx.array:
     return array
 
 
-def matrix(*shape: int, seed: int = 0) -> mx.array:
-    """The weight of a projection, small enough that layers in a row keep their vectors' size."""
-    return 0.1 * normal(*shape, seed=seed)
+def matrices(*shapes: tuple[int, int], seed: int = 0) -> list[mx.array]:
+    """Weights of projections, small enough that layers in a row keep their vectors' size."""
+    return [0.1 * normal(*shape, seed=seed + i) for i, shape in enumerate(shapes)]
 
 
 def query_key_value(L: int, S: int, *heads: int, H: int, D: int = 64) -> list[mx.array]:
@@ -47,12 +47,8 @@ def token_ids(length: int, seed: int = 0) -> list[int]:
 class ByteTokenizer:
     """One token a byte of UTF-8, so that a character may take several; id 0 ends the text."""
 
-    eos_token_ids = {EOS}
-    bos_token: str | None = "<"
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The bytes, after those of the beginning-of-text token where that is asked for."""
-        return list((("<" if add_special_tokens else "") + text).encode())
+    eos_token_ids = {0}
+    bos_token: str | None = None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text; what is no whole character becomes a replacement character."""
@@ -60,6 +56,19 @@ class ByteTokenizer:
 
 
 @cache
+def small_block(tiny: Library, layer: int) -> Tree:
+    """One layer of the small model."""
+    seed = 20 * layer
+    projections = matrices((H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D), seed=seed)
+    q_norm, k_norm, *norms = (
+        tiny.RMSNorm(size, 1 + 0.1 * normal(size, seed=seed + 10 + i)) for i, size in enumerate((D, D, E, E))
+    )
+    rope = tiny.RoPE(D, 512, base=5000.0)
+    attention = tiny.Qwen3MultiHeadAttention(small_config(tiny), *projections, rope, q_norm, k_norm)
+    mlp = tiny.Qwen3MLP(E, I, *matrices((I, E), (I, E), (E, I), seed=seed + 5))
+    return tiny.Qwen3TransformerBlock(attention, mlp, *norms)
+
+
 def small_config(tiny: Library) -> Tree:
     """The small model's configuration, made without `from_dict`."""
     sizes = (E, 2, I, H_q, H, D, V, 512)
@@ -67,27 +76,8 @@ def small_config(tiny: Library) -> Tree:
 
 
 @cache
-def small_attention(tiny: Library, layer: int) -> Tree:
-    """The self-attention of one layer of the small model."""
-    shapes = ((H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D))
-    projections = [matrix(*shape, seed=20 * layer + i) for i, shape in enumerate(shapes)]
-    q_norm, k_norm = (tiny.RMSNorm(D, 1 + matrix(D, seed=20 * layer + i)) for i in (4, 5))
-    rope = tiny.RoPE(D, 512, base=5000.0)
-    return tiny.Qwen3MultiHeadAttention(small_config(tiny), *projections, rope, q_norm, k_norm)
-
-
-@cache
-def small_block(tiny: Library, layer: int) -> Tree:
-    """One layer of the small model."""
-    shapes = ((I, E), (I, E), (E, I))
-    mlp = tiny.Qwen3MLP(E, I, *(matrix(*shape, seed=20 * layer + 6 + i) for i, shape in enumerate(shapes)))
-    norms = [tiny.RMSNorm(E, 1 + matrix(E, seed=20 * layer + i)) for i in (9, 10)]
-    return tiny.Qwen3TransformerBlock(small_attention(tiny, layer), mlp, *norms)
-
-
-@cache
 def small_model(tiny: Library) -> Tree:
     """A Qwen3 of two layers with random weights, put together without the loader."""
-    embedding = tiny.Embedding(V, E, matrix(V, E, seed=40))
-    blocks = [small_block(tiny, layer) for layer in range(2)]
-    return tiny.Qwen3Model(small_config(tiny), embedding, blocks, tiny.RMSNorm(E, 1 + matrix(E, seed=41)))
+    embedding = tiny.Embedding(V, E, *matrices((V, E), seed=40))
+    norm = tiny.RMSNorm(E, 1 + 0.1 * normal(E, seed=41))
+    return tiny.Qwen3Model(small_config(tiny), embedding, [small_block(tiny, i) for i in range(2)], norm)

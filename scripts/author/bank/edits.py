@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from scripts.lexing import Token, canonical, find_matches, local_names, substitute, tokens
+from scripts.author.bank.matching import find_matches, substitute
+from scripts.sources.symbols import Symbol
+from scripts.sources.tokens import Token, canonical, local_names, tokens
 
 MAX_NEAR = 20  # fragments that are tried
 MIN_TOKENS = 3  # of a fragment: a reader should see what it means
@@ -15,7 +17,11 @@ MAX_COST = 1.5  # of an edit, in lengths of the definition; beyond it the defini
 
 @dataclass(frozen=True)
 class Edit:
-    """How an entry of the bank says what becomes of a symbol; either `find` or `body` is empty."""
+    """What becomes of a symbol.
+
+    Either `body` is its whole new definition, or `replace` takes the place of `find` in it. A fragment `near`
+    elsewhere in the symbol says which of its local variables `replace` means.
+    """
 
     find: str = ""
     replace: str = ""
@@ -26,6 +32,21 @@ class Edit:
     def cost(self) -> int:
         """Characters to read."""
         return len(self.find) + len(self.replace) + 2 * len(self.near)
+
+    def code(self, symbol: Symbol) -> str:
+        """What becomes of the symbol.
+
+        Raises:
+            ValueError: the place to change is not there, or is there more than once.
+        """
+        if self.body:
+            return canonical(self.body, symbol.is_python)
+        matches = find_matches(symbol.code, self.find, self.near, symbol.is_python)
+        if len(matches) != 1:
+            raise ValueError(f"`find` matches {len(matches)} times in {symbol.key}")
+        return canonical(
+            substitute(symbol.code, matches[0], self.replace, symbol.is_python), symbol.is_python
+        )
 
 
 def make_edit(before: str, after: str, is_python: bool) -> Edit:

@@ -2,25 +2,24 @@
 
 import mlx.core as mx
 
-from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
-from scripts.compare_inputs import (
+from scripts.compare.differences import Tree
+from scripts.compare.inputs import (
     ByteTokenizer,
     E,
-    matrix,
+    matrices,
     normal,
     query_key_value,
-    small_attention,
     small_block,
     small_model,
     token_ids,
     triangle,
 )
-from scripts.compare_library import Case, Library, Tree
+from scripts.compare.library import Case, Library
 
 
 def masked_heads(tiny: Library) -> Tree:
     """Queries, keys and values of different vectors."""
-    layer = tiny.SimpleMultiHeadAttention(192, 6, *(matrix(192, 192, seed=seed) for seed in range(4)))
+    layer = tiny.SimpleMultiHeadAttention(192, 6, *matrices(*[(192, 192)] * 4))
     return layer(*(normal(2, 97, 192, seed=seed) for seed in (5, 6, 7)), mask=triangle(97, 97))
 
 
@@ -31,15 +30,7 @@ def norm_of_512(tiny: Library, dtype: mx.Dtype) -> Tree:
 
 def mlp(tiny: Library) -> Tree:
     """134 vectors."""
-    shapes = ((512, 192), (512, 192), (192, 512))
-    matrices = (matrix(*shape, seed=seed) for seed, shape in enumerate(shapes))
-    return tiny.Qwen3MLP(192, 512, *matrices)(normal(2, 67, 192))
-
-
-def loaded(tiny: Library, function: str) -> Tree:
-    """What the shipped model makes of 23 tokens."""
-    model = getattr(tiny, function)(resolve_checkpoint(SHIPPED_MODEL), mx.float32)
-    return model(mx.array([token_ids(23)]), logits_to_keep=1)
+    return tiny.Qwen3MLP(192, 512, *matrices((512, 192), (512, 192), (192, 512)))(normal(2, 67, 192))
 
 
 def streamed(tiny: Library) -> Tree:
@@ -61,12 +52,6 @@ def logprobs(B: int, V: int = 2048) -> mx.array:
     """Log-probabilities [B, V] of which a few tokens have most."""
     logits = 3 * normal(B, V, seed=4)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-
-
-def drawn(tiny: Library) -> Tree:
-    """31 rows, three times in a row."""
-    sampler = tiny.make_sampler(0.8, top_p=0.9, top_k=50, min_p=0.01, seed=7)
-    return [sampler(logprobs(31)) for _ in range(3)]
 
 
 CASES = (
@@ -114,7 +99,6 @@ CASES = (
     Case("silu", "Of 262,000 entries", lambda tiny: tiny.silu(3 * normal(254, 1031))),
     Case("Qwen3MLP", "192 to 512 and back", mlp),
     # day 5
-    Case("Qwen3MultiHeadAttention", "Of a prompt", lambda tiny: small_attention(tiny, 0)(normal(2, 127, E))),
     Case("Qwen3TransformerBlock", "Of a prompt", lambda tiny: small_block(tiny, 1)(normal(2, 127, E))),
     Case(
         "Qwen3Model",
@@ -126,11 +110,9 @@ CASES = (
         "Logits of the last 3",
         lambda tiny: small_model(tiny)(mx.array([token_ids(127)]), logits_to_keep=3),
     ),
-    Case("load_model", "The shipped checkpoint", lambda tiny: loaded(tiny, "load_model")),
     # day 6
     Case("TextStream", "A text of 1,700 bytes", streamed),
     Case("simple_generate", "8 tokens, greedily", lambda tiny: generated(tiny, "simple_generate", 8)),
     # day 7
-    Case("make_sampler", "Three draws, one seed", drawn),
     Case("keep_likely", "Top-k, top-p, min-p", lambda tiny: tiny.keep_likely(logprobs(31), 0.8, 40, 0.01)),
 )

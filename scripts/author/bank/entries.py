@@ -1,16 +1,18 @@
 """The bank of wrong solutions: entries tied to symbols of the reference, read, applied and written."""
 
-from collections.abc import Iterable, Mapping
+import builtins
+import symtable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.author.bank.edits import Edit
 from scripts.course import COURSE, Day
-from scripts.lexing import canonical, find_matches, substitute
 from scripts.sandbox import Run
 from scripts.setup import load_toml
-from scripts.sources.files import SHARED, read_reference, source_files
-from scripts.symbols import Package, Symbol, undefined_names
+from scripts.sources.files import SHARED, is_python, read_reference, source_files
+from scripts.sources.symbols import Package
 
 BANK = COURSE / "wrong"
 
@@ -26,11 +28,7 @@ def read_package() -> Package:
 
 @dataclass(frozen=True)
 class WrongSolution:
-    """A misconception of a task, and what it makes of one symbol of the reference.
-
-    Either `body` is the symbol's whole new definition, or `replace` takes the place of `find` in it. A
-    fragment `near` elsewhere in the symbol says which of its local variables `replace` means.
-    """
+    """A misconception of a task, and what it makes of one symbol of the reference, as an Edit says it."""
 
     day: Day
     task: int
@@ -47,20 +45,10 @@ class WrongSolution:
         """Unique in the bank."""
         return f"{self.day.week}.{self.day.day}.{self.task} {self.name}"
 
-    def code(self, symbol: Symbol) -> str:
-        """What becomes of the symbol.
-
-        Raises:
-            ValueError: the place to change is not there, or is there more than once.
-        """
-        if self.body:
-            return canonical(self.body, symbol.is_python)
-        matches = find_matches(symbol.code, self.find, self.near, symbol.is_python)
-        if len(matches) != 1:
-            raise ValueError(f"`find` matches {len(matches)} times in {symbol.key}")
-        return canonical(
-            substitute(symbol.code, matches[0], self.replace, symbol.is_python), symbol.is_python
-        )
+    @property
+    def edit(self) -> Edit:
+        """What becomes of the symbol."""
+        return Edit(self.find, self.replace, self.near, self.body)
 
     def run(self, package: Package, first: Iterable[str] = ()) -> Run:
         """The tests of its task up to the first that fails, on the reference with the misconception.
@@ -70,7 +58,7 @@ class WrongSolution:
         """
         try:
             symbol = package.find(self.symbol)
-            source = symbol.replaced(self.code(symbol))
+            source = symbol.replaced(self.edit.code(symbol))
             check_source(symbol.path, source)
         except ValueError as error:
             raise ValueError(f"{self.id}: {error}") from None
@@ -127,3 +115,25 @@ def read_entry(day: Day, entry: Mapping[str, Any]) -> WrongSolution:
     if bool(solution.find) == bool(solution.body):
         raise ValueError(f"{solution.id} needs either `find` and `replace` or `body`")
     return solution
+
+
+def undefined_names(path: Path, source: str) -> set[str]:
+    """Names that a source in Python uses and that nothing defines; in other languages the compiler tells."""
+    if not is_python(path):
+        return set()
+    module = symtable.symtable(source, str(path), "exec")
+    defined = {
+        symbol.get_name()
+        for symbol in module.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+    }
+    return set(global_names(module)) - defined - set(dir(builtins)) - {"__file__", "__name__", "__path__"}
+
+
+def global_names(table: symtable.SymbolTable) -> Iterator[str]:
+    """The names that a scope and those in it look for in the module."""
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (symbol.is_global() or table.get_type() == "module"):
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from global_names(child)

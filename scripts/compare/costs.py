@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from scripts.compare_library import Case, Library
-from scripts.compare_package import Learner, is_hole, silent
-from scripts.compare_trees import Difference, Tree, arrays_of, first_difference
+from scripts.compare.differences import Difference, Tree, arrays_of, first_difference
+from scripts.compare.learner import Learner, silent
+from scripts.compare.library import Case, Library
 from scripts.hardware.memory import finish_work, memory_use
+from scripts.sources.chunks import HOLE
 
 SECONDS_PER_CASE = 0.3  # after so long no repeat is started,
 FEW = 3  # unless there were fewer: then
@@ -31,7 +32,7 @@ class NoEndError(BaseException):
 
 @dataclass(frozen=True)
 class Cost:
-    """Median seconds of a run, and the most bytes it held at once beyond what was held before."""
+    """Seconds of a run, and the most bytes it held at once beyond what was held before."""
 
     seconds: float
     peak_bytes: int
@@ -39,12 +40,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One row: no difference means equal; what failed has no cost."""
+    """One row: no difference means equal; what failed has no costs."""
 
     case: Case
     difference: Difference | None
-    yours: Cost | None = None
-    reference: Cost | None = None
+    costs: tuple[Cost, ...] = ()
+    """Yours, then the reference's."""
 
 
 def compare_case(case: Case, learner: Learner, mine: Library, reference: Library, repeats: int) -> Verdict:
@@ -56,8 +57,9 @@ def compare_case(case: Case, learner: Learner, mine: Library, reference: Library
 
     def run_both() -> Verdict:
         difference = first_difference(computed(lambda: case.run(mine)), expected)
-        costs = measure([lambda: case.run(mine), lambda: case.run(reference)], repeats)
-        return Verdict(case, difference, *costs)
+        return Verdict(
+            case, difference, measure((lambda: case.run(mine), lambda: case.run(reference)), repeats)
+        )
 
     verdict = guarded(learner, run_both, SECONDS_TO_END)
     return Verdict(case, verdict) if isinstance(verdict, Difference) else verdict
@@ -73,20 +75,15 @@ def guarded(learner: Learner, act: Callable[[], Result], seconds: float) -> Resu
             return act()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        return failure(error, learner)
-
-
-def failure(error: BaseException, learner: Learner) -> Difference:
-    """What the learner's code raised, as a row shows it."""
-    if isinstance(error, NoEndError):
+    except NoEndError as error:
         line = learner.line_of(error)
         return Difference(
             "no end", f"{error}{f', in {line}' if line else ''}: a loop that makes no progress?"
         )
-    if is_hole(error):
-        return Difference("hole", str(error))
-    return Difference("error", learner.describe(error))
+    except BaseException as error:
+        if isinstance(error, NotImplementedError) and HOLE.search(str(error)):
+            return Difference("hole", str(error))
+        return Difference("error", learner.describe(error))
 
 
 def computed(run: Callable[[], Tree]) -> Tree:
@@ -96,20 +93,19 @@ def computed(run: Callable[[], Tree]) -> Tree:
     return tree
 
 
-def measure(runs: list[Callable[[], Tree]], repeats: int) -> list[Cost]:
-    """The cost of each, run in turns so that a slow moment of the machine meets them all."""
-    seconds: list[list[float]] = [[] for _ in runs]
-    peaks: list[list[int]] = [[] for _ in runs]
+def measure(runs: tuple[Callable[[], Tree], ...], repeats: int) -> tuple[Cost, ...]:
+    """Median time and largest memory of each, run in turns so that a slow moment meets them all."""
+    rounds: list[list[Cost]] = []
     gc.collect()
     start = time.perf_counter()
-    for _ in range(repeats):
-        for i, run in enumerate(runs):
-            cost = measure_once(run)
-            seconds[i].append(cost.seconds)
-            peaks[i].append(cost.peak_bytes)
-        if time.perf_counter() - start > (SECONDS_PER_CASE if len(seconds[0]) >= FEW else LONGEST_CASE):
+    while len(rounds) < repeats:
+        rounds.append([measure_once(run) for run in runs])
+        if time.perf_counter() - start > (SECONDS_PER_CASE if len(rounds) >= FEW else LONGEST_CASE):
             break
-    return [Cost(median(seconds[i]), max(peaks[i])) for i in range(len(runs))]
+    return tuple(
+        Cost(median(each.seconds for each in costs), max(each.peak_bytes for each in costs))
+        for costs in zip(*rounds, strict=True)
+    )
 
 
 def measure_once(run: Callable[[], Tree]) -> Cost:

@@ -3,8 +3,9 @@
 import mlx.core as mx
 import numpy as np
 
-from scripts.compare_inputs import ByteTokenizer, normal, small_model, token_ids
-from scripts.compare_library import Case, Library, Tree, gpu_cases
+from scripts.compare.differences import Tree
+from scripts.compare.inputs import ByteTokenizer, normal, small_model, token_ids
+from scripts.compare.library import Case, Library, gpu_cases
 
 BLOCK_SIZE = 16
 Counts = tuple[tuple[int, ...], tuple[int, ...]]  # queries and keys of each sequence
@@ -83,7 +84,11 @@ CASES = (
         "A chunk, five decodes",
         lambda tiny: tiny.paged_attention_simple(*batch(MIXED)),
     ),
-    Case("paged_attention", "A chunk, five decodes", lambda tiny: tiny.paged_attention(*batch(MIXED))),
+    Case(
+        "ops.paged_attention.paged_attention",
+        "A chunk, five decodes",
+        lambda tiny: tiny.paged_attention(*batch(MIXED)),
+    ),
     Case(
         "ModelRunner.run",
         "4 prompts on blocks",

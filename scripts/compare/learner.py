@@ -7,16 +7,17 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from types import ModuleType
 
-from scripts.compare_library import Library
+from scripts.compare.library import Library
 from scripts.course import Course
 from scripts.learn.learner import check_syntax, functions_of_tasks, read_package, shown
-from scripts.sources.chunks import HOLE, is_defined, numbered
-from scripts.sources.files import REFERENCE, Sources, Symbol, is_python, read_reference, write
+from scripts.sources.chunks import is_defined
+from scripts.sources.files import REFERENCE, Sources, Symbol, module_name, read_reference, write
 from scripts.sources.patch import fill
 from scripts.sources.python_source import is_private
 from scripts.sources.symbols import holes_of, split
@@ -29,32 +30,25 @@ class Learner:
     """A package that runs whatever is not written yet, and what the learner has of it.
 
     Args:
-        functions: path and dotted name of all that the course asks for.
+        symbols: the symbol of course.toml that asks for each function.
         folder: where the learner's files are.
         sources: those files.
         filled: the same with the reference's solution in every hole.
         copy: the folder that `filled` was written to and is imported from.
     """
 
-    course: Course
-    functions: list[Symbol]
+    symbols: Mapping[Symbol, str]
     folder: Path
     sources: Sources
     filled: Sources
     copy: Path
 
     def unwritten(self, symbol: str) -> list[str]:
-        """The functions of a symbol that are holes or are not there; private ones are the learner's own.
-
-        A method that course.toml names by itself is not its class's.
-        """
-        asked = {each for day in self.course.days for task in day.tasks for each in task.symbols}
-        inner = tuple(f"{each}." for each in asked if each.startswith(f"{symbol}."))
+        """The functions of a symbol that are holes or are not there; private ones are the learner's own."""
         return [
             name
-            for path, name in self.functions
-            if dotted(path, name).startswith(f"{symbol}.") and not dotted(path, name).startswith(inner)
-            if is_unwritten(self.sources.get(path, ""), path, name)
+            for (path, name), asked in self.symbols.items()
+            if asked == symbol and is_unwritten(path, self.sources.get(path, ""), name)
         ]
 
     def describe(self, error: BaseException) -> str:
@@ -64,8 +58,7 @@ class Learner:
         except Exception:
             words = ""
         line = self.line_of(error)
-        sentence = f"{type(error).__name__}: {words}" if words else type(error).__name__
-        return f"{sentence} ({line})" if line else sentence
+        return type(error).__name__ + (f": {words}" if words else "") + (f" ({line})" if line else "")
 
     def line_of(self, error: BaseException) -> str | None:
         """File and line of the innermost frame in code that the learner wrote."""
@@ -81,30 +74,25 @@ class Learner:
 
     def own_line(self, path: Path, number: int) -> int | None:
         """The line of the learner's file that a line of the filled file was; None for what was filled in."""
-        own = {
-            chunk.names: (first, chunk) for first, chunk in numbered(split(path, self.sources.get(path, "")))
-        }
-        for first, chunk in numbered(split(path, self.filled[path])):
-            if chunk.kind == "function" and 0 <= number - first < chunk.text.count("\n"):
-                start, twin = own.get(chunk.names, (0, chunk))
-                return number - first + start if start and not twin.is_hole else None
-        lines, own_lines = (text.split("\n") for text in (self.filled[path], self.sources.get(path, "")))
-        same = [i for i, line in enumerate(own_lines, start=1) if line == lines[number - 1]]
-        return same[0] if len(same) == 1 else None
+        filled, own = (sources.get(path, "").split("\n") for sources in (self.filled, self.sources))
+        blocks = SequenceMatcher(None, filled, own, autojunk=False).get_matching_blocks()
+        return next((b + number - a for a, b, size in blocks if a < number <= a + size), None)
 
 
-def dotted(path: Path, name: str) -> str:
-    """The whole name of a function, with a dot at its end: so does the name of what it lies in begin it."""
-    return ".".join([*path.with_suffix("").parts, name, ""])
-
-
-def is_unwritten(source: str, path: Path, name: str) -> bool:
+def is_unwritten(path: Path, source: str, name: str) -> bool:
     """Whether a source lacks a function or has a hole for it."""
-    if name in holes_of(path, source):
-        return True
-    if not is_python(path):
-        return not source
-    return not is_private(name.split(".")[-1]) and not is_defined(split(path, source), name)
+    is_there = is_private(name.split(".")[-1]) or is_defined(split(path, source), name)
+    return not is_there or name in holes_of(path, source)
+
+
+def symbols_by_function(course: Course) -> dict[Symbol, str]:
+    """The symbol that asks for each function; a method that is asked for by itself is not its class's."""
+    tasks = [task for day in course.days for task in day.tasks]
+    symbols = sorted((symbol for task in tasks for symbol in task.symbols), key=len, reverse=True)
+    return {
+        (path, name): next(each for each in symbols if f"{module_name(path)}.{name}.".startswith(f"{each}."))
+        for path, name in functions_of_tasks(course, {task.id for task in tasks})
+    }
 
 
 @contextlib.contextmanager
@@ -116,12 +104,11 @@ def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, Libr
     """
     sources = read_package(folder)
     check_syntax(sources, folder)
-    every_task = {task.id for day in course.days for task in day.tasks}
-    symbols = functions_of_tasks(course, every_task)
+    symbols = symbols_by_function(course)
     # Modules and classes that the learner lacks come along: the course may have grown since they began.
     filled = fill({**read_reference(), **sources}, read_reference(), symbols)
     with tempfile.TemporaryDirectory() as parent:
-        learner = Learner(course, symbols, folder, sources, filled, Path(parent).resolve() / NAME)
+        learner = Learner(symbols, folder, sources, filled, Path(parent).resolve() / NAME)
         # With what else there is: sources of native code, for one.
         shutil.copytree(folder, learner.copy, ignore=shutil.ignore_patterns("__pycache__"))
         write(filled, learner.copy)
@@ -139,23 +126,20 @@ def silent() -> Iterator[None]:
 @contextlib.contextmanager
 def importable(folder: Path) -> Iterator[None]:
     """Let tiny_llm be the package in a folder, and what it was before afterwards."""
-    before = {name: module for name, module in sys.modules.items() if is_of_package(name)}
-    for name in before:
-        del sys.modules[name]
+
+    def forget() -> dict[str, ModuleType]:
+        names = [name for name in sys.modules if name.split(".")[0] == NAME]
+        return {name: sys.modules.pop(name) for name in names}
+
+    before = forget()
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if is_of_package(name)]:
-            del sys.modules[name]
+        forget()
         sys.modules.update(before)
-
-
-def is_of_package(module: str) -> bool:
-    """Whether a module is tiny_llm or in it."""
-    return module == NAME or module.startswith(f"{NAME}.")
 
 
 def import_package(learner: Learner) -> ModuleType:
@@ -170,8 +154,3 @@ def import_package(learner: Learner) -> ModuleType:
         raise
     except BaseException as error:  # a learner's module may raise anything, SystemExit too
         raise ValueError(f"{shown(learner.folder)} does not import: {learner.describe(error)}") from None
-
-
-def is_hole(error: BaseException) -> bool:
-    """Whether an error says that a function is not written yet."""
-    return isinstance(error, NotImplementedError) and HOLE.search(str(error)) is not None

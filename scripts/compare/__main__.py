@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 
 import tiny_llm_ref  # before anything that loads MLX, which takes its BLAS from what is there
-from scripts.compare_batch import BatchComparison, compare_batch
-from scripts.compare_cases import CASES, cases_of, symbol_of
-from scripts.compare_library import Library
-from scripts.compare_package import Learner, filled_package
-from scripts.compare_report import Report
-from scripts.compare_runs import compare_case
+from scripts.compare.batch import BatchComparison, compare_batch
+from scripts.compare.cases import cases_of
+from scripts.compare.costs import compare_case
+from scripts.compare.learner import Learner, filled_package
+from scripts.compare.library import Library
+from scripts.compare.report import Report
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
@@ -22,18 +22,15 @@ from scripts.learn.learner import PACKAGE, Package
 from scripts.setup import show_progress
 
 DIFFERENT_EXIT_CODE = 1
-PARTS_OF_A_RUN = [
-    symbol_of(name)
-    for name in (
-        "BatchingKvCache",
-        "BatchingKvCache.update_and_fetch",
-        "try_prefill",
-        "Request.decode_done",
-        "prefill_phase",
-        "decode_phase",
-        "promote_phase",
-    )
-]
+PARTS_OF_A_RUN = (
+    "model.kv_cache.BatchingKvCache",
+    "model.kv_cache.BatchingKvCache.update_and_fetch",
+    "batching.request.Request.try_prefill",
+    "batching.request.Request.decode_done",
+    "batching.batch_generator.BatchGenerator.prefill_phase",
+    "batching.batch_generator.BatchGenerator.decode_phase",
+    "batching.batch_generator.BatchGenerator.promote_phase",
+)
 
 Week = Annotated[int, typer.Option(help="The week.")]
 DayNumber = Annotated[int, typer.Option("--day", help="The day of the week.")]
@@ -58,7 +55,11 @@ def main(
         course = load_course()
         chosen = course.day(week, day)
         tasks = chosen.tasks if task is None else (chosen.task(task),)
-        check_comparable(chosen, tasks)
+        if not any(cases_of(symbol) or symbol in PARTS_OF_A_RUN for each in tasks for symbol in each.symbols):
+            where = f"--week {week} --day {day} --task {tasks[0].number}"
+            raise ValueError(
+                f"this task has no time or memory to compare; its tests are: pdm run test {where}"
+            )
         try:
             with filled_package(package, course) as (learner, mine):
                 comparison = Comparison(chosen, learner, mine, repeats)
@@ -66,14 +67,6 @@ def main(
         finally:
             show_progress("")
     sys.exit(0 if comparison.is_equal else DIFFERENT_EXIT_CODE)
-
-
-def check_comparable(day: Day, tasks: Sequence[Task]) -> None:
-    """Refuse tasks with nothing to compare."""
-    symbols = {symbol for task in tasks for symbol in task.symbols}
-    if not symbols & {*PARTS_OF_A_RUN, *(symbol_of(case.symbol) for case in CASES)}:
-        where = f"--week {day.week} --day {day.day} --task {tasks[0].number}"
-        raise ValueError(f"this task has no time or memory to compare; its tests are: pdm run test {where}")
 
 
 @dataclass
@@ -89,7 +82,7 @@ class Comparison:
     num_equal: int = 0
     num_different: int = 0
     num_unwritten: int = 0
-    tasks_to_test: list[Task] = field(default_factory=list)
+    task_to_test: Task | None = None
 
     @property
     def is_equal(self) -> bool:
@@ -102,31 +95,33 @@ class Comparison:
         for task in tasks:
             symbols = [symbol for symbol in task.symbols if cases_of(symbol)]
             if symbols:
-                self.report.start_task(task)
+                self.report.line(f"\n{task.number}. {task.title}", style="bold")
             for symbol in symbols:
+                self.report.line(f" {symbol.split('.', 1)[1]}", style="cyan")
                 self.compare_symbol(task, symbol)
-        self.compare_batch([task for task in tasks if set(PARTS_OF_A_RUN) & set(task.symbols)])
-        self.sum_up()
+        if parts := [task for task in tasks if set(PARTS_OF_A_RUN) & set(task.symbols)]:
+            self.compare_batch(parts[0])
+        total = self.num_equal + self.num_different
+        sums = [f"{self.num_equal} of {total} equal"] if total else []
+        sums += [f"{self.num_unwritten} not written yet"] if self.num_unwritten else []
+        self.report.summary(", ".join(sums), self.day, self.task_to_test)
 
     def compare_symbol(self, task: Task, symbol: str) -> None:
         """The cases of a symbol, or that it is not written."""
-        self.report.start_symbol(symbol)
         if names := self.learner.unwritten(symbol):
             self.report.not_written([name for name in names if not symbol.endswith(f".{name}")])
             self.num_unwritten += 1
-            self.tasks_to_test.append(task)
+            self.task_to_test = self.task_to_test or task
             return
         for case in cases_of(symbol):
             show_progress(f"running {symbol}: Ctrl-C ends the comparison")
             verdict = compare_case(case, self.learner, self.mine, self.reference, self.repeats)
             show_progress("")
             self.report.row(verdict)
-            self.count(verdict.difference is None, [task])
+            self.count(verdict.difference is None, task)
 
-    def compare_batch(self, tasks: list[Task]) -> None:
-        """A run of both generators, if these tasks have a part in it and something in it is the learner's."""
-        if not tasks:
-            return
+    def compare_batch(self, task: Task) -> None:
+        """A run of both generators, if something in it is the learner's; the first task with a part in it."""
         self.report.start_batch()
         unwritten = [symbol for symbol in PARTS_OF_A_RUN if self.learner.unwritten(symbol)]
         if len(unwritten) == len(PARTS_OF_A_RUN):
@@ -136,21 +131,13 @@ class Comparison:
         found = compare_batch(self.learner, self.mine, self.reference, self.repeats)
         show_progress("")
         self.report.batch(found, unwritten)
-        self.count(isinstance(found, BatchComparison) and found.is_equal, tasks)
+        self.count(isinstance(found, BatchComparison) and found.is_equal, task)
 
-    def count(self, is_equal: bool, tasks: list[Task]) -> None:
-        """One more row, of these tasks."""
+    def count(self, is_equal: bool, task: Task) -> None:
+        """One more row, of this task."""
         self.num_equal += is_equal
         self.num_different += not is_equal
-        self.tasks_to_test += [] if is_equal else tasks
-
-    def sum_up(self) -> None:
-        """One line, and the command that says more of the first difference."""
-        total = self.num_equal + self.num_different
-        parts = [f"{self.num_equal} of {total} equal"] if total else []
-        if self.num_unwritten:
-            parts.append(f"{self.num_unwritten} not written yet")
-        self.report.summary(", ".join(parts), self.day, self.tasks_to_test[:1])
+        self.task_to_test = self.task_to_test or (None if is_equal else task)
 
 
 if __name__ == "__main__":

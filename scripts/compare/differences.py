@@ -1,8 +1,8 @@
 """Where two results differ: arrays, numbers and texts in lists and dicts, part by part."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from numbers import Integral, Number
 from typing import Any
 
@@ -13,9 +13,19 @@ import numpy.typing as npt
 Tree = Any
 """Arrays, numbers, texts and None in any nesting of lists, tuples and dicts."""
 
-TOLERANCES = {mx.float32: 1e-4, mx.float16: 1e-2, mx.bfloat16: 3e-2}
+TOLERANCES: dict[Any, float] = {mx.float32: 1e-4, mx.float16: 1e-2, mx.bfloat16: 3e-2, float: 1e-6}
 """Share of the reference's largest entry that an entry may be off."""
-NUMBER_TOLERANCE = 1e-6
+KINDS = {
+    "an mx.array": mx.array,
+    "a bool": bool | np.bool_,
+    "an int": Integral,
+    "a float": Number,
+    "a str": str,
+    "a dict": Mapping,
+    "a list": list | tuple,
+    "None": type(None),
+}
+"""What a value is to this comparison: a list is as good as a tuple, a NumPy number as Python's."""
 LONGEST = 40  # characters of a value that is shown whole
 Place = tuple[int | str, ...]
 
@@ -50,33 +60,24 @@ def first_difference(yours: Tree, reference: Tree, place: Place = ()) -> Differe
     kind = kind_of(reference)
     if kind_of(yours) != kind:
         return Difference("type", f"{named(yours)} instead of {named(reference)}{where(place)}")
-    if kind == "an mx.array":
+    if kind in ("an mx.array", "a float"):
         return compare_arrays(yours, reference, place)
     if kind in ("a list", "a dict"):
         return compare_parts(parts_of(yours), parts_of(reference), place)
-    if yours == reference or (kind == "a float" and are_close(yours, reference)):
+    if yours == reference:
         return None
+    start, values = "", [repr(yours), repr(reference)]
     if kind == "a str":
-        return compare_texts(yours, reference, place)
-    values = both(yours, reference) if kind == "a float" else f"yours {yours!r}, reference {reference!r}"
-    return Difference("differs", f"differs{where(place)}: {values}")
+        first = next(i for i, (a, b) in enumerate(zip_longest(yours, reference)) if a != b)
+        start = f" at character {first}"
+        values = [repr(text[first:][:LONGEST]) if text[first:] else "the end" for text in (yours, reference)]
+    return Difference("differs", f"differs{where(place)}{start}: yours {values[0]}, reference {values[1]}")
 
 
 def kind_of(value: object) -> str:
-    """What a value is to this comparison: a list is as good as a tuple, a NumPy number as Python's."""
-    kinds = {
-        "an mx.array": mx.array,
-        "a bool": bool | np.bool_,
-        "an int": Integral,
-        "a float": Number,
-        "a str": str,
-        "a dict": Mapping,
-        "a list": list | tuple,
-        "None": type(None),
-    }
-    return next(
-        (kind for kind, type_ in kinds.items() if isinstance(value, type_)), f"of type {type(value).__name__}"
-    )
+    """The word for a value's kind."""
+    found = (kind for kind, type_ in KINDS.items() if isinstance(value, type_))
+    return next(found, f"of type {type(value).__name__}")
 
 
 def named(value: object) -> str:
@@ -92,26 +93,26 @@ def where(place: Place) -> str:
     return (f" in {names}" if names else "") + (f" at {indices}" if indices else "")
 
 
-def compare_arrays(yours: mx.array, reference: mx.array, place: Place) -> Difference | None:
-    """Shape, type, then the first entry that is off by more than its type's tolerance."""
-    if yours.shape != reference.shape:
-        sentence = f"shape {list(yours.shape)} instead of {list(reference.shape)}{where(place)}"
-        return Difference("shape", sentence)
-    is_float = mx.issubdtype(reference.dtype, mx.floating)
-    if mx.issubdtype(yours.dtype, mx.floating) != is_float or (is_float and yours.dtype != reference.dtype):
-        return Difference("type", f"type {yours.dtype} instead of {reference.dtype}{where(place)}")
+def compare_arrays(yours: Any, reference: Any, place: Place) -> Difference | None:
+    """Shape, type, then the first entry that is off by more than its type's tolerance; numbers likewise."""
+    types: list[Any] = [getattr(value, "dtype", float) for value in (yours, reference)]
+    is_own_float, is_float = (each is float or mx.issubdtype(each, mx.floating) for each in types)
     left, right = as_numpy(yours), as_numpy(reference)
+    if left.shape != right.shape:
+        return Difference("shape", f"shape {[*left.shape]} instead of {[*right.shape]}{where(place)}")
+    if is_own_float != is_float or (is_float and types[0] != types[1]):
+        return Difference("type", f"type {types[0]} instead of {types[1]}{where(place)}")
     with np.errstate(invalid="ignore"):
-        off = np.abs(left - right)
+        off = np.asarray(np.abs(left - right))
     off[(left == right) | (np.isnan(left) & np.isnan(right))] = 0.0
     off[np.isnan(off)] = np.inf  # one of the two is no number, or infinite
     largest = np.max(np.abs(right), where=np.isfinite(right), initial=0.0)
-    wrong = off > TOLERANCES.get(reference.dtype, 0.0) * largest
+    wrong = off > TOLERANCES.get(types[1], 0.0) * largest
     if not wrong.any():
         return None
     index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
-    pair = float(left[index]), float(right[index])
-    values = both(*pair) if is_float else f"yours {int(pair[0])}, reference {int(pair[1])}"
+    digits = ".6g" if is_float else ".0f"
+    values = f"yours {left[index]:{digits}}, reference {right[index]:{digits}}"
     sentence = f"differs{where((*place, *index))}: {values}"
     if wrong.size > 1:
         largest_off = f"{off.max():.2g}" if np.isfinite(off).all() else "infinite"
@@ -119,35 +120,11 @@ def compare_arrays(yours: mx.array, reference: mx.array, place: Place) -> Differ
     return Difference("differs", sentence)
 
 
-def as_numpy(array: mx.array) -> npt.NDArray[np.float64]:
-    """The entries in double precision."""
-    if mx.issubdtype(array.dtype, mx.floating):
-        array = array.astype(mx.float32)
-    return np.array(array).astype(np.float64)
-
-
-def are_close(yours: float, reference: float) -> bool:
-    """Whether two fractions are equal up to rounding, or both are no number."""
-    is_same = math.isclose(yours, reference, rel_tol=NUMBER_TOLERANCE)
-    return is_same or (math.isnan(yours) and math.isnan(reference))
-
-
-def both(yours: float, reference: float) -> str:
-    """Two fractions with as few digits as show their difference, at least four."""
-    for precision in range(4, 10):
-        texts = f"{yours:.{precision}g}", f"{reference:.{precision}g}"
-        if texts[0] != texts[1]:
-            break
-    return f"yours {texts[0]}, reference {texts[1]}"
-
-
-def compare_texts(yours: str, reference: str, place: Place) -> Difference:
-    """The first character that differs, with what follows it."""
-    pairs = zip(yours, reference, strict=False)
-    first = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(yours), len(reference)))
-    shown = (repr(text[first:][:LONGEST]) if text[first:] else "the end" for text in (yours, reference))
-    sentence = f"differs{where(place)} at character {first}: yours {next(shown)}, reference {next(shown)}"
-    return Difference("differs", sentence)
+def as_numpy(value: Any) -> npt.NDArray[np.float64]:
+    """An array or a number in double precision."""
+    if isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating):
+        value = value.astype(mx.float32)  # NumPy has no bfloat16
+    return np.array(value, dtype=np.float64)
 
 
 def compare_parts(

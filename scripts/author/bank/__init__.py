@@ -1,0 +1,1 @@
+"""The bank of wrong solutions: read, applied, and carried across changes of the reference."""

@@ -1,0 +1,1 @@
+"""`pdm run compare`: the learner's functions beside the reference's."""
