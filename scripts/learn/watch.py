@@ -3,15 +3,11 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import typer
 from rich.console import Console
@@ -21,6 +17,7 @@ from scripts.course import ROOT, Day, Task
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, check_syntax, read_package
 from scripts.learn.search import DAY_SOLVED, FOUND, task_by_id
+from scripts.learn.terminal import ended_by_signal, key_presses, read_key
 from scripts.setup import show_progress
 from scripts.sources.files import SUFFIXES
 
@@ -39,67 +36,20 @@ def main() -> None:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise ValueError("watch needs a terminal for its keys: use `pdm run progress` without one")
         with ended_by_signal(), key_presses():
-            Watcher(PACKAGE).loop(read_key)
-
-
-@contextlib.contextmanager
-def key_presses() -> Iterator[None]:
-    """Keys are read one by one and not shown; the terminal gets its settings back whatever happens."""
-    terminal = sys.stdin.fileno()
-    settings = termios.tcgetattr(terminal)
-    try:
-        tty.setcbreak(terminal)
-        yield
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
-
-
-@contextlib.contextmanager
-def ended_by_signal() -> Iterator[None]:
-    """Let a request to end, or a closed window, pass through every `finally`."""
-
-    received: list[int] = []
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        if received:
-            sys.exit(128 + received[0])
-        raise
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def read_key() -> str:
-    """The key that was pressed, if one was; at the end of the input, q."""
-    terminal = sys.stdin.fileno()
-    if not select.select([terminal], [], [], 0)[0]:
-        return ""
-    # Not sys.stdin.read: what it buffers, `select` does not see.
-    return os.read(terminal, 1).decode("ascii", "replace") or "q"
+            Watcher(PACKAGE, command_line, search_command_line).loop(read_key)
 
 
 class Search:
     """The process that looks for the first unsolved task, and what it has printed."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert self.process.stdout is not None  # a pipe, as asked for
-        self._output = self.process.stdout.fileno()
+        self._output, its_end = os.pipe()
         os.set_blocking(self._output, False)
+        nothing = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=nothing, stdout=its_end, stderr=nothing, start_new_session=True
+        )
+        os.close(its_end)
         self._rest = b""
 
     def new_lines(self) -> list[dict[str, str | None]]:
@@ -113,8 +63,7 @@ class Search:
     def stop(self) -> None:
         """End it with every process that it started."""
         end_session(self.process)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        os.close(self._output)
 
 
 class Watcher:
@@ -129,12 +78,12 @@ class Watcher:
     def __init__(
         self,
         package: Path,
-        command: Callable[[str, Day, Task], list[str]] | None = None,
-        search: Callable[[Path, str | None], list[str]] | None = None,
+        command: Callable[[str, Day, Task], list[str]],
+        search: Callable[[Path, str | None], list[str]],
     ) -> None:
         self.package = package
-        self.command = command or command_line
-        self.search_command = search or search_command_line
+        self.command = command
+        self.search_command = search
         self.console = Console(highlight=False)
         self.current: tuple[Day, Task] | None = None
         self.search: Search | None = None
@@ -157,8 +106,10 @@ class Watcher:
                     return
                 if pressed:
                     self.obey(pressed)
-                if saved:
-                    self.restart()
+                if saved and (self.current is None or self.search is not None):
+                    self.start_search()
+                elif saved:
+                    self.start_tests()
                 self.report_search()
                 self.report_end()
         finally:
@@ -170,13 +121,6 @@ class Watcher:
             self.start_search()
         elif key == "h" and self.current is not None:
             subprocess.run(self.command("hint", *self.current), cwd=ROOT)
-
-    def restart(self) -> None:
-        """After a save: test the task at hand from the start, or look for one anew."""
-        if self.current is None or self.search is not None:
-            self.start_search()
-        else:
-            self.start_tests()
 
     def start_search(self) -> None:
         """Look for the first unsolved task after the current one, or the first of all."""
@@ -199,7 +143,7 @@ class Watcher:
         if exit_code is not None:
             show_progress("")
             self.console.print("the tests could not be run: `pdm run progress` says more", style="red")
-            self.search = None
+            self.stop()
 
     def end_search(self, task_id: str | None) -> None:
         """Go to the task that was found."""
@@ -265,7 +209,7 @@ def search_command_line(package: Path, after: str | None) -> list[str]:
 def command_line(name: str, day: Day, task: Task) -> list[str]:
     """A command of the course for one task."""
     where = ["--week", str(day.week), "--day", str(day.day), "--task", str(task.number)]
-    return [sys.executable, "-m", f"scripts.{name}", *where]
+    return [sys.executable, "-m", f"scripts.learn.{name}", *where]
 
 
 if __name__ == "__main__":

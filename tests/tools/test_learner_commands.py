@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import importlib.util
 import json
 import os
 import pty
@@ -25,6 +26,7 @@ from scripts.learn.catch_up import catch_up, mixed_classes, task_ids_up_to
 from scripts.learn.learner import read_package
 from scripts.learn.reset import reset
 from scripts.learn.search import steps_after
+from scripts.learn.watch import command_line
 from scripts.sources.files import Sources, read_reference, write
 from scripts.sources.patch import fill
 from scripts.sources.render import render
@@ -487,7 +489,7 @@ def test_a_class_that_is_not_there_comes_whole() -> None:
 WATCH = """
 import sys
 from pathlib import Path
-from scripts.learn import watch
+from scripts.learn import terminal, watch
 from scripts.errors import usage_errors
 
 def command(name, day, task):
@@ -498,9 +500,11 @@ programs = {
     "searching": "import time; print('{\\"day_solved\\": \\"week 1 day 1\\"}', flush=True); time.sleep(600)",
     "broken": "raise ValueError",
 }
-search = (lambda *_: [sys.executable, "-c", programs[sys.argv[2]]]) if len(sys.argv) > 2 else None
-with usage_errors(), watch.ended_by_signal(), watch.key_presses():
-    watch.Watcher(Path(sys.argv[1]), command, search).loop(watch.read_key)
+search = watch.search_command_line
+if len(sys.argv) > 2:
+    search = lambda *_: [sys.executable, "-c", programs[sys.argv[2]]]
+with usage_errors(), terminal.ended_by_signal(), terminal.key_presses():
+    watch.Watcher(Path(sys.argv[1]), command, search).loop(terminal.read_key)
 """
 
 
@@ -611,6 +615,13 @@ def test_watch_says_that_its_search_failed(watching: Terminal) -> None:
     watching.wait_for("`pdm run progress` says more")
     watching.press("q")
     assert watching.exit_code() == 0
+
+
+@pytest.mark.parametrize("name", ["test", "hint"])
+def test_watch_runs_commands_that_there_are(name: str) -> None:
+    *_, module, _, week, _, day, _, task = command_line(name, COURSE.days[1], COURSE.days[1].tasks[2])
+    assert importlib.util.find_spec(module) is not None
+    assert (week, day, task) == ("1", "2", "3")
 
 
 def found_in(package: Path, *options: str) -> list[dict[str, object]]:
