@@ -8,8 +8,8 @@ import ast
 import dis
 import importlib.util
 import inspect
+import linecache
 import re
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
@@ -24,7 +24,8 @@ import pytest
 from scripts.course import ROOT, Day, Task, load_course
 from scripts.sources.c_source import line_of_function
 from scripts.sources.chunks import HOLE
-from scripts.sources.files import find_symbol, is_python, module_name
+from scripts.sources.files import find_symbol, is_python
+from tests.support.calls import tree_of
 
 MAX_LINES = 15
 MAX_COLUMNS = 110
@@ -56,21 +57,18 @@ class Where:
     @property
     def heading(self) -> str:
         """The task with its title, or the day with its."""
-        titled = find_task(self) or find_day(self)
+        titled = in_course(self)
         return f"{self}: {titled.title}" if titled else str(self)
 
 
 @cache
-def find_day(where: Where) -> Day | None:
-    """The day of the map, if it is there."""
-    days = [day for day in load_course().days if (day.week, day.day) == (where.week, where.day)]
-    return days[0] if days else None
-
-
-def find_task(where: Where) -> Task | None:
-    """The task of the map, if it is there."""
-    day = find_day(where)
-    return day.tasks[where.task - 1] if day and 1 <= where.task <= len(day.tasks) else None
+def in_course(where: Where) -> Task | Day | None:
+    """The task, or the day of task 0; None if the course has no such."""
+    try:
+        day = load_course().day(where.week, where.day)
+        return day.task(where.task) if where.task else day
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -221,10 +219,26 @@ def tell(
 
 def place_of(frame: Any) -> Place:
     """Where a frame is, with its whole statement."""
-    statement = (
-        " ".join(str(frame.statement).split()).replace("( ", "(").replace(" )", ")").replace(",)", ")")
-    )
-    return Place(Path(frame.path), frame.lineno + 1, statement)
+    file, line = Path(frame.path), frame.lineno + 1
+    node = statement_at(file, line)
+    body = getattr(node, "body", [])
+    first, last = (node.lineno, node.end_lineno or line) if node else (line, line)
+    if body:  # only its head
+        first, last = (first, max(first, body[0].lineno - 1)) if line < body[0].lineno else (line, line)
+    lines = linecache.getlines(str(file))[first - 1 : last]
+    return Place(file, line, on_one_line(lines))
+
+
+def on_one_line(lines: Sequence[str]) -> str:
+    """A statement as it would stand in one line."""
+    return " ".join(" ".join(lines).split()).replace("( ", "(").replace(" )", ")").replace(",)", ")")
+
+
+def statement_at(file: Path, line: int) -> ast.stmt | None:
+    """The innermost statement of a source that has a line."""
+    nodes = (node for node in ast.walk(tree_of(str(file))) if isinstance(node, ast.stmt))
+    around = [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
+    return max(around, key=lambda node: node.lineno, default=None)
 
 
 def definitions(where: Where, test: Any, line: int | None = None) -> list[Place]:
@@ -232,10 +246,10 @@ def definitions(where: Where, test: Any, line: int | None = None) -> list[Place]
 
     What no test names is called by what it does name: kernels, and parts of a larger whole.
     """
-    task = find_task(where)
+    task = in_course(where)
     inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
     function = getattr(inner, "__func__", inner)
-    if task is None or not isinstance(function, FunctionType):
+    if not isinstance(task, Task) or not isinstance(function, FunctionType):
         return []
     all_places = [place for symbol in task.symbols if (place := definition(symbol))]
     if len(all_places) == 1 or not any(is_python(place.file) for place in all_places):
@@ -264,30 +278,10 @@ def spoken_name(symbol: str) -> str:
 
 
 def names_at(function: FunctionType, line: int) -> set[str]:
-    """Names in the statements of a function at a line, those after a point with it."""
-    source, first = inspect.getsourcelines(function)
-    tree = ast.parse(textwrap.dedent("".join(source)))
-    statements = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt)
-        and is_within(node, line - first + 1)
-        and not is_around(node, line - first + 1)
-    ]
-    nodes = [node for statement in statements for node in ast.walk(statement)]
+    """Names in the statement at a line of a function, those after a point with it."""
+    nodes = [*ast.walk(statement_at(Path(function.__code__.co_filename), line) or ast.Pass())]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return names | {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}
-
-
-def is_within(node: ast.stmt, line: int) -> bool:
-    """Whether a line is one of a statement's."""
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
-
-
-def is_around(node: ast.stmt, line: int) -> bool:
-    """Whether a line is in the block of a statement, and not in its head."""
-    body = getattr(node, "body", [])
-    return bool(body) and line >= body[0].lineno
 
 
 def names_in(code: CodeType) -> set[str]:
@@ -341,40 +335,31 @@ def definition(symbol: str) -> Place | None:
         path, dotted = find_symbol(symbol, package_folder())
     except KeyError:
         return None
-    if not is_python(path):
-        return definition_in_kernel(package_folder() / path, dotted)
-    found: Any = sys.modules.get(f"tiny_llm.{module_name(path)}")
-    for name in dotted.split("."):
-        found = getattr(found, name, None)
-    try:
-        lines, first = inspect.getsourcelines(found)
-        file = inspect.getsourcefile(inspect.unwrap(found))
-    except (TypeError, OSError):
-        return None
-    offset = next((i for i, line in enumerate(lines) if re.match(r"\s*(def|class) ", line)), 0)
-    return Place(Path(file), first + offset, lines[offset].strip()) if file else None
-
-
-def definition_in_kernel(file: Path, name: str) -> Place | None:
-    """The same in C++, Metal or CUDA."""
+    file = package_folder() / path
     source = file.read_text(encoding="utf-8", errors="replace")
-    line = line_of_function(source, name)
+    line = (line_in_python if is_python(path) else line_of_function)(source, dotted)
     return Place(file, line, source.splitlines()[line - 1].strip()) if line else None
+
+
+def line_in_python(source: str, dotted: str) -> int | None:
+    """The line at which a module defines a class or what is called; None if it cannot be found."""
+    try:
+        node: Any = ast.parse(source)
+    except SyntaxError:
+        return None
+    for name in dotted.split("."):
+        node = next((each for each in getattr(node, "body", []) if getattr(each, "name", "") == name), None)
+    is_called = node and not any(getattr(each, "id", "") == "property" for each in node.decorator_list)
+    return node.lineno if is_called else None
 
 
 def hole_in_kernel(message: str) -> Place | None:
     """The function that is not written yet, if it is not one in Python, whose call says where it is."""
     match = HOLE.search(message)
-    symbols = [
-        symbol
-        for day in load_course().days
-        for task in day.tasks
-        if match and task.id == ".".join(match.groups()[:3])
-        for symbol in task.symbols
-        if symbol.endswith(f".{match[4]}")
-    ]
-    found = [place for symbol in symbols if (place := definition(symbol))]
-    place = next((place for place in found if not is_python(place.file)), None)
+    task = in_course(Where(*map(int, match.groups()[:3]))) if match else None
+    symbols = task.symbols if match and isinstance(task, Task) else ()
+    found = [definition(symbol) for symbol in symbols if match and symbol.endswith(f".{match[4]}")]
+    place = next((place for place in found if place and not is_python(place.file)), None)
     return Place(place.file, place.line) if place else None
 
 

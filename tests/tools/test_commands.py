@@ -4,17 +4,24 @@ import json
 import os
 import re
 import signal
-import subprocess
+from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.core import TyperGroup
 
 from scripts.book.commands import command_of, scripts
+from scripts.checkpoints.models import load_by_name
 from scripts.course import ROOT, load_course
 from scripts.learn import test as test_command
 from scripts.learn.reset import reset
 from scripts.learn.test import select_tests, what_is_next
+from scripts.run.run_options import RunOptions
+from scripts.run.run_report import live_picture
+from scripts.run.runs import make_recorder, prompts_of
 from scripts.sources.files import read_reference, write
 from tests.support.commands import run, run_apart
 
@@ -34,7 +41,7 @@ def test_help_has_an_example(name: str) -> None:
     assert f"Example: pdm run {name}" in result.stdout
 
 
-@pytest.mark.parametrize(("name", "inner"), GROUPED, ids=" ".join)
+@pytest.mark.parametrize(("name", "inner"), GROUPED)
 def test_every_command_of_a_group_has_a_line_there_and_help_of_its_own(name: str, inner: str) -> None:
     (line,) = re.findall(rf"^│ {inner} +(.*?) *│$", run(COMMANDS[name], "--help").stdout, re.MULTILINE)
     assert 10 < len(line) < 66
@@ -56,11 +63,8 @@ def test_a_misspelt_name_is_one_sentence(module: str, misspelt: str, sentence: s
     assert (result.returncode, result.stdout, result.stderr) == (2, "", f"error: {sentence}\n")
 
 
-def test_a_task_is_selected_by_its_day_and_number() -> None:
+def test_a_task_is_selected_by_its_number_and_a_week_as_all_its_days() -> None:
     assert select_tests(2, 7, 3) == [str(ROOT / "tests" / "days" / "test_week_2_day_7.py"), "--task", "3"]
-
-
-def test_a_week_is_all_its_days() -> None:
     names = [Path(path).name for path in select_tests(2, None, None)]
     assert names == [f"test_week_2_day_{day}.py" for day in range(1, 8)]
 
@@ -105,24 +109,20 @@ def test_the_whole_suite_of_the_reference_is_divided_among_processes(
     assert ("-n" in given) == is_divided
 
 
-def test_options_after_two_dashes_reach_pytest() -> None:
-    task = ["--ref", "--week", "1", "--day", "1", "--task", "1"]
-    result = run_apart("scripts.learn.test", *task, "--", "-k", "no_such_words")
-    assert result.returncode == 5  # pytest's own: nothing was selected
+ONE_TASK = ("scripts.learn.test", "--ref", "--week", "1", "--day", "1", "--task", "1", "--")
+
+
+def test_options_after_two_dashes_reach_pytest_whose_exit_code_comes_back() -> None:
+    result = run_apart(*ONE_TASK, "-k", "no_such_words")
+    assert result.returncode == 5  # nothing was selected
     assert "deselected" in result.stdout
-
-
-def test_the_exit_code_of_a_task_is_pytests() -> None:
-    task = ["--ref", "--week", "1", "--day", "1", "--task", "1"]
-    assert run_apart("scripts.learn.test", *task).returncode == 0
 
 
 def test_tests_that_crash_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     crash = "import os, signal\n\ndef pytest_runtest_call(item):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     (tmp_path / "crash.py").write_text(crash, encoding="utf-8")
-    task = ["--ref", "--week", "1", "--day", "1", "--task", "1"]
-    result = run_apart("scripts.learn.test", *task, "--", "-p", "crash")
+    result = run_apart(*ONE_TASK, "-p", "crash")
     assert result.returncode == 128 + signal.SIGSEGV
     assert "ended by SIGSEGV, as when compiled code" in result.stdout
     assert "crash.py" in result.stderr
@@ -157,187 +157,195 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments: list[str], sente
     assert sentence in line
 
 
-@pytest.fixture
-def two_prompts(tmp_path: Path) -> str:
+Served = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def two_prompts(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A file of two short prompts."""
-    file = tmp_path / "prompts.txt"
-    file.write_text("In the beginning God created the heaven\nAnd the LORD spake unto Moses\n", "utf-8")
+    file = tmp_path_factory.mktemp("demo") / "prompts.txt"
+    file.write_text("In the beginning God created the heaven\n\nAnd the LORD spake unto Moses 🌱\n", "utf-8")
     return str(file)
 
 
-def test_generate_streams_a_completion() -> None:
-    result = run("scripts.run.generate", "In the beginning", "--max-tokens", "8")
-    assert result.returncode == 0
-    assert len(result.stdout.split()) >= 4
+@pytest.fixture(scope="module")
+def served(two_prompts: str) -> Served:
+    """What the demo says of these in JSON; what several tests look at is computed once."""
+
+    @cache
+    def serve(*options: str) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(
+            run("scripts.run.demo", "--json", "--prompts", two_prompts, *options).stdout
+        )
+        return report
+
+    return serve
 
 
-def test_generate_reads_standard_input_and_any_characters() -> None:
-    result = run("scripts.run.generate", "-", "--max-tokens", "3", stdin="In the beginning — 起初 🌱")
-    assert result.returncode == 0, result.stderr
+def column(report: dict[str, Any], key: str) -> list[Any]:
+    """A value of each request."""
+    return [row[key] for row in report["requests"]]
 
 
-def test_demo_serves_a_file_of_prompts_as_plain_lines(tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("And God said\n\nBlessed are the meek, 🌱\n", encoding="utf-8")
-    options = ("--prompts", str(prompts), "--max-tokens", "5", "--prefill-step", "4")
-    result = run_apart("scripts.run.demo", *options)
-    assert result.returncode == 0, result.stderr
-    assert "request 0 prefill 4/" in result.stdout
-    assert "request 1 done" in result.stdout
-    assert "\x1b" not in result.stdout
+def computed_by(report: dict[str, Any]) -> list[Any]:
+    """What each call of the model computed."""
+    return [(event["step"], event["phase"], event["tokens"]) for event in report["events"]]
 
 
-def demo_of_package(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """The demo with --mine, where tiny_llm is the one in a folder."""
-    return run("scripts.run.demo", *options, "--mine", folder=folder)
-
-
-def test_demo_says_which_package_served(two_prompts: str) -> None:
-    result = run("scripts.run.demo", "--prompts", two_prompts, "--max-tokens", "1")
-    assert "by the reference, tiny_llm_ref" in result.stdout
-
-
-def test_demo_serves_with_the_learner_s_package_and_says_so(tmp_path: Path, two_prompts: str) -> None:
-    write(read_reference(), tmp_path / "tiny_llm")
-    result = demo_of_package(tmp_path, "--prompts", two_prompts, "--max-tokens", "1")
-    assert result.returncode == 0, result.stderr
-    assert "by your tiny_llm" in result.stdout
-    assert "request 1 done" in result.stdout
-
-
-def test_demo_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
-    write(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
-    result = demo_of_package(tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.strip().splitlines()[-1] == (
-        "error: your package cannot serve yet: week 2 day 7 task 2: Request.try_prefill is not written yet"
-    )
-
-
-def test_demo_names_the_learner_s_line_of_a_value_error(tmp_path: Path) -> None:
+def write_package(
+    folder: Path, unsolved: Collection[str] = (), change: tuple[str, str, str] | None = None
+) -> None:
+    """Write a learner's package: the reference without the solutions of some tasks, or with another text."""
     sources = read_reference()
-    path = Path("batching/batch_generator.py")
-    assert sources[path].count("request.try_prefill()") == 1
-    sources[path] = sources[path].replace("request.try_prefill()", 'raise ValueError("seven")')
-    write(sources, tmp_path / "tiny_llm")
-    result = demo_of_package(tmp_path)
-    assert result.returncode == 2
-    line = result.stderr.strip().splitlines()[-1]
-    assert re.fullmatch(r"error: seven \(tiny_llm/batching/batch_generator\.py:\d+\)", line)
+    if unsolved:
+        sources = reset(sources, load_course(), set(unsolved))
+    if change is not None:
+        path, before, after = Path(change[0]), *change[1:]
+        assert sources[path].count(before) == 1
+        sources[path] = sources[path].replace(before, after)
+    write(sources, folder / "tiny_llm")
+
+
+# --- generate ----------------------------------------------------------------------------------------------
+
+
+def test_generate_completes_standard_input_of_any_characters() -> None:
+    text = "In the beginning — 起初 🌱"
+    result = run("scripts.run.generate", "-", "--max-tokens", "8", stdin=text)
+    assert result.returncode == 0, result.stderr
+    assert len(result.stdout.removeprefix(text).split()) >= 4
 
 
 def test_generate_uses_the_learner_s_package_when_asked(tmp_path: Path) -> None:
-    sources = read_reference()
-    path = Path("generation/sampler.py")
-    assert "mx.argmax(logprobs" in sources[path]
-    sources[path] = sources[path].replace("mx.argmax(logprobs", "mx.argmin(logprobs")
-    write(sources, tmp_path / "tiny_llm")
+    write_package(tmp_path, change=("generation/sampler.py", "mx.argmax(logprobs", "mx.argmin(logprobs"))
     arguments = ("scripts.run.generate", "In the beginning", "--max-tokens", "8")
     mine, reference = run(*arguments, "--mine", folder=tmp_path), run(*arguments)
     assert (mine.returncode, reference.returncode) == (0, 0), mine.stderr + reference.stderr
+    assert len(reference.stdout.split()) >= 4
     assert mine.stdout != reference.stdout
 
 
-def test_generate_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
-    write(reset(read_reference(), load_course(), {"2.1.3"}), tmp_path / "tiny_llm")
-    result = run("scripts.run.generate", "In the beginning", "--mine", folder=tmp_path)
-    assert result.returncode == 2
-    assert (
-        result.stderr.strip()
-        .splitlines()[-1]
-        .endswith("week 2 day 1 task 3: simple_generate_with_kv_cache is not written yet")
-    )
+# --- the demo ----------------------------------------------------------------------------------------------
 
 
 def test_the_demo_s_own_prompts_are_eight_and_one_is_long() -> None:
-    from scripts.checkpoints.models import load_by_name
-    from scripts.run.run_options import RunOptions
-    from scripts.run.runs import prompts_of
-
     _, tokenizer = load_by_name(RunOptions().model)
     lengths = [len(tokenizer.encode(prompt)) for prompt in prompts_of(RunOptions())]
     assert len(lengths) == 8
     assert max(lengths) >= 600
 
 
-def test_demo_prints_json_for_programs(two_prompts: str) -> None:
-    options = ("--prompts", two_prompts, "--max-tokens", "6", "--prefill-step", "5")
-    run_json = json.loads(run("scripts.run.demo", "--json", *options).stdout)
-    requests = run_json["requests"]
-    assert len(requests) == 2
-    assert all(row["finish_reason"] in ("stop", "length") for row in requests)
-    computed = [event["tokens"] for event in run_json["events"] if event["phase"] == "prefill"]
-    assert sum(sum(tokens.values()) for tokens in computed) == sum(row["prompt_tokens"] for row in requests)
+def test_demo_prints_plain_lines_where_there_is_no_terminal(two_prompts: str) -> None:
+    options = ("--prompts", two_prompts, "--max-tokens", "5", "--prefill-step", "4")
+    result = run_apart("scripts.run.demo", *options)
+    assert result.returncode == 0, result.stderr
+    for words in ("by the reference, tiny_llm_ref", "request 0 prefill 4/", "request 1 done"):
+        assert words in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_demo_and_trace_with_the_learner_s_package_say_so(tmp_path: Path, two_prompts: str) -> None:
+    write_package(tmp_path, {"3.1.3"})  # which only the engine needs
+    options = ("--prompts", two_prompts, "--max-tokens", "1", "--mine")
+    result = run("scripts.run.demo", *options, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "by your tiny_llm" in result.stdout
+    assert "request 1 done" in result.stdout
+    result = run("scripts.run.trace", *options, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["package"] == "tiny_llm"
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "unsolved", "symbol"),
+    [
+        ("demo", (), "2.7.2", "Request.try_prefill"),
+        ("demo", ("--engine", "serving"), "3.1.3", "Scheduler.schedule"),
+        ("trace", (), "2.7.2", "Request.try_prefill"),
+        ("generate", ("In the beginning",), "2.1.3", "simple_generate_with_kv_cache"),
+    ],
+)
+def test_what_is_not_written_yet_is_said_in_a_sentence(
+    command: str, options: tuple[str, ...], unsolved: str, symbol: str, tmp_path: Path
+) -> None:
+    write_package(tmp_path, {unsolved})
+    result = run(f"scripts.run.{command}", *options, "--mine", folder=tmp_path)
+    where = "week {} day {} task {}".format(*unsolved.split("."))
+    assert result.returncode == 2
+    sentence = rf"error: your package cannot \w+ yet: {where}: {symbol} is not written yet"
+    assert re.fullmatch(sentence, result.stderr.splitlines()[-1])
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_demo_names_the_learner_s_line_of_a_value_error(tmp_path: Path) -> None:
+    file = "batching/batch_generator.py"
+    write_package(tmp_path, change=(file, "request.try_prefill()", 'raise ValueError("seven")'))
+    result = run("scripts.run.demo", "--mine", folder=tmp_path)
+    assert result.returncode == 2
+    assert re.fullmatch(rf"error: seven \(tiny_llm/{file}:\d+\)", result.stderr.splitlines()[-1])
+
+
+def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path, two_prompts: str) -> None:
+    days = [day for day in load_course().days if (day.week, day.day) > (3, 1)]
+    write_package(tmp_path, {task.id for day in days for task in day.tasks})
+    options = ("--engine", "serving", "--prompts", two_prompts, "--max-tokens", "1", "--mine")
+    assert run("scripts.run.demo", *options, "--blocks", "0", folder=tmp_path).returncode == 0
+    result = run("scripts.run.demo", *options, folder=tmp_path)
+    assert result.returncode == 2
+    assert "--blocks 0 serves without blocks, as on day 3.1" in result.stderr
+
+
+IN_CHUNKS = ("--prefill-step", "5", "--max-tokens", "6")
+BY_ENGINE = ("--engine", "serving", "--budget", "7", "--max-tokens", "6")
+
+
+def test_demo_prints_json_for_programs(served: Served) -> None:
+    report = served(*IN_CHUNKS)
+    assert len(report["requests"]) == 2
+    assert set(column(report, "finish_reason")) <= {"stop", "length"}
+    computed = [event["tokens"] for event in report["events"] if event["phase"] == "prefill"]
+    assert sum(sum(tokens.values()) for tokens in computed) == sum(column(report, "prompt_tokens"))
     assert max(sum(tokens.values()) for tokens in computed) == 5
+    assert report["totals"]["prefill_chunks"] > 2
 
 
-def test_demo_without_chunking_gives_the_same_answers(two_prompts: str) -> None:
-    chunked, whole = (
-        json.loads(
-            run("scripts.run.demo", "--json", "--prompts", two_prompts, "--max-tokens", "6", *option).stdout
-        )
-        for option in (["--prefill-step", "5"], ["--no-chunking"])
-    )
-    assert [each["totals"]["prefill_chunks"] > 2 for each in (chunked, whole)] == [True, False]
-    answers = [[row["token_ids"] for row in each["requests"]] for each in (chunked, whole)]
-    assert answers[0] == answers[1]
+@pytest.mark.parametrize(
+    ("options", "num_chunks"),
+    [
+        (("--max-tokens", "6", "--no-chunking"), 2),
+        (("--max-tokens", "6", "--engine", "serving", "--no-chunking"), 2),
+        (BY_ENGINE, None),
+    ],
+    ids=["phases", "engine", "engine in chunks"],
+)
+def test_however_the_demo_serves_the_answers_are_the_same(
+    options: tuple[str, ...], num_chunks: int | None, served: Served
+) -> None:
+    report, expected = served(*options), served(*IN_CHUNKS)
+    for key in ("token_ids", "prompt_tokens", "finish_reason"):
+        assert column(report, key) == column(expected, key)
+    assert report["totals"]["prompt_tokens"] == sum(column(report, "prompt_tokens"))
+    assert num_chunks in (None, report["totals"]["prefill_chunks"])
 
 
-def test_demo_by_the_engine_gives_the_same_answers_within_its_budget(two_prompts: str) -> None:
-    batch, engine, whole = (
-        json.loads(
-            run("scripts.run.demo", "--json", "--prompts", two_prompts, "--max-tokens", "6", *options).stdout
-        )
-        for options in (
-            [],
-            ["--engine", "serving", "--budget", "7"],
-            ["--engine", "serving", "--no-chunking"],
-        )
-    )
-    assert (engine["settings"]["engine"], engine["settings"]["budget"]) == ("serving", 7)
-    for other in (engine, whole):
-        for key in ("token_ids", "prompt_tokens", "finish_reason"):
-            assert [row[key] for row in other["requests"]] == [row[key] for row in batch["requests"]]
-        prompts = sum(row["prompt_tokens"] for row in other["requests"])
-        assert other["totals"]["prompt_tokens"] == prompts
-    tokens = [0] * engine["totals"]["steps"]
-    for event in engine["events"]:
+def test_a_step_of_the_engine_takes_its_budget_at_most(served: Served) -> None:
+    report = served(*BY_ENGINE)
+    assert (report["settings"]["engine"], report["settings"]["budget"]) == ("serving", 7)
+    tokens = [0] * report["totals"]["steps"]
+    for event in report["events"]:
         tokens[event["step"]] += sum(event["tokens"].values())
     assert max(tokens) == 7
-    assert whole["totals"]["prefill_chunks"] == 2
 
 
-def test_demo_by_the_engine_shows_states_and_a_timeline(two_prompts: str) -> None:
-    options = ("--prompts", two_prompts, "--budget", "7", "--max-tokens", "3")
-    result = run("scripts.run.demo", "--engine", "serving", *options)
-    assert result.returncode == 0, result.stderr
-    assert re.search(r"request 0 prefill 7/\d+", result.stdout)
-    assert "request 1 done (length)" in result.stdout
-    assert "gap between tokens: p99" in result.stdout
+ROUNDS = ("--engine", "serving", "--rounds", "2", "--max-tokens", "12")
+SMALL_POOL = (*ROUNDS, "--blocks", "11", "--block-size", "4", "--overcommit", "--batch-size", "3")
 
 
-SMALL_POOL = (
-    "--blocks",
-    "11",
-    "--block-size",
-    "4",
-    "--overcommit",
-    "--batch-size",
-    "3",
-    "--max-tokens",
-    "12",
-)
-
-
-def test_demo_by_the_engine_gives_the_same_answers_from_a_small_pool(two_prompts: str) -> None:
-    options = ("--json", "--engine", "serving", "--rounds", "2", "--prompts", two_prompts)
-    small, dense = (
-        json.loads(run("scripts.run.demo", *options, *pool).stdout)
-        for pool in (SMALL_POOL, ("--blocks", "0", "--max-tokens", "12"))
-    )
-    answers = [[row["token_ids"] for row in each["requests"]] for each in (small, dense)]
-    assert answers[0] == answers[1]
-    assert answers[0][:2] == answers[0][2:], "greedy, so both rounds say the same"
+def test_demo_by_the_engine_gives_the_same_answers_from_a_small_pool(served: Served) -> None:
+    small, dense = served(*SMALL_POOL), served(*ROUNDS, "--blocks", "0")
+    answers = column(small, "token_ids")
+    assert answers == column(dense, "token_ids")
+    assert answers[:2] == answers[2:], "greedy, so both rounds say the same"
     kinds = [event["kind"] for event in small["pool_events"]]
     assert kinds.count("preemption") == small["totals"]["preemptions"] > 0
     found = sum(event["tokens"] for event in small["pool_events"] if event["kind"] == "hit")
@@ -350,9 +358,8 @@ def test_demo_by_the_engine_gives_the_same_answers_from_a_small_pool(two_prompts
     assert computed == small["totals"]["prefill_tokens"]
 
 
-def test_every_event_of_the_engine_says_which_tokens_and_who_got_one(two_prompts: str) -> None:
-    options = ("--json", "--engine", "serving", "--rounds", "2", "--prompts", two_prompts, *SMALL_POOL)
-    report = json.loads(run("scripts.run.demo", *options).stdout)
+def test_every_event_of_the_engine_says_which_tokens_and_who_got_one(served: Served) -> None:
+    report = served(*SMALL_POOL)
     num_computed, num_sampled = [0] * 4, [0] * 4
     pool_events = {(each["step"], each["request"], each["kind"]): each for each in report["pool_events"]}
     step = -1
@@ -371,25 +378,26 @@ def test_every_event_of_the_engine_says_which_tokens_and_who_got_one(two_prompts
             num_computed[int(index)] += num_tokens
         for index in event["sampled"]:
             num_sampled[index] += 1
-    assert num_sampled == [row["output_tokens"] for row in report["requests"]]
+    assert num_sampled == column(report, "output_tokens")
 
 
-def test_demo_without_prefix_caching_computes_every_prompt(two_prompts: str) -> None:
-    options = ("--json", "--engine", "serving", "--rounds", "2", "--prompts", two_prompts)
-    report = json.loads(run("scripts.run.demo", *options, "--no-prefix-caching", "--max-tokens", "2").stdout)
-    assert report["totals"]["hit_tokens"] == 0
-    assert report["totals"]["prefill_tokens"] == report["totals"]["prompt_tokens"]
+def test_demo_without_prefix_caching_computes_every_prompt(served: Served) -> None:
+    totals = served(*ROUNDS, "--no-prefix-caching")["totals"]
+    assert totals["hit_tokens"] == 0
+    assert totals["prefill_tokens"] == totals["prompt_tokens"]
 
 
-def test_demo_by_the_engine_says_what_became_of_its_blocks(two_prompts: str) -> None:
-    options = ("--engine", "serving", "--rounds", "2", "--prompts", two_prompts, *SMALL_POOL)
-    result = run("scripts.run.demo", *options)
+def test_demo_by_the_engine_shows_states_blocks_and_a_timeline(two_prompts: str) -> None:
+    result = run("scripts.run.demo", "--prompts", two_prompts, *SMALL_POOL, "--budget", "7")
     assert result.returncode == 0, result.stderr
-    line = (
-        r"of 4: 0 used, \d+ cached, \d+ free; \d+ of \d+ tokens found in them; \d preemptions?; most in use"
-    )
-    assert re.search(line, " ".join(result.stdout.split()))
-    assert re.search(r"request \d preempted", result.stdout)
+    for line in (
+        r"request 0 prefill 7/\d+",
+        r"request \d preempted",
+        r"request 1 done \(length\)",
+        r"gap between tokens: p99",
+        r"of 4: 0 used, \d+ cached, \d+ free; \d+ of \d+ tokens found in them; \d preemptions?; most in use",
+    ):
+        assert re.search(line, " ".join(result.stdout.split())), line
 
 
 def test_demo_refuses_a_request_that_the_pool_cannot_hold(two_prompts: str) -> None:
@@ -400,13 +408,6 @@ def test_demo_refuses_a_request_that_the_pool_cannot_hold(two_prompts: str) -> N
 
 
 def test_the_picture_of_the_engine_has_a_line_of_its_blocks(two_prompts: str) -> None:
-    from rich.console import Console
-
-    from scripts.checkpoints.models import load_by_name
-    from scripts.run.run_options import RunOptions
-    from scripts.run.run_report import live_picture
-    from scripts.run.runs import make_recorder, prompts_of
-
     options = RunOptions(engine="serving", blocks=50, block_size=4, prompts=Path(two_prompts))
     recorder = make_recorder(options, *load_by_name(options.model), prompts_of(options))
     with recorder.generator:
@@ -419,70 +420,22 @@ def test_the_picture_of_the_engine_has_a_line_of_its_blocks(two_prompts: str) ->
     assert f"blocks of 4: {used} used, 0 cached, {50 - used} free; 0 of {num_tokens} tokens found" in text
 
 
-def test_demo_of_the_first_day_needs_no_blocks(tmp_path: Path, two_prompts: str) -> None:
-    later = {
-        f"3.{day.day}.{task.number}"
-        for day in load_course().days
-        for task in day.tasks
-        if (day.week, day.day) > (3, 1)
-    }
-    sources = read_reference()
-    write(reset(sources, load_course(), later) if later else sources, tmp_path / "tiny_llm")
-    options = ("--engine", "serving", "--prompts", two_prompts, "--max-tokens", "1")
-    assert demo_of_package(tmp_path, *options, "--blocks", "0").returncode == 0
-    result = demo_of_package(tmp_path, *options)
-    if later:
-        assert result.returncode == 2
-        assert "--blocks 0 serves without blocks, as on day 3.1" in result.stderr
+# --- trace -------------------------------------------------------------------------------------------------
 
 
-def test_demo_by_the_engine_says_what_is_not_written_yet(tmp_path: Path, two_prompts: str) -> None:
-    write(reset(read_reference(), load_course(), {"3.1.3"}), tmp_path / "tiny_llm")
-    result = demo_of_package(tmp_path, "--engine", "serving")
-    assert result.returncode == 2
-    assert "week 3 day 1 task 3: Scheduler.schedule is not written yet" in result.stderr
-    assert demo_of_package(tmp_path, "--prompts", two_prompts, "--max-tokens", "1").returncode == 0
-
-
-def test_trace_records_the_engine_too(tmp_path: Path, two_prompts: str) -> None:
-    options = ("--engine", "serving", "--prompts", two_prompts, "--budget", "7", "--max-tokens", "3")
-    result = run("scripts.run.trace", "--out", str(tmp_path / "run.json"), *options)
-    assert result.returncode == 0, result.stderr
-    trace = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-    demo = json.loads(run("scripts.run.demo", "--json", *options).stdout)
-    computed = [[(e["step"], e["phase"], e["tokens"]) for e in each["events"]] for each in (trace, demo)]
-    assert computed[0] == computed[1]
-
-
-def test_trace_writes_what_the_demo_computes(tmp_path: Path, two_prompts: str) -> None:
-    options = ("--prompts", two_prompts, "--max-tokens", "4", "--prefill-step", "5")
-    result = run("scripts.run.trace", "--out", str(tmp_path / "run.json"), *options)
+@pytest.mark.parametrize("options", [IN_CHUNKS, BY_ENGINE], ids=["phases", "engine"])
+def test_trace_writes_what_the_demo_computes(
+    options: tuple[str, ...], served: Served, two_prompts: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    result = run("scripts.run.trace", "--out", str(file), "--prompts", two_prompts, *options)
     assert result.returncode == 0, result.stderr
     assert "open book/viz/timeline.html in a browser and drop run.json on it" in result.stdout
-    trace = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-    demo = json.loads(run("scripts.run.demo", "--json", *options).stdout)
+    trace, report = json.loads(file.read_text(encoding="utf-8")), served(*options)
     assert trace["package"] == "tiny_llm_ref"
-    assert trace.keys() == {*demo.keys(), "package"}
-    computed = [[(e["step"], e["phase"], e["tokens"]) for e in each["events"]] for each in (trace, demo)]
-    assert computed[0] == computed[1]
-    assert trace["settings"] == demo["settings"]
-
-
-def test_trace_of_the_learner_s_package_says_so(tmp_path: Path, two_prompts: str) -> None:
-    write(read_reference(), tmp_path / "tiny_llm")
-    result = run(
-        "scripts.run.trace", "--prompts", two_prompts, "--max-tokens", "1", "--mine", folder=tmp_path
-    )
-    assert result.returncode == 0, result.stderr
-    assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["package"] == "tiny_llm"
-
-
-def test_trace_says_in_a_sentence_what_is_not_written_yet(tmp_path: Path) -> None:
-    write(reset(read_reference(), load_course(), {"2.7.2"}), tmp_path / "tiny_llm")
-    result = run("scripts.run.trace", "--mine", folder=tmp_path)
-    assert result.returncode == 2
-    assert "week 2 day 7 task 2: Request.try_prefill is not written yet" in result.stderr
-    assert not (tmp_path / "trace.json").exists()
+    assert trace.keys() == {*report.keys(), "package"}
+    assert computed_by(trace) == computed_by(report)
+    assert trace["settings"] == report["settings"]
 
 
 def test_trace_makes_one_page_that_needs_no_other_file(tmp_path: Path, two_prompts: str) -> None:
