@@ -113,7 +113,7 @@ ONE_TASK = ("scripts.learn.test", "--ref", "--week", "1", "--day", "1", "--task"
 
 
 def test_options_after_two_dashes_reach_pytest_whose_exit_code_comes_back() -> None:
-    result = run_apart(*ONE_TASK, "-k", "no_such_words")
+    result = run_apart(*ONE_TASK, "-k", "task_2")  # which --task leaves out
     assert result.returncode == 5  # nothing was selected
     assert "deselected" in result.stdout
 
@@ -382,7 +382,9 @@ def test_every_event_of_the_engine_says_which_tokens_and_who_got_one(served: Ser
 
 
 def test_demo_without_prefix_caching_computes_every_prompt(served: Served) -> None:
-    totals = served(*ROUNDS, "--no-prefix-caching")["totals"]
+    one_by_one = (*ROUNDS, "--batch-size", "1", "--block-size", "4")
+    assert served(*one_by_one)["totals"]["hit_tokens"] > 0
+    totals = served(*one_by_one, "--no-prefix-caching")["totals"]
     assert totals["hit_tokens"] == 0
     assert totals["prefill_tokens"] == totals["prompt_tokens"]
 
