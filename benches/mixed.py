@@ -24,6 +24,7 @@ from tiny_llm_ref import (
     SchedulerConfig,
     SchedulerOutput,
     Sequence,
+    UnlimitedBlocks,
 )
 
 CHUNKS = (16, 64, 256)
@@ -109,7 +110,7 @@ def decoding(model: Qwen3Model, num: int, context: int, repeats: int) -> dict[st
     config = SchedulerConfig(num * context, num)
     sides = {
         name: Engine(model, EndlessTokenizer(), config, max_seq_len, blocks)
-        for name, blocks in (("a cache each", None), ("blocks", pool))
+        for name, blocks in (("a cache each", UnlimitedBlocks()), ("blocks", pool))
     }
     for engine in sides.values():
         for seed in range(num):

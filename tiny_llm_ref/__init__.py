@@ -49,10 +49,11 @@ from .serving.cost_model import CostModel, fit_cost_model
 from .serving.dense_runner import DenseRunner
 from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
+from .serving.given.blocks import UnlimitedBlocks
+from .serving.given.metrics import ServingMetrics, Target
 from .serving.given.policy import Fcfs
 from .serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .serving.latency_target import LatencyTarget
-from .serving.metrics import ServingMetrics, Target
 from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.prefix_cache import PrefixCachingBlockManager
@@ -106,6 +107,7 @@ __all__ = [
     "Target",
     "TinyKvCache",
     "TinyKvFullCache",
+    "UnlimitedBlocks",
     "bandwidth_limit",
     "batch_generate",
     "cache_bytes_per_token",

@@ -19,8 +19,9 @@ from scripts.run.run_report import AnyRecorder
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from tiny_llm_ref import BlockManager, Qwen3Model, SamplingParams
     from tiny_llm_ref import Engine as ServingEngine
+    from tiny_llm_ref import Qwen3Model, SamplingParams
+    from tiny_llm_ref.serving.given.blocks import Blocks
 
 QUESTIONS = Path(__file__).with_name("demo_prompts.json")
 OWN_PROMPTS = "demo_prompts.json"  # beside a checkpoint that is no assistant
@@ -117,12 +118,14 @@ def make_engine(
     return engine
 
 
-def make_blocks(options: RunOptions, package: ModuleType) -> "BlockManager | None":
-    """The blocks of a package's engine; None where it has a cache for each request."""
-    if not options.blocks:
-        return None
+def make_blocks(options: RunOptions, package: ModuleType) -> "Blocks":
+    """The blocks of a package's engine; unlimited ones where each request has a cache of its own."""
     kind = package.BlockManager if options.no_prefix_caching else package.PrefixCachingBlockManager
-    blocks: BlockManager = kind(options.blocks, options.block_size, overcommit=options.overcommit)
+    blocks: Blocks = (
+        kind(options.blocks, options.block_size, overcommit=options.overcommit)
+        if options.blocks
+        else package.UnlimitedBlocks()
+    )
     return blocks
 
 

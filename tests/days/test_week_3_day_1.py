@@ -42,6 +42,7 @@ from tiny_llm import (
     SimulatedRequest,
     Simulator,
     TinyKvFullCache,
+    UnlimitedBlocks,
     fit_cost_model,
     make_sampler,
     num_prefill_steps,
@@ -1104,7 +1105,7 @@ def length(num_tokens: int) -> SamplingParams:
 
 def make_engine(budget: int = 6, max_num_seqs: int = 3, max_seq_len: int = 64, **options: Any) -> Engine:
     config = SchedulerConfig(budget, max_num_seqs, options.pop("threshold", None))
-    return Engine(FakeModel(**options), tokenizer, config, max_seq_len)
+    return Engine(FakeModel(**options), tokenizer, config, max_seq_len, UnlimitedBlocks())
 
 
 def run(engine: Engine, max_steps: int = 500) -> list[EngineStep]:
@@ -1158,7 +1159,8 @@ def test_task_5_a_lone_request_from_prompt_to_result() -> None:
 def test_task_5_the_policy_is_told_what_each_step_took() -> None:
     times = itertools.count(step=5)
     policy = SpyPolicy()
-    engine = Engine(FakeModel(), endless, SchedulerConfig(4, 2), policy=policy, clock=lambda: next(times))
+    config, blocks, clock = SchedulerConfig(4, 2), UnlimitedBlocks(), lambda: next(times)
+    engine = Engine(FakeModel(), endless, config, blocks=blocks, policy=policy, clock=clock)
     engine.add_request(prompt_of(6), SamplingParams(max_tokens=2))
     while engine.has_unfinished_requests:
         engine.step()
@@ -1167,7 +1169,7 @@ def test_task_5_the_policy_is_told_what_each_step_took() -> None:
 
 
 def test_task_5_the_scheduler_knows_how_long_an_answer_may_get() -> None:
-    engine = Engine(FakeModel(), endless, max_seq_len=20)
+    engine = Engine(FakeModel(), endless, None, 20, UnlimitedBlocks())
     for params in (SamplingParams(max_tokens=3), SamplingParams(max_tokens=30), None):
         engine.add_request(prompt_of(6), params)
     found = [sequence.max_num_tokens for sequence in engine.scheduler.sequences.values()]
@@ -1267,7 +1269,7 @@ def test_task_5_seeds_give_what_they_give_alone() -> None:
         SamplingParams(max_tokens=6),
         SamplingParams(temperature=3.0, top_k=30, seed=2, max_tokens=7),
     ]
-    engine = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64)
+    engine = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64, UnlimitedBlocks())
     results = engine.generate(prompts, params)
     expected = [sampled_alone(*job, job[1].max_tokens or 0) for job in zip(prompts, params, strict=True)]
     check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
@@ -1276,7 +1278,9 @@ def test_task_5_seeds_give_what_they_give_alone() -> None:
 def test_task_5_params_for_all_prompts_share_no_sampler() -> None:
     params = SamplingParams(temperature=2.0, seed=7, max_tokens=6)
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
-    results = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64).generate(prompts, params)
+    results = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64, UnlimitedBlocks()).generate(
+        prompts, params
+    )
     expected = [sampled_alone(prompt, params, 6) for prompt in prompts]
     check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
 
@@ -1444,7 +1448,7 @@ def test_task_5_the_end_of_a_with_block_releases_everything() -> None:
 
 
 def test_task_5_two_engines_share_nothing() -> None:
-    first, second = Engine(FakeModel(), tokenizer), Engine(FakeModel(), tokenizer)
+    first, second = make_engine(), make_engine()
     first.add_request(prompt_of(3), length(1))
     check_equal(
         (second.has_unfinished_requests, second.requests), (False, {}), "requests of the other engine"
@@ -1469,7 +1473,7 @@ def test_task_5_a_real_model_answers_as_each_prompt_alone() -> None:
 def test_task_5_each_request_gets_what_it_gets_alone(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]], eos_at_length: int | None, data: st.DataObject
 ) -> None:
-    engine = Engine(FakeModel(eos_at_length=eos_at_length), tokenizer, config, 64)
+    engine = Engine(FakeModel(eos_at_length=eos_at_length), tokenizer, config, 64, UnlimitedBlocks())
     pending = sorted(jobs, key=lambda job: job[2])
     prompts: list[list[int]] = []
     results: dict[int, GenerationResult] = {}
@@ -1695,7 +1699,7 @@ def test_task_6_the_engine_s_schedule_is_the_simulator_s_step_for_step(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]]
 ) -> None:
     simulator = Simulator(config, CostModel(1.0, 0.0))
-    engine = Engine(FakeModel(), endless, config, 64)
+    engine = Engine(FakeModel(), endless, config, 64, UnlimitedBlocks())
     pending = sorted(jobs, key=lambda job: job[2])
     for step in range(1000):
         while pending and pending[0][2] <= step:

@@ -583,44 +583,17 @@ def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to(
 def test_task_5_an_answer_is_registered_at_its_end() -> None:
     blocks = manager()
     sequence = admitted(blocks, PROMPT[:4], most=11)
-    asked, rooms, found = [], [], []
+    found = []
     for num_tokens in range(4, 11):
         sequence.num_computed_tokens = num_tokens
         sequence.token_ids.append(PROMPT[num_tokens])
-        asked.append(blocks.is_prompt_unregistered(sequence))
         assert blocks.allocate(sequence, 1)
-        rooms.append(blocks.num_tokens_with_room(sequence))
         found.append(len(blocks.find_shared_blocks(sequence_of(PROMPT, id=1))))
-    check_equal(
-        asked, [True] + [False] * 6, "is_prompt_unregistered with 4 to 10 tokens computed, 4 prompt's"
-    )
-    check_equal(rooms, [6, 6, 9, 9, 9, 12, 12], "num_tokens_with_room, in blocks of 3")
     mistakes = {"each block of the answer registered as soon as it is computed": [1, 1, 2, 2, 2, 3, 3]}
     what = "blocks that others find while it runs, with 4 to 10 tokens computed, 4 of them the prompt's"
     check_equal(found, [1] * 7, what, mistakes)
     blocks.free(sequence)
     check_equal(blocks.num_cached_blocks, 3, "cached blocks at the end, with 10 tokens computed")
-
-
-def test_task_5_the_scheduler_asks_as_soon_as_a_block_of_a_prompt_is_there() -> None:
-    blocks = manager()
-    sequence = sequence_of(PROMPT, most=12)
-    check_equal(blocks.is_prompt_unregistered(sequence), False, "is_prompt_unregistered before admission")
-    assert BlockManager.admit(blocks, sequence, 11)
-    rooms = []
-    for num_computed in (0, 3, 7, 9):
-        sequence.num_computed_tokens = num_computed
-        blocks.register(sequence)
-        rooms.append((blocks.is_prompt_unregistered(sequence), blocks.num_tokens_with_room(sequence)))
-    expected = [(True, 3), (True, 6), (True, 9), (False, 12)]
-    what = "is_prompt_unregistered and num_tokens_with_room with 0, 3, 7 and 9 of 11 computed, in blocks of 3"
-    check_equal(rooms, expected, what)
-    blocks, sequence = manager(), sequence_of(PROMPT, most=12)
-    assert BlockManager.admit(blocks, sequence, 6)
-    sequence.num_computed_tokens = 6
-    blocks.register(sequence)
-    room = blocks.num_tokens_with_room(sequence)
-    check_equal(room, 6, "num_tokens_with_room of two blocks of 3 that are both registered")
 
 
 def test_task_5_what_was_forgotten_is_not_registered() -> None:

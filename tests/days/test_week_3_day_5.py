@@ -38,9 +38,11 @@ from tiny_llm import (
     Sequence,
     SimulatedRequest,
     Simulator,
+    UnlimitedBlocks,
     fit_cost_model,
 )
 from tiny_llm.serving.cost_model import context_of
+from tiny_llm.serving.given.blocks import Blocks
 from tiny_llm.serving.latency_target import Demand
 
 endless = FakeTokenizer(eos_token_ids=[])
@@ -834,8 +836,8 @@ class InterruptedModel(FakeModel):
         return super().hidden_states(*args, **kwargs)
 
 
-KINDS: dict[str, Callable[[], BlockManager | None]] = {
-    "dense": lambda: None,
+KINDS: dict[str, Callable[[], Blocks]] = {
+    "dense": UnlimitedBlocks,
     "blocks": lambda: BlockManager(40, 2),
     "shared blocks": lambda: PrefixCachingBlockManager(40, 2, overcommit=True),
 }
@@ -956,7 +958,7 @@ def test_task_6_an_abort_by_the_tokenizer_in_mid_step() -> None:
             engine.abort(1)
             return super().decode(token_ids)
 
-    engine = Engine(FakeModel(), Deserter(eos_token_ids=[]), SchedulerConfig(8, 3), 64)
+    engine = Engine(FakeModel(), Deserter(eos_token_ids=[]), SchedulerConfig(8, 3), 64, UnlimitedBlocks())
     for id, (size, amount) in enumerate(JOBS):
         engine.add_request(prompt_of(size, id), length(amount))
     check_equal(sorted(answers_of(run(engine))), [0, 2], "ids of the results")

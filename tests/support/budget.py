@@ -124,9 +124,6 @@ class FewBlocks:
         self.held[sequence.id] = self.held.get(sequence.id, 0) + num_tokens
         return True
 
-    def num_tokens_with_room(self, sequence: Sequence) -> int:
-        return self.prefix + self.held[sequence.id]
-
     def free(self, sequence: Sequence) -> None:
         del self.held[sequence.id]
 

@@ -33,6 +33,7 @@ from tiny_llm import (
     SchedulerOutput,
     SimulatedRequest,
     Simulator,
+    UnlimitedBlocks,
 )
 from tiny_llm.generation.sampler import Sampler
 from tiny_llm.model.loader import Tensors, build_model
@@ -349,7 +350,7 @@ class EngineAndSimulator:
             IdTokenizer(),
             schedule.config,
             MAX_SEQ_LEN,
-            self.blocks,
+            self.blocks or UnlimitedBlocks(),
             schedule.taste.make(),
             clock=lambda: self._now,
         )

@@ -14,6 +14,8 @@ from ..generation.sampler import SamplingParams
 from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
 from .dense_runner import DenseRunner, Runner
+from .given.blocks import Blocks
+from .given.default_blocks import default_blocks
 from .given.engine_request import EngineRequest
 from .given.policy import Policy
 from .given.scheduler_output import SchedulerOutput
@@ -34,11 +36,12 @@ class Engine(Closable):
     """Serves requests with one model; each step computes what fits in one token budget.
 
     Args:
-        model: as for `ModelRunner`, or for `DenseRunner` where no blocks are given.
+        model: as for `ModelRunner`, or for `DenseRunner` where there is no pool.
         tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
         config: the limits of a step.
         max_seq_len: most tokens of a request, prompt and answer together.
-        blocks: the blocks of the pool that keys and values are held in; caches that grow unless given.
+        blocks: of the pool that keys and values are held in; `default_blocks` unless given. `UnlimitedBlocks`
+            for a cache of its own for each request.
         policy: as for `Scheduler`.
         clock: seconds, from any start.
 
@@ -58,7 +61,7 @@ class Engine(Closable):
         tokenizer: Tokenizer,
         config: SchedulerConfig | None = None,
         max_seq_len: int = 512,
-        blocks: BlockManager | None = None,
+        blocks: Blocks | None = None,
         policy: Policy | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -67,8 +70,11 @@ class Engine(Closable):
         config = SchedulerConfig() if config is None else config
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len
+        blocks = default_blocks(model, config, max_seq_len) if blocks is None else blocks
         self.scheduler = Scheduler(config, blocks, policy)
-        self.runner: Runner = DenseRunner(model) if blocks is None else ModelRunner(model, blocks)
+        self.runner: Runner = (
+            ModelRunner(model, blocks) if isinstance(blocks, BlockManager) else DenseRunner(model)
+        )
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self._clock = clock

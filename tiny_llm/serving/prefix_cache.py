@@ -90,18 +90,6 @@ class PrefixCachingBlockManager(BlockManager):
             "week 3 day 4 task 5: PrefixCachingBlockManager.allocate is not written yet"
         )
 
-    def num_tokens_with_room(self, sequence: Sequence) -> int:
-        """As for `BlockManager`, but `allocate` is asked as soon as a block of a prompt can be registered."""
-        room = super().num_tokens_with_room(sequence)
-        if not self.is_prompt_unregistered(sequence):
-            return room
-        return min(room, (self.tables[sequence.id].num_registered + 1) * self.block_size)
-
-    def is_prompt_unregistered(self, sequence: Sequence) -> bool:
-        """Whether it was admitted and a full block of its prompt is not registered yet."""
-        table = self.tables.get(sequence.id)
-        return table is not None and table.num_registered < sequence.num_prompt_tokens // self.block_size
-
     def free(self, sequence: Sequence) -> None:
         """As for `BlockManager`; full blocks that it has computed stay, until their place is needed."""
         raise NotImplementedError("week 3 day 4 task 5: PrefixCachingBlockManager.free is not written yet")

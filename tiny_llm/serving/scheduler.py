@@ -1,6 +1,5 @@
 """Which tokens a step computes: one budget for prompts and answers alike. No model, no clock, no I/O."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -8,9 +7,6 @@ from .given.blocks import Blocks, UnlimitedBlocks
 from .given.policy import Fcfs, Policy
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .sequence import Sequence
-
-new_tuple = tuple.__new__
-"""Makes a named tuple in two thirds of the time that its class takes: a step makes one for each that runs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,6 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.sequences: dict[int, Sequence] = {}
         self._num_added = 0
-        self._room: defaultdict[int, int] = defaultdict(int)  # by id: up to there `blocks` need not be asked
         self._removed: set[Sequence] = set()  # who left since the last step was scheduled
 
     @property

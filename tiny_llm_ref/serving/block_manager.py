@@ -118,17 +118,14 @@ class BlockManager:
         table = self.tables.get(sequence.id)
         if table is None:
             return self.admit(sequence, num_tokens)
-        num_new = self.num_blocks_for(sequence.num_computed_tokens + num_tokens) - len(table.block_ids)
-        if num_new <= 0:
+        end = sequence.num_computed_tokens + num_tokens
+        if end <= len(table.block_ids) * self.block_size:
             return True
+        num_new = self.num_blocks_for(end) - len(table.block_ids)
         if num_new > self.num_available_blocks - self.num_promised + table.num_promised:
             return False
         self.grow(table, num_new)
         return True
-
-    def num_tokens_with_room(self, sequence: Sequence) -> int:
-        """The tokens that fit in the blocks of an admitted sequence: for them `allocate` changes nothing."""
-        return len(self.tables[sequence.id].block_ids) * self.block_size
 
     def free(self, sequence: Sequence) -> None:
         """Give back all that it holds and was promised; a block that others hold too stays theirs.

@@ -1,7 +1,6 @@
 """Which tokens a step computes: one budget for prompts and answers alike. No model, no clock, no I/O."""
 
 from bisect import insort
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -9,9 +8,6 @@ from .given.blocks import Blocks, UnlimitedBlocks
 from .given.policy import Fcfs, Policy
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .sequence import Sequence
-
-new_tuple = tuple.__new__
-"""Makes a named tuple in two thirds of the time that its class takes: a step makes one for each that runs."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +48,9 @@ def next_tokens(sequence: Sequence, num_computed: int, limit: int) -> ScheduledT
     They are final if they are all that was missing: a token may be sampled only when every token before it
     is computed. This is the one place where that is decided.
     """
-    num_present = len(sequence.token_ids)
-    num_tokens = num_present - num_computed
-    if num_tokens > limit:
-        num_tokens = limit
-    is_final = num_computed + num_tokens == num_present
-    return new_tuple(ScheduledTokens, (sequence, num_computed, num_tokens, is_final))
+    num_uncomputed = len(sequence.token_ids) - num_computed
+    is_final = num_uncomputed <= limit
+    return ScheduledTokens(sequence, num_computed, num_uncomputed if is_final else limit, is_final)
 
 
 class Scheduler:
@@ -78,7 +71,6 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.sequences: dict[int, Sequence] = {}
         self._num_added = 0
-        self._room: defaultdict[int, int] = defaultdict(int)  # by id: up to there `blocks` need not be asked
         self._removed: set[Sequence] = set()  # who left since the last step was scheduled
 
     @property
@@ -118,16 +110,12 @@ class Scheduler:
         num_running = len(self.running)
         spare = self._token_budget() - num_running  # beyond one token for each that runs
         limit = self._longest(1 + spare)
-        room = self._room
         for sequence in self.running:
-            num_computed = sequence.num_computed_tokens
-            entry = next_tokens(sequence, num_computed, limit)
-            num_tokens = entry.num_tokens
-            has_room = num_computed + num_tokens <= room[sequence.id]
-            if has_room or self._allocate(sequence, num_tokens) or self.make_room(entry):
+            entry = next_tokens(sequence, sequence.num_computed_tokens, limit)
+            if self.blocks.allocate(sequence, entry.num_tokens) or self.make_room(entry):
                 entries.append(entry)
-                if num_tokens > 1:
-                    spare -= num_tokens - 1
+                if entry.num_tokens > 1:
+                    spare -= entry.num_tokens - 1
                     limit = self._longest(1 + spare)
         budget = spare + num_running - len(entries)  # who has no entry leaves its one token too
         while budget > 0 and (admitted := self._admit(budget, entries)):
@@ -146,7 +134,7 @@ class Scheduler:
         """
         while self.running[-1] is not entry.sequence:
             self._preempt_last()
-            if self._allocate(entry.sequence, entry.num_tokens):
+            if self.blocks.allocate(entry.sequence, entry.num_tokens):
                 return True
         self._preempt_last()
         return False
@@ -194,23 +182,13 @@ class Scheduler:
         self._removed.add(sequence)
         if sequence in self.running:
             self.running.remove(sequence)
-            self._free(sequence)
+            self.blocks.free(sequence)
         else:
             self.policy.remove(sequence)
 
-    def _allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        if not self.blocks.allocate(sequence, num_tokens):
-            return False
-        self._room[sequence.id] = self.blocks.num_tokens_with_room(sequence)
-        return True
-
-    def _free(self, sequence: Sequence) -> None:
-        self.blocks.free(sequence)
-        self._room.pop(sequence.id, None)
-
     def _preempt_last(self) -> None:
         sequence = self.running.pop()
-        self._free(sequence)
+        self.blocks.free(sequence)
         sequence.num_computed_tokens = 0
         sequence.num_preemptions += 1
         self.policy.add(sequence)
@@ -232,7 +210,7 @@ class Scheduler:
         entry = next_tokens(sequence, self.blocks.find_prefix(sequence), self._longest(budget))
         if self._leaves_too_many_partial(entry, entries):
             return None
-        if not self._allocate(sequence, entry.num_tokens):
+        if not self.blocks.allocate(sequence, entry.num_tokens):
             return None
         self.policy.remove(sequence)
         sequence.num_computed_tokens = entry.start

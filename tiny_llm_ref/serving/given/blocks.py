@@ -4,8 +4,6 @@ from typing import Protocol
 
 from ..sequence import Sequence
 
-NO_LIMIT = 2**63 - 1
-
 
 class Blocks(Protocol):
     """Where the keys and values of sequences are held, counted in tokens and without the numbers themselves.
@@ -27,13 +25,8 @@ class Blocks(Protocol):
         """Make room for that many tokens behind those that are computed; False if there is none.
 
         The first call for a sequence admits it: what `find_prefix` found is then held for it as well, and
-        more room may be asked for than the tokens need, so that those who run can grow.
-        """
-
-    def num_tokens_with_room(self, sequence: Sequence) -> int:
-        """Up to which of its tokens `allocate` need not be asked: it would say yes and change nothing.
-
-        Asked only of a sequence that was admitted.
+        more room may be asked for than the tokens need, so that those who run can grow. Every later step of
+        a sequence asks again: with room to spare, that is quick.
         """
 
     def free(self, sequence: Sequence) -> None:
@@ -53,10 +46,6 @@ class UnlimitedBlocks:
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """There is always room."""
         return True
-
-    def num_tokens_with_room(self, sequence: Sequence) -> int:
-        """More than any sequence may come to have."""
-        return NO_LIMIT
 
     def free(self, sequence: Sequence) -> None:
         """There is nothing to give back."""

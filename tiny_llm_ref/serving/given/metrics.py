@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..batching.prefill_metrics import RequestTimes, percentile
+from ...batching.prefill_metrics import RequestTimes, percentile
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""An engine that is given no blocks: a pool of its own, as large as it can use and memory allows."""
+
+import mlx.core as mx
+import pytest
+
+from tests.support.batching import small_model
+from tests.support.fakes import FakeTokenizer, prompt_of
+from tiny_llm import DenseRunner, Engine, ModelRunner, SamplingParams, SchedulerConfig, UnlimitedBlocks
+from tiny_llm import cache_bytes_per_token as bytes_per_token
+from tiny_llm.serving.given import default_blocks
+
+tokenizer = FakeTokenizer(eos_token_ids=[])
+
+
+def engine(blocks: UnlimitedBlocks | None = None) -> Engine:
+    return Engine(small_model(), tokenizer, SchedulerConfig(8, 3), 40, blocks)
+
+
+def answers(engine: Engine) -> list[tuple[int, ...]]:
+    prompts = [prompt_of(size, seed) for seed, size in enumerate((11, 3, 17, 6))]
+    return [tuple(result.token_ids) for result in engine.generate(prompts, SamplingParams(max_tokens=8))]
+
+
+def test_the_pool_holds_all_that_may_run_at_its_longest() -> None:
+    paged = engine()
+    assert isinstance(paged.runner, ModelRunner)
+    assert (paged.scheduler.blocks.num_blocks, paged.scheduler.blocks.block_size) == (3 * 3, 16)
+    assert answers(paged) == answers(engine(UnlimitedBlocks()))
+
+
+@pytest.mark.parametrize(("num_in_memory", "num_blocks"), [(0, 1), (1, 1), (5, 5), (9, 9), (10, 9)])
+def test_the_pool_takes_half_of_free_memory_at_most(
+    monkeypatch: pytest.MonkeyPatch, num_in_memory: int, num_blocks: int
+) -> None:
+    free = 2 * num_in_memory * 16 * bytes_per_token(small_model().config) + 1
+    monkeypatch.setattr(default_blocks, "free_memory", lambda: free)
+    assert engine().scheduler.blocks.num_blocks == num_blocks
+
+
+def test_what_arrays_hold_is_not_free() -> None:
+    before = default_blocks.free_memory()
+    held = mx.zeros(1_000_000)
+    mx.eval(held)
+    assert 4_000_000 <= before - default_blocks.free_memory() < 8_000_000
+    assert 0 < before <= mx.get_memory_limit()
+
+
+def test_caches_grow_until_paging_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = answers(engine())
+
+    def run(*args: object) -> None:
+        raise NotImplementedError("week 3 day 3 task 4")
+
+    monkeypatch.setattr(ModelRunner, "run", run)
+    dense = engine()
+    assert isinstance(dense.runner, DenseRunner)
+    assert answers(dense) == expected

@@ -1,0 +1,43 @@
+"""The blocks of an engine that was given none: as many as it can use, and no more than free memory holds."""
+
+import mlx.core as mx
+
+from ...model.qwen3 import Qwen3Model
+from ...model.roofline import cache_bytes_per_token
+from ..block_manager import BlockManager
+from ..model_runner import ModelRunner
+from ..scheduler import SchedulerConfig
+from .blocks import Blocks, UnlimitedBlocks
+from .scheduler_output import SchedulerOutput
+
+BLOCK_SIZE = 16
+SHARE = 0.5
+"""Of free memory: what a step computes, and whatever else runs on the machine, needs some as well."""
+
+
+def default_blocks(model: Qwen3Model, config: SchedulerConfig, max_seq_len: int) -> Blocks:
+    """Blocks for all requests that may run at once, at their longest, or as many as memory has room for.
+
+    Until days 3.2 and 3.3 are written, caches that grow.
+
+    Args:
+        model: whose keys and values they hold, in float32 at most.
+        config: says how many requests run at once.
+        max_seq_len: most tokens of each.
+    """
+    try:
+        bytes_per_block = BLOCK_SIZE * cache_bytes_per_token(model.config, mx.float32)
+        num_in_memory = int(SHARE * free_memory()) // bytes_per_block
+        num_in_use = config.max_num_seqs * -(-max_seq_len // BLOCK_SIZE)
+        blocks = BlockManager(max(1, min(num_in_use, num_in_memory)), BLOCK_SIZE)
+        ModelRunner(model, blocks).run(SchedulerOutput(()), {})
+    except NotImplementedError:
+        return UnlimitedBlocks()
+    return blocks
+
+
+def free_memory() -> int:
+    """Bytes that the machine lends to MLX and no array holds."""
+    # On a Mac the limit is more than the GPU can keep at hand; only there the device says how much that is.
+    most = mx.device_info().get("max_recommended_working_set_size", mx.get_memory_limit())
+    return max(0, min(int(most), mx.get_memory_limit()) - mx.get_active_memory())
