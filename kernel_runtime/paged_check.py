@@ -8,6 +8,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from kernel_runtime.shapes import heads_per_kv_head
+
 Ints = npt.NDArray[np.int32]
 PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
 """`paged_attention_simple`, or a faster one."""
@@ -60,9 +62,7 @@ def check_paged_shapes(
             "query must be [T, H_q, D], keys and values both [num_blocks, block_size, H, D], "
             f"got {query.shape}, {keys.shape} and {values.shape}"
         )
-    H_q, H = query.shape[1], keys.shape[2]
-    if H_q % H != 0:
-        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
+    heads_per_kv_head(query.shape[1], keys.shape[2])
     N = context_lengths.size
     if (
         query.shape[0] < N

@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from ..generation.generate import Tokenizer, check_token_ids, encode_prompt, to_logprobs
 from ..generation.sampler import SamplingParams, token_id
-from ..model.kv_cache import TinyKvFullCache
+from ..model.dense_kv_cache import TinyKvFullCache
 from ..model.qwen3 import Qwen3Model
 from .answer import Answer
 

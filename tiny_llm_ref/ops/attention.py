@@ -4,6 +4,8 @@ from typing import Literal, Protocol
 
 import mlx.core as mx
 
+from kernel_runtime.shapes import heads_per_kv_head
+
 from .basics import linear, softmax
 
 Mask = mx.array | Literal["causal"] | None
@@ -101,15 +103,13 @@ def scaled_dot_product_attention_grouped(
         [..., H_q, L, D]
 
     Raises:
-        ValueError: H_q is not a multiple of H, a causal mask has more queries than keys, or the mask is
-            another string than "causal".
+        ValueError: H_q is not a multiple of H (`kernel_runtime.shapes.heads_per_kv_head` checks it), a causal
+            mask has more queries than keys, or the mask is another string than "causal".
     """
     check_mask(mask)
     *batch, H_q, L, D = query.shape
     H, S = key.shape[-3], key.shape[-2]
-    if H_q % H != 0:
-        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
-    num_groups = H_q // H
+    num_groups = heads_per_kv_head(H_q, H)
     grouped_query = query.reshape(*batch, H, num_groups, L, D)
     grouped_mask = _mask_by_group(mask, [*batch, H_q, L, S], num_groups, query.dtype)
     output = scaled_dot_product_attention_simple(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from kernel_runtime.shapes import heads_per_kv_head
+
 from .attention import Mask, check_mask
 
 QUERY_BLOCK = 128
@@ -206,13 +208,11 @@ def flash_attention(
     check_mask(mask)
     *batch, H_q, L, D = query.shape
     H, S = key.shape[-3], key.shape[-2]
-    if H_q % H != 0:
-        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
+    num_groups = heads_per_kv_head(H_q, H)
     if isinstance(mask, str) and L > S:
         raise ValueError(f"a causal mask of {L} queries needs at least {L} keys, got {S}")
     if query_block < 1 or key_block < 1:
         raise ValueError(f"a block holds at least 1, got query_block {query_block}, key_block {key_block}")
-    num_groups = H_q // H
     factor = D**-0.5 if scale is None else scale
     scaled = query.reshape(*batch, H, num_groups, L, D).astype(mx.float32) * factor
     key, value = mx.expand_dims(key, -3), mx.expand_dims(value, -3)

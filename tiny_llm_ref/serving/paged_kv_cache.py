@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..model.kv_cache import TinyKvCache
-from ..ops.attention import Mask
+from ..ops.attention import Attention, Mask, check_mask
 
 Ints = npt.NDArray[np.int32]
 
@@ -159,7 +159,7 @@ class PagedKvCache(TinyKvCache):
     """One layer of one sequence whose blocks are given; to the model it is a cache as any other.
 
     It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
-    `update_and_fetch` refuses an id that is none of the pool's (`check_blocks`).
+    `attend` refuses an id that is none of the pool's (`check_blocks`).
 
     Args:
         pool: where its tokens are.
@@ -172,24 +172,35 @@ class PagedKvCache(TinyKvCache):
         self.pool = pool
         self.layer = layer
         self.block_ids = block_ids
-        self.offset = offset
+        self._offset = offset
 
-    def update_and_fetch(
-        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
-    ) -> tuple[mx.array, mx.array, int, Mask]:
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
+    ) -> mx.array:
+        """Store the L new tokens behind those that are stored, and attend to them all.
+
+        Args:
+            query: [1, H_q, L, D]
+            key, value: [1, H, L, D]
+            attention: gets all S tokens, keys and values [1, H, S, D], and the mask as it came.
+
+        Returns:
+            [1, H_q, L, D]
+        """
+        check_mask(mask)
         if key.ndim != 4 or key.shape[0] != 1 or key.shape[:3] != value.shape[:3]:
             raise ValueError(f"key and value must both be [1, H, L, D], got {key.shape} and {value.shape}")
         self.pool.check_blocks(self.block_ids)
-        end = self.offset + key.shape[2]
+        end = self._offset + key.shape[2]
         slots = mx.array(slot_mapping(self.block_ids, self.pool.block_size, 0, end))
-        self.pool.write(self.layer, key[0].swapaxes(0, 1), value[0].swapaxes(0, 1), slots[self.offset :])
-        self.offset = end
+        self.pool.write(self.layer, key[0].swapaxes(0, 1), value[0].swapaxes(0, 1), slots[self._offset :])
+        self._offset = end
         keys, values = self.pool.fetch(self.layer, slots)
-        return keys.swapaxes(0, 1)[None], values.swapaxes(0, 1)[None], end, mask
+        return attention(query, keys.swapaxes(0, 1)[None], values.swapaxes(0, 1)[None], mask=mask)
 
     @property
-    def next_position(self) -> int:
-        return self.offset
+    def offset(self) -> int:
+        return self._offset
 
     @property
     def state(self) -> list[mx.array]:
@@ -198,4 +209,4 @@ class PagedKvCache(TinyKvCache):
 
     def release(self) -> None:
         """Forget the tokens; the blocks go back by the block manager, and the pool stays as it is."""
-        self.offset = 0
+        self._offset = 0

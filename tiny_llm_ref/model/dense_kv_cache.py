@@ -1,0 +1,244 @@
+"""Caches that hold keys and values in one piece: of one request, or of several side by side."""
+
+import mlx.core as mx
+
+from ..ops.attention import Mask
+from .kv_cache import DenseKvCache
+
+MIN_CAPACITY = 64
+
+
+class _Buffer:
+    """Keys and values in arrays [B, H, capacity, D] that are written in place and grow by doubling.
+
+    Doubling makes the copies of n appended tokens cost O(n) in all. MLX writes in place as long as
+    nothing else holds the array, so callers must not keep what they fetched before.
+    """
+
+    def __init__(self, batch_size: int, like_key: mx.array, like_value: mx.array) -> None:
+        self.keys = mx.zeros((batch_size, like_key.shape[1], 0, like_key.shape[3]), like_key.dtype)
+        self.values = mx.zeros((batch_size, like_value.shape[1], 0, like_value.shape[3]), like_value.dtype)
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.shape[2]
+
+    def check_fits(self, key: mx.array, value: mx.array) -> None:
+        for name, new, held in (("key", key, self.keys), ("value", value, self.values)):
+            if (new.shape[1], new.shape[3], new.dtype) != (held.shape[1], held.shape[3], held.dtype):
+                raise ValueError(
+                    f"this cache holds {held.shape[1]} heads of {held.shape[3]} dimensions in {held.dtype}; "
+                    f"the {name} has {new.shape[1]} of {new.shape[3]} in {new.dtype}"
+                )
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for at least `capacity` tokens a row."""
+        if capacity <= self.capacity:
+            return
+        num_new = max(capacity, 2 * self.capacity, MIN_CAPACITY) - self.capacity
+        self.keys = mx.pad(self.keys, [(0, 0), (0, 0), (0, num_new), (0, 0)])
+        self.values = mx.pad(self.values, [(0, 0), (0, 0), (0, num_new), (0, 0)])
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Copy one row over another, and nothing but that row."""
+        # Evaluated on its own first: as long as a graph still reads the buffer, MLX writes to a copy of it.
+        moved = [self.keys[source] * 1, self.values[source] * 1]
+        mx.eval(moved)
+        self.keys[target], self.values[target] = moved
+
+
+class TinyKvFullCache(DenseKvCache):
+    """Keeps every token; all rows of the batch have the same length, `offset`.
+
+    Its arrays have room to spare and at least double when full, so that n appends copy O(n) tokens; what is
+    returned is cut to `offset`, and `mask` is returned as it came.
+    """
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._buffer: _Buffer | None = None
+
+    def update_and_fetch(
+        self, key: mx.array, value: mx.array, mask: Mask = None
+    ) -> tuple[mx.array, mx.array, int, Mask]:
+        B, _, L, _ = _check_pair(key, value)
+        if self._buffer is None:
+            self._buffer = _Buffer(B, key, value)
+        buffer = self._buffer
+        buffer.check_fits(key, value)
+        if buffer.keys.shape[0] != B:
+            raise ValueError(f"this cache holds a batch of {buffer.keys.shape[0]}, got {B} rows")
+
+        end = self._offset + L
+        buffer.reserve(end)
+        buffer.keys[:, :, self._offset : end] = key
+        buffer.values[:, :, self._offset : end] = value
+        self._offset = end
+        return buffer.keys[:, :, :end], buffer.values[:, :, :end], end, mask
+
+    def fetch(self) -> tuple[mx.array, mx.array]:
+        """All that is cached, keys and values [B, H, offset, D]; after a rewind to 0, arrays of length 0.
+
+        Raises:
+            ValueError: with the word empty, for a cache that never held anything or was released.
+        """
+        if self._buffer is None:
+            raise ValueError("the cache is empty: nothing was stored in it, or it was released")
+        return self._buffer.keys[:, :, : self._offset], self._buffer.values[:, :, : self._offset]
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n tokens.
+
+        Raises:
+            ValueError: n is negative or more than is cached.
+        """
+        if not 0 <= n <= self._offset:
+            raise ValueError(f"cannot rewind {n} tokens of a cache that holds {self._offset}")
+        self._offset -= n
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [] if self._buffer is None else [self._buffer.keys, self._buffer.values]
+
+    def release(self) -> None:
+        self._offset = 0
+        self._buffer = None
+
+
+class BatchingKvCache(DenseKvCache):
+    """Slots for requests of different lengths that decode together.
+
+    The rows of a batch are the occupied slots in the order of `active_slots`; a free slot is not computed
+    at all. Rows shorter than the longest are masked to their own length. In memory the occupied rows
+    always come first, so that attention reads them where they lie: a request that leaves makes room for
+    the last row.
+
+    Args:
+        max_active_requests: number of slots.
+        max_seq_len: most tokens a slot may hold; without it the cache grows as needed.
+    """
+
+    def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
+        if max_active_requests < 1:
+            raise ValueError(f"max_active_requests must be at least 1, got {max_active_requests}")
+        self.max_active_requests = max_active_requests
+        self.max_seq_len = max_seq_len
+        self._slots: list[int] = []  # of each row
+        self._lengths: list[int] = []  # of each row
+        self._buffer: _Buffer | None = None
+
+    @property
+    def active_slots(self) -> list[int]:
+        """The slot of each row of the batch."""
+        return list(self._slots)
+
+    @property
+    def offset(self) -> list[int]:
+        """Number of tokens cached for each row of the batch."""
+        return list(self._lengths)
+
+    def add_request(self, cache: TinyKvFullCache, id: int) -> None:
+        """Copy a prefilled cache of one row into the free slot `id`; the caller still owns `cache`.
+
+        Raises:
+            ValueError: there is no such slot, it is occupied, or the cache does not fit.
+        """
+        self._check_slot(id)
+        if id in self._slots:
+            raise ValueError(f"slot {id} is occupied: remove its request first")
+        key, value = cache.fetch()
+        B, _, L, _ = key.shape
+        if B != 1:
+            raise ValueError(f"a slot holds one request, the cache has {B} rows")
+        self._check_length(L)
+        if self._buffer is None:
+            self._buffer = _Buffer(self.max_active_requests, key, value)
+        buffer = self._buffer
+        buffer.check_fits(key, value)
+
+        buffer.reserve(L)
+        # What a row held before is masked, but 0 x NaN is NaN: a broken request must not outlive itself.
+        padding = [(0, 0), (0, buffer.capacity - L), (0, 0)]
+        row = len(self._slots)
+        buffer.keys[row] = mx.pad(key[0], padding)
+        buffer.values[row] = mx.pad(value[0], padding)
+        self._slots.append(id)
+        self._lengths.append(L)
+
+    def remove_request(self, id: int) -> None:
+        """Free the slot `id`; the last row of the batch moves into its place, a copy of that row alone.
+
+        Raises:
+            ValueError: there is no such slot, or it is free already.
+        """
+        self._check_slot(id)
+        if id not in self._slots or self._buffer is None:
+            raise ValueError(f"slot {id} is free already")
+        row, last = self._slots.index(id), len(self._slots) - 1
+        if row != last:
+            self._buffer.copy_row(last, row)
+            self._slots[row], self._lengths[row] = self._slots[last], self._lengths[last]
+        self._slots.pop()
+        self._lengths.pop()
+
+    def update_and_fetch(
+        self, key: mx.array, value: mx.array, mask: Mask = None
+    ) -> tuple[mx.array, mx.array, list[int], Mask]:
+        B, _, L, _ = _check_pair(key, value)
+        num_rows = len(self._slots)
+        if self._buffer is None or num_rows != B:
+            raise ValueError(f"{num_rows} slots are occupied, so the batch has {num_rows} rows, got {B}")
+        buffer = self._buffer
+        buffer.check_fits(key, value)
+        longest = max(self._lengths) + L
+        self._check_length(longest)
+
+        buffer.reserve(longest)
+        rows = mx.arange(B)[:, None]  # [B, 1]
+        positions = mx.array(self._lengths)[:, None] + mx.arange(L)[None, :]  # [B, L]
+        buffer.keys[rows, :, positions] = key.swapaxes(1, 2)
+        buffer.values[rows, :, positions] = value.swapaxes(1, 2)
+        self._lengths = [length + L for length in self._lengths]
+        return (
+            buffer.keys[:B, :, :longest],
+            buffer.values[:B, :, :longest],
+            self.offset,
+            _ragged_causal_mask(self._lengths, L, longest, key.dtype),
+        )
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [] if self._buffer is None else [self._buffer.keys, self._buffer.values]
+
+    def release(self) -> None:
+        self._slots, self._lengths = [], []
+        self._buffer = None
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.max_active_requests:
+            raise ValueError(
+                f"there is no slot {slot}: this cache has slots 0 to {self.max_active_requests - 1}"
+            )
+
+    def _check_length(self, length: int) -> None:
+        if self.max_seq_len is not None and length > self.max_seq_len:
+            raise ValueError(f"{length} tokens do not fit in a slot of max_seq_len {self.max_seq_len}")
+
+
+def _check_pair(key: mx.array, value: mx.array) -> tuple[int, int, int, int]:
+    """The shape [B, H, L, D] of a key whose value goes with it."""
+    if key.ndim != 4 or key.shape[:3] != value.shape[:3]:
+        raise ValueError(f"key and value must both be [B, H, L, D], got {key.shape} and {value.shape}")
+    B, H, L, D = key.shape
+    return B, H, L, D
+
+
+def _ragged_causal_mask(lengths: list[int], L: int, S: int, dtype: mx.Dtype) -> mx.array:
+    """[B, 1, L, S] additive: the L queries of a row are the last L of its own length."""
+    query_position = mx.array(lengths)[:, None] - L + mx.arange(L)[None, :]  # [B, L]
+    visible = mx.arange(S)[None, None, :] <= query_position[:, :, None]
+    return mx.where(visible, 0.0, -mx.inf).astype(dtype)[:, None]
