@@ -18,25 +18,30 @@ HIDDEN = -1e9  # finite: padding sees nothing at all, and a softmax of -inf alon
 
 
 class MlxLmCache(TinyKvCache):
-    """A cache of mlx-lm in this course's model."""
+    """A cache of mlx-lm in this course's model.
 
-    def __init__(self, cache: Any, mask: mx.array | str | None) -> None:
+    Args:
+        cache: mlx-lm's, of a layer.
+        offset: where it ends, as the model is called with it.
+        mask: mlx-lm's.
+    """
+
+    def __init__(self, cache: Any, offset: int | list[int], mask: Mask) -> None:
         self.cache = cache
+        self._offset = offset
         self.mask = HIDDEN * (1 - mask.astype(mx.float32)) if isinstance(mask, mx.array) else mask
-
-    def update_and_fetch(
-        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
-    ) -> tuple[mx.array, mx.array, int | list[int], Mask]:
-        """As mlx-lm stores them, and with its mask."""
-        keys, values = self.cache.update_and_fetch(key, value)
-        return keys, values, 0, self.mask  # type: ignore[return-value]
 
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
     ) -> mx.array:
-        """By the attention of the model."""
-        keys, values, _, mask = self.update_and_fetch(key, value)
-        return attention(query, keys, values, mask=mask)
+        """By the attention of the model, with mlx-lm's mask."""
+        keys, values = self.cache.update_and_fetch(key, value)
+        return attention(query, keys, values, mask=self.mask)
+
+    @property
+    def offset(self) -> int | list[int]:
+        """Where it ended when the model was called."""
+        return self._offset
 
     @property
     def state(self) -> list[mx.array]:
@@ -66,7 +71,7 @@ class SharedKernels:
         offset = cache[0].offset
         offsets: Any = offset.tolist() if isinstance(offset, mx.array) else offset
         mask = create_attention_mask(tokens, cache[0])
-        return self.model(tokens, offsets, [MlxLmCache(layer, mask) for layer in cache])
+        return self.model(tokens, offsets, [MlxLmCache(layer, offsets, mask) for layer in cache])
 
 
 def own_model(checkpoint: Path) -> Any:

@@ -20,8 +20,9 @@ from .generation.generate import simple_generate, simple_generate_with_kv_cache
 from .generation.sampler import SamplingParams, make_sampler
 from .given.pretrained import load
 from .model.config import ModelConfig
+from .model.dense_kv_cache import BatchingKvCache, TinyKvFullCache
 from .model.embedding import Embedding, QuantizedEmbedding
-from .model.kv_cache import BatchingKvCache, TinyKvCache, TinyKvFullCache
+from .model.kv_cache import TinyKvCache
 from .model.mlp import Qwen3MLP
 from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token

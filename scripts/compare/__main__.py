@@ -23,8 +23,8 @@ from scripts.setup import show_progress
 
 DIFFERENT_EXIT_CODE = 1
 PARTS_OF_A_RUN = (
-    "model.kv_cache.BatchingKvCache",
-    "model.kv_cache.BatchingKvCache.update_and_fetch",
+    "model.dense_kv_cache.BatchingKvCache",
+    "model.dense_kv_cache.BatchingKvCache.update_and_fetch",
     "batching.request.Request.try_prefill",
     "batching.request.Request.decode_done",
     "batching.batch_generator.BatchGenerator.prefill_phase",

@@ -57,7 +57,7 @@ def ragged_rows(tiny: Library) -> Tree:
         cache.add_request(row, slot)
     for i in range(20):
         pair = (normal(3, 2, 1, 64, seed=i), normal(3, 2, 1, 64, seed=i + 20))
-        key, value, lengths, mask = cache.update_and_fetch(*pair, mask_length=1)
+        key, value, lengths, mask = cache.update_and_fetch(*pair)
         mx.eval(key, value)
     is_visible = mx.broadcast_to(mask == 0, (3, 1, 1, key.shape[2])).swapaxes(2, 3)
     seen = [mx.where(is_visible, held, 0.0) for held in (key, value)]

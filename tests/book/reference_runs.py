@@ -43,7 +43,7 @@ class PacedModel:
         B, L = tokens.shape
         self.clock.now += self.call_cost + B * L
         entries = mx.zeros((B, 1, L, 1))
-        cache[0].update_and_fetch(entries, entries, mask_length=L, mask="causal")
+        cache[0].update_and_fetch(entries, entries, "causal")
         return mx.zeros((B, L if logits_to_keep is None else logits_to_keep, 3))
 
 

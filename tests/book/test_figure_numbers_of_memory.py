@@ -25,7 +25,7 @@ def integers(text: str) -> list[int]:
 
 def cache_numbers(shown: Shown, cache: BatchingKvCache, layers: int) -> None:
     """The summary says what the reference's cache holds."""
-    lengths, slots = cache.lengths, cache.active_slots
+    lengths, slots = cache.offset, cache.active_slots
     num_bytes = layers * sum(array.nbytes for array in cache.state)
     num_slots, heads, capacity, dim = cache.state[0].shape
     read = len(lengths) * max(lengths)

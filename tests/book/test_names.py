@@ -19,7 +19,7 @@ KNOWN = [
         "BatchGenerator",
         "tiny_llm.batching.batch_generator",
         "tiny_llm.batching.batch_generator.BatchGenerator.step",
-        "kv_cache.TinyKvFullCache",
+        "dense_kv_cache.TinyKvFullCache",
     ),
     *("cache.rewind(n)", "mx.matmul", "mx.fast.rope", "np.float32", "x.shape", "len(prompt)", "f(x)", "O(n)"),
     *("ValueError", "None", "L", "[B, H, L, D]", "num_prefill_steps", "rope_theta", "a b c", "x + y"),

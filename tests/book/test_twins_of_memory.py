@@ -65,7 +65,7 @@ def test_slots_that_fill_and_empty(kv_cache: MiniRacer) -> None:
                 assert kv_cache.execute("TinyTwins.kvCache.hidden(cache)") == hidden
             found = kv_cache.execute("cache")
             assert [row["slot"] for row in found["rows"]] == cache.active_slots
-            assert [row["length"] for row in found["rows"]] == cache.lengths
+            assert [row["length"] for row in found["rows"]] == cache.offset
             per_token = kv_cache.call("TinyTwins.kvCache.bytesPerToken", 1, heads, dim, 8 * dtype.size)
             assert kv_cache.eval("TinyTwins.kvCache.numPlaces(cache)") * per_token == bytes_of(cache)
 

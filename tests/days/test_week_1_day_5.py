@@ -35,11 +35,11 @@ from tiny_llm import (
     Qwen3TransformerBlock,
     RMSNorm,
     RoPE,
-    TinyKvCache,
     linear,
     load,
     scaled_dot_product_attention_grouped,
 )
+from tiny_llm.model.kv_cache import DenseKvCache
 from tiny_llm.model.loader import Parts, Tensors, build_model, load_model
 from tiny_llm.ops.positional_encoding import LinearScaling, Llama3Scaling, YarnScaling
 
@@ -273,7 +273,7 @@ def test_task_2_self_attention_keeps_the_type(dtype: mx.Dtype, tolerance: float)
     check_close(actual, expected_self_attention(x, range(L), norms), "self-attention", 2 * tolerance)
 
 
-class PrefixCache(TinyKvCache):
+class PrefixCache(DenseKvCache):
     """Holds keys and values of earlier tokens, remembers what it was given, and may replace the mask."""
 
     def __init__(self, length: int, mask: mx.array | None = None) -> None:
@@ -286,11 +286,15 @@ class PrefixCache(TinyKvCache):
         self.num_attended += 1
         return super().attend(query, key, value, attention, mask)
 
-    def update_and_fetch(self, key, value, mask_length=None, mask=None):  # type: ignore[no-untyped-def]
+    def update_and_fetch(self, key, value, mask=None):  # type: ignore[no-untyped-def]
         self.given = (key, value, mask)
         keys = mx.concatenate([self.keys, key], axis=2)
         values = mx.concatenate([self.values, value], axis=2)
         return keys, values, keys.shape[2], mask if self.mask is None else self.mask
+
+    @property
+    def offset(self) -> int | list[int]:
+        return self.keys.shape[2]
 
     @property
     def state(self) -> list[mx.array]:
@@ -482,9 +486,21 @@ def test_task_3_the_head_computes_no_more_than_is_kept() -> None:
     check_equal(seen, [(B, 2, E)], "what the head was given")
 
 
+class CacheThatEnds(PrefixCache):
+    """One whose next token goes where it is told."""
+
+    def __init__(self, end: int | list[int]) -> None:
+        super().__init__(5)
+        self.end = end
+
+    @property
+    def offset(self) -> int | list[int]:
+        return self.end
+
+
 @pytest.mark.parametrize("offset", [0, 3, [3, 8]], ids=str)
 def test_task_3_every_layer_gets_the_offset_and_its_own_cache(offset: int | list[int]) -> None:
-    parts, caches = FakeModelParts(), [PrefixCache(5) for _ in range(3)]
+    parts, caches = FakeModelParts(), [CacheThatEnds(offset) for _ in range(3)]
     parts.model(TOKENS, offset, caches)
     for i, layer in enumerate(parts.layers):
         check_equal(layer.calls[0][0], offset, f"offset given to layer {i}")
@@ -513,22 +529,10 @@ def test_task_3_tokens_of_another_shape_are_refused(shape: tuple[int, ...]) -> N
 def test_task_3_one_cache_a_layer_is_needed(num_caches: int) -> None:
     parts = FakeModelParts()
     with check_value_error("3", str(num_caches)):
-        parts.model(TOKENS, 0, [PrefixCache(5) for _ in range(num_caches)])
+        parts.model(TOKENS, 5, [PrefixCache(5) for _ in range(num_caches)])
     check_equal(
         [layer.calls for layer in parts.layers], [[], [], []], "calls of the layers before the refusal"
     )
-
-
-class CacheThatEnds(PrefixCache):
-    """One that says where the next token goes."""
-
-    def __init__(self, next_position: int | list[int]) -> None:
-        super().__init__(5)
-        self.end = next_position
-
-    @property
-    def next_position(self) -> int | list[int]:
-        return self.end
 
 
 @pytest.mark.parametrize(
@@ -537,7 +541,7 @@ class CacheThatEnds(PrefixCache):
 def test_task_3_an_offset_where_a_cache_does_not_end_is_refused(offset: Any, end: Any) -> None:
     parts = FakeModelParts()
     with check_value_error(str(offset), str(end)):
-        parts.model(TOKENS, offset, [PrefixCache(5), CacheThatEnds(end), PrefixCache(5)])
+        parts.model(TOKENS, offset, [CacheThatEnds(each) for each in (offset, end, offset)])
     calls = [layer.calls for layer in parts.layers]
     check_equal(calls, [[], [], []], "calls of the layers before the refusal")
 

@@ -43,7 +43,7 @@ def slot_content(cache: BatchingKvCache, slot: int, length: int) -> list[mx.arra
 
 
 def lengths_by_slot(cache: BatchingKvCache) -> dict[int, int]:
-    return dict(zip(cache.active_slots, cache.lengths, strict=True))
+    return dict(zip(cache.active_slots, cache.offset, strict=True))
 
 
 def check_slot(cache: BatchingKvCache, slot: int, content: TinyKvFullCache) -> None:
@@ -65,7 +65,7 @@ def slots_with(
 
 def test_task_1_a_request_occupies_its_slot() -> None:
     cache = BatchingKvCache(5)
-    check_equal([cache.active_slots, cache.lengths], [[], []], "slots and lengths of a new cache")
+    check_equal([cache.active_slots, cache.offset], [[], []], "slots and offset of a new cache")
     for slot, length in ((3, 7), (0, 2), (4, 11)):
         cache.add_request(cache_of(length, seed=slot), slot)
     check_equal(lengths_by_slot(cache), {3: 7, 0: 2, 4: 11}, "number of tokens in each occupied slot")
@@ -79,9 +79,9 @@ def test_task_1_each_slot_holds_its_own_request() -> None:
 
 def test_task_1_the_next_token_of_a_row_goes_where_it_ends() -> None:
     cache = slots_with({0: 2, 1: 5, 3: 7})
-    check_equal(cache.next_position, cache.lengths, "next_position, a row each")
+    check_equal(cache.offset, [2, 5, 7], "offset, a row each")
     cache.remove_request(0)
-    check_equal(cache.next_position, cache.lengths, "next_position after a request left")
+    check_equal(cache.offset, [7, 5], "offset after a request left, whose place the last row took")
 
 
 def test_task_1_remove_frees_that_slot_alone() -> None:
@@ -166,7 +166,7 @@ def test_task_1_what_does_not_fit_leaves_the_slot_free(name: str) -> None:
     cache = slots_with({0: 4})
     with check_value_error():
         cache.add_request(MISFITS[name](), 1)
-    check_equal([cache.active_slots, cache.lengths], [[0], [4]], "slots and lengths after the error")
+    check_equal([cache.active_slots, cache.offset], [[0], [4]], "slots and offset after the error")
     check_slot(cache, 0, cache_of(4, seed=0))
 
 
@@ -191,7 +191,7 @@ def test_task_1_later_changes_of_the_request_s_own_cache_do_not_matter(change: s
     cache.add_request(own, 2)
     check_equal(own.offset, 7, "tokens in the request's own cache, which is copied and stays as it is")
     CHANGES[change](own)
-    check_equal(cache.lengths, [7], "length of the slot")
+    check_equal(cache.offset, [7], "length of the slot")
     check_slot(cache, 2, cache_of(7, seed=9))
 
 
@@ -207,7 +207,7 @@ def test_task_1_only_what_is_cached_is_copied() -> None:
     own.rewind(4)
     cache = BatchingKvCache(3)
     cache.add_request(own, 1)
-    check_equal(cache.lengths, [5], "length of the slot after a rewind of the request's cache")
+    check_equal(cache.offset, [5], "length of the slot after a rewind of the request's cache")
 
 
 def test_task_1_nothing_of_a_broken_request_stays_in_its_slot() -> None:
@@ -264,7 +264,7 @@ class Rows:
         """Append L tokens to each row, here and there."""
         self.num_draws += 1
         new = keys_and_values(L, seed=self.num_draws, B=len(self.held))
-        returned = self.cache.update_and_fetch(*new, mask_length=L, mask=mask)
+        returned = self.cache.update_and_fetch(*new, mask=mask)
         for row, slot in enumerate(self.cache.active_slots):
             self.held[slot] = [
                 mx.concatenate([old, x[row]], axis=1) for old, x in zip(self.held[slot], new, strict=True)
@@ -313,16 +313,6 @@ class Rows:
 def test_task_2_each_occupied_slot_is_a_row(lengths: dict[int, int]) -> None:
     rows = Rows(lengths)
     rows.check(rows.update())
-
-
-def test_task_2_the_mask_is_for_as_many_queries_as_the_caller_says() -> None:
-    """`mask_length` queries, the last of each row's own positions, however many tokens came in."""
-    cache = slots_with({0: 4, 1: 7})
-    *_, lengths, mask = cache.update_and_fetch(*keys_and_values(1, seed=1, B=2), mask_length=3)
-    S = max(lengths)
-    for row, length in enumerate(lengths):
-        expected = hidden_where(np.arange(S)[None, :] > length - 3 + np.arange(3)[:, None])
-        check_close(mx.broadcast_to(mask, (2, 2, 3, S))[row, 0], expected, f"mask of row {row}", tolerance=0)
 
 
 def test_task_2_rows_grow_as_they_decode() -> None:
@@ -386,7 +376,7 @@ def test_task_2_the_caller_s_mask_is_replaced() -> None:
 def attend(cache: BatchingKvCache, B: int, dtype: mx.Dtype = mx.float32) -> mx.array:
     """What each row's next token gets from attention."""
     query = keys_and_values(1, seed=51, B=B, H=6, dtype=dtype)[0]
-    key, value, _, mask = cache.update_and_fetch(*keys_and_values(1, seed=52, B=B, dtype=dtype), 1, "causal")
+    key, value, _, mask = cache.update_and_fetch(*keys_and_values(1, seed=52, B=B, dtype=dtype), "causal")
     return scaled_dot_product_attention_grouped(query, key, value, mask=mask)
 
 

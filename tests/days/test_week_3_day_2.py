@@ -17,6 +17,7 @@ from tests.support.fakes import FakeModel, ModelFailureError, continuation, prom
 from tests.support.pages import (
     SharingBlocks,
     SpyBlocks,
+    append,
     caches_of,
     check_all_free,
     check_counts,
@@ -37,6 +38,7 @@ from tiny_llm import (
     Simulator,
     TinyKvFullCache,
 )
+from tiny_llm.ops.attention import scaled_dot_product_attention_grouped
 from tiny_llm.serving.paged_kv_cache import slot_mapping
 
 H, D = 2, 5
@@ -934,27 +936,46 @@ def test_task_5_pages_give_what_the_dense_cache_gives() -> None:
     paged, dense = PagedKvCache(pool, 1, table), TinyKvFullCache()
     for seed, L in enumerate((4, 1, 1, 5)):
         pair = keys_and_values(L, seed)
-        found = paged.update_and_fetch(*pair)
+        found = append(paged, *pair)
         keys, values, offset, _ = dense.update_and_fetch(*pair)
         mistakes = {"the new tokens alone": pair[0], "the values": values}
         check_close(found[0], keys, f"keys after {offset} tokens", 0, mistakes)
         check_close(found[1], values, f"values after {offset} tokens", 0)
-        check_equal((found[2], paged.offset), (offset, offset), "the offset returned, and the cache's")
+        check_equal(paged.offset, offset, "offset of the cache")
 
 
 @pytest.mark.parametrize("mask", [None, "causal", mx.zeros((2, 3))], ids=["none", "causal", "array"])
-def test_task_5_the_mask_is_returned_as_it_came(mask: Any) -> None:
+def test_task_5_the_attention_gets_the_mask_as_it_came(mask: Any) -> None:
     cache = PagedKvCache(PagedKvPool(1, 2, 3), 0, [1])
-    *_, found = cache.update_and_fetch(*keys_and_values(2, 1), mask_length=2, mask=mask)
+    *_, found = append(cache, *keys_and_values(2, 1), mask)
     check_equal(found is mask, True, "the mask is the one that was given")
+
+
+def test_task_5_a_word_that_is_no_mask_is_refused_and_nothing_is_stored() -> None:
+    cache = PagedKvCache(PagedKvPool(1, 2, 3), 0, [1])
+    mask: Any = "Causal"
+    with check_value_error("Causal"):
+        append(cache, *keys_and_values(2, 1), mask)
+    check_equal((cache.offset, cache.state), (0, []), "offset and state after the error")
+
+
+def test_task_5_each_query_gets_what_it_gets_from_the_dense_cache() -> None:
+    paged, dense = PagedKvCache(PagedKvPool(1, 7, 3), 0, [4, 0, 6, 2]), TinyKvFullCache()
+    for seed, L in enumerate((4, 1, 5)):
+        query, pair = keys_and_values(L, seed + 50, H=2 * H)[0], keys_and_values(L, seed)
+        found, expected = (
+            each.attend(query, *pair, scaled_dot_product_attention_grouped, "causal")
+            for each in (paged, dense)
+        )
+        check_close(found, expected, f"what {L} queries get, {dense.offset} tokens stored", 1e-6)
 
 
 def test_task_5_tokens_lie_in_the_slots_of_its_blocks() -> None:
     pool = PagedKvPool(2, 7, 3)
     cache = PagedKvCache(pool, 1, [4, 0])
     key, value = keys_and_values(5, 1)
-    cache.update_and_fetch(key[:, :, :2], value[:, :, :2])
-    cache.update_and_fetch(key[:, :, 2:], value[:, :, 2:])
+    append(cache, key[:, :, :2], value[:, :, :2])
+    append(cache, key[:, :, 2:], value[:, :, 2:])
     keys, values = pool.fetch(1, mx.array([12, 13, 14, 0, 1]))
     check_close(keys, key[0].swapaxes(0, 1), "keys in the slots 12, 13, 14, 0, 1", 0)
     check_close(values, value[0].swapaxes(0, 1), "values in the slots 12, 13, 14, 0, 1", 0)
@@ -962,12 +983,12 @@ def test_task_5_tokens_lie_in_the_slots_of_its_blocks() -> None:
 
 def test_task_5_a_cache_that_starts_behind_stored_tokens() -> None:
     pool, pair = PagedKvPool(1, 7, 3), keys_and_values(7, 1)
-    PagedKvCache(pool, 0, [4, 0]).update_and_fetch(*(x[:, :, :5] for x in pair))
+    append(PagedKvCache(pool, 0, [4, 0]), *(x[:, :, :5] for x in pair))
     later = PagedKvCache(pool, 0, [4, 0, 2], offset=5)
-    keys, values, offset, _ = later.update_and_fetch(*(x[:, :, 5:] for x in pair))
+    keys, values, _ = append(later, *(x[:, :, 5:] for x in pair))
     check_close(keys, pair[0], "keys of 5 stored tokens and 2 new ones", 0)
     check_close(values, pair[1], "values of 5 stored tokens and 2 new ones", 0)
-    check_equal(offset, 7, "the offset returned")
+    check_equal(later.offset, 7, "offset after them")
 
 
 def test_task_5_the_list_of_blocks_grows_while_the_cache_is_in_use() -> None:
@@ -977,11 +998,11 @@ def test_task_5_the_list_of_blocks_grows_while_the_cache_is_in_use() -> None:
     check_equal(caches[0].block_ids is table, True, "block_ids is the very list that was given", mistakes)
     pair = keys_and_values(7, 1)
     with check_value_error("0 blocks", what="a token with no block in the table"):
-        caches[0].update_and_fetch(*(x[:, :, :2] for x in pair))
+        append(caches[0], *(x[:, :, :2] for x in pair))
     table.append(5)
-    caches[0].update_and_fetch(*(x[:, :, :2] for x in pair))
+    append(caches[0], *(x[:, :, :2] for x in pair))
     table += [1, 3]
-    keys, *_ = caches[0].update_and_fetch(*(x[:, :, 2:] for x in pair))
+    keys, *_ = append(caches[0], *(x[:, :, 2:] for x in pair))
     check_close(keys, pair[0], "keys in blocks that were appended to the list", 0)
     check_equal(len(caches[1].block_ids), 0, "blocks of a cache with another empty list")
 
@@ -991,28 +1012,28 @@ def test_task_5_tokens_without_room_are_refused_and_nothing_is_written(L: int) -
     pool = PagedKvPool(1, 3, 3)
     cache, dense = PagedKvCache(pool, 0, [2]), TinyKvFullCache()
     first = keys_and_values(1, 1)
-    cache.update_and_fetch(*first)
+    append(cache, *first)
     dense.update_and_fetch(*first)
     with check_value_error("1 blocks", what=f"{L} tokens behind 1, in a block of 3"):
-        cache.update_and_fetch(*keys_and_values(L, 2))
+        append(cache, *keys_and_values(L, 2))
     check_equal(cache.offset, 1, "offset after the error")
     second = keys_and_values(2, 3)
-    check_close(cache.update_and_fetch(*second)[0], dense.update_and_fetch(*second)[0], "keys after it", 0)
+    check_close(append(cache, *second)[0], dense.update_and_fetch(*second)[0], "keys after it", 0)
 
 
 @pytest.mark.parametrize("id", [-1, 3, 50_000_000])
 def test_task_5_a_block_that_the_pool_has_not_is_refused(id: int) -> None:
     cache = PagedKvCache(PagedKvPool(1, 3, 3), 0, [2, id])
     with check_value_error(str(id), what=f"a sequence with blocks 2 and {id} of a pool of 3"):
-        cache.update_and_fetch(*keys_and_values(4, 1))
+        append(cache, *keys_and_values(4, 1))
     check_equal((cache.offset, cache.state), (0, []), "offset and state after the error")
 
 
 def test_task_5_the_next_token_goes_where_the_others_end() -> None:
     cache = PagedKvCache(PagedKvPool(1, 3, 3), 0, [2, 0])
-    ends = [cache.next_position]
-    cache.update_and_fetch(*keys_and_values(4, 1))
-    check_equal([*ends, cache.next_position], [0, 4], "next_position before 4 tokens and after them")
+    ends = [cache.offset]
+    append(cache, *keys_and_values(4, 1))
+    check_equal([*ends, cache.offset], [0, 4], "offset before 4 tokens and after them")
 
 
 MISFIT_PAIRS: dict[str, Callable[[mx.array, mx.array], tuple[mx.array, mx.array]]] = {
@@ -1030,26 +1051,26 @@ MISFIT_PAIRS: dict[str, Callable[[mx.array, mx.array], tuple[mx.array, mx.array]
 def test_task_5_what_does_not_fit_is_refused_and_nothing_changes(misfit: str) -> None:
     pool = PagedKvPool(1, 3, 3)
     cache, first = PagedKvCache(pool, 0, [2, 0]), keys_and_values(2, 1)
-    cache.update_and_fetch(*first)
-    with check_value_error(what=f"update_and_fetch with {misfit}"):
-        cache.update_and_fetch(*MISFIT_PAIRS[misfit](*keys_and_values(2, 2)))
+    append(cache, *first)
+    with check_value_error(what=f"attend with {misfit}"):
+        append(cache, *MISFIT_PAIRS[misfit](*keys_and_values(2, 2)))
     check_equal(cache.offset, 2, "offset after the error")
-    keys, _, offset, _ = cache.update_and_fetch(*keys_and_values(1, 3))
+    keys, *_ = append(cache, *keys_and_values(1, 3))
     check_close(keys[:, :, :2], first[0], "keys stored before the error", 0)
-    check_equal(offset, 3, "offset after the next token")
+    check_equal(cache.offset, 3, "offset after the next token")
 
 
 def test_task_5_releasing_one_sequence_leaves_the_others() -> None:
     pool = PagedKvPool(1, 7, 3)
     first, second = PagedKvCache(pool, 0, [4]), PagedKvCache(pool, 0, [1])
     pair = keys_and_values(2, 2)
-    first.update_and_fetch(*keys_and_values(2, 1))
-    second.update_and_fetch(*pair)
+    append(first, *keys_and_values(2, 1))
+    append(second, *pair)
     first.release()
     check_equal((first.offset, second.offset), (0, 2), "offsets after the first was released")
-    keys, *_ = second.update_and_fetch(*keys_and_values(1, 3))
+    keys, *_ = append(second, *keys_and_values(1, 3))
     check_close(keys[:, :, :2], pair[0], "keys of the second", 0)
-    keys, *_ = first.update_and_fetch(*keys_and_values(1, 4))
+    keys, *_ = append(first, *keys_and_values(1, 4))
     check_close(keys, keys_and_values(1, 4)[0], "keys of the first, used again", 0)
 
 
@@ -1057,7 +1078,7 @@ def test_task_5_the_state_is_the_pool_s() -> None:
     pool = PagedKvPool(2, 7, 3)
     cache = PagedKvCache(pool, 1, [4])
     check_equal(cache.state, [], "state before anything is stored")
-    cache.update_and_fetch(*keys_and_values(2, 1))
+    append(cache, *keys_and_values(2, 1))
     check_equal([x.shape for x in cache.state], [x.shape for x in pool.state], "shapes of the state")
     check_equal(len(cache.state), 2, "arrays of one layer")
 
@@ -1070,7 +1091,7 @@ def test_task_5_a_decode_copies_no_pool() -> None:
 
     def decode() -> None:
         for pair in pairs:
-            mx.eval(cache.update_and_fetch(*pair)[:2], cache.state)
+            mx.eval(append(cache, *pair)[:2], cache.state)
 
     peak = peak_bytes(decode)
     if peak >= BYTES / 4:
@@ -1103,7 +1124,8 @@ def test_task_5_not_a_number_of_a_former_holder_is_never_seen() -> None:
     blocks.allocate(broken, 24)
     for cache in caches_of(pool, blocks.tables[0].block_ids):
         heads, dims = model_heads(model)
-        cache.update_and_fetch(*[mx.full((1, heads, 24, dims), mx.nan)] * 2)
+        nan = mx.full((1, heads, 24, dims), mx.nan)
+        cache.attend(nan, nan, nan, lambda query, *_, **__: query)
     blocks.free(broken)
     sequence = sequence_of(1, 13)
     logits = [compute(model, blocks, pool, sequence, num_tokens) for num_tokens in (5, 1, 1, 6)]
@@ -1168,12 +1190,12 @@ def test_task_5_any_mix_of_sequences_on_one_pool(data: st.DataObject) -> None:
             running[id] = (sequence, PagedKvCache(pool, 0, blocks.tables[id].block_ids), TinyKvFullCache())
         _, paged, dense = running[id]
         pair = keys_and_values(L, seed)
-        found, expected = paged.update_and_fetch(*pair), dense.update_and_fetch(*pair)
+        found, expected = append(paged, *pair), dense.update_and_fetch(*pair)
         sequence.num_computed_tokens += L
         check_close(found[0], expected[0], f"keys of sequence {id} after {dense.offset} tokens", 0)
         check_close(found[1], expected[1], f"values of sequence {id} after {dense.offset} tokens", 0)
     for id, (_, paged, dense) in running.items():
         pair = keys_and_values(1, 99)
         if blocks.allocate(running[id][0], 1):
-            found, expected = paged.update_and_fetch(*pair), dense.update_and_fetch(*pair)
+            found, expected = append(paged, *pair), dense.update_and_fetch(*pair)
             check_close(found[0], expected[0], f"keys of sequence {id} at the end", 0)

@@ -13,7 +13,7 @@ from tiny_llm.given.fused_parts import FusedAttention, FusedMLP, FusedRMSNorm, F
 from tiny_llm.kernels.dispatch_attention import can_merge, dispatch_attention, flash_attention_merged
 from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
-from tiny_llm.model.kv_cache import TinyKvFullCache
+from tiny_llm.model.dense_kv_cache import TinyKvFullCache
 from tiny_llm.model.loader import Parts
 from tiny_llm.model.packed_loader import load_packed_model
 from tiny_llm.ops.basics import as_projection
@@ -53,7 +53,7 @@ class AttendsByItself(TinyKvFullCache):
         self.shapes.append(query.shape)
         return dispatch_attention(query, key, value, mask=mask)
 
-    def update_and_fetch(self, key, value, mask_length=None, mask=None):
+    def update_and_fetch(self, key, value, mask=None):
         raise AssertionError("asked for all keys and values")
 
 

@@ -93,7 +93,14 @@ def test_a_word_that_is_no_mask_is_refused(name: str, mask: str) -> None:
 
 
 @pytest.mark.parametrize("attention", [self_attention, fused_attention])
-@pytest.mark.parametrize("cache", [TinyKvFullCache, lambda: RowKvCaches([TinyKvFullCache()])])
+@pytest.mark.parametrize(
+    "cache",
+    [
+        TinyKvFullCache,
+        lambda: RowKvCaches([TinyKvFullCache()]),
+        lambda: PagedKvCache(PagedKvPool(1, 4, 4), 0, [2, 0]),
+    ],
+)
 def test_a_cache_stores_nothing_when_its_mask_is_refused(
     attention: Callable[[Any, TinyKvCache], mx.array], cache: Callable[[], TinyKvCache]
 ) -> None:

@@ -80,9 +80,25 @@ def attend(query, key, value, scale=None, mask=None):
     else:
         latest = np.arange(L) + S - L if mask == "causal" else np.full(L, S)
         visible = np.broadcast_to(np.arange(S)[None, :] <= latest[:, None], (B, L, S))
-    weighted = (held + 1) * (where + 2) ** 2
-    sums = (visible * weighted[:, None, :]).sum(axis=-1) % PRIME
-    return mx.array(sums.astype(np.float32))[:, None, :, None]
+    return mx.array(sums_of(held[:, None], where[:, None], visible))[:, None, :, None]
+
+
+def attend_in_blocks(query, keys, values, block_tables, query_starts, context_lengths):
+    """[T, 1, 1]: what `attend` gives each of T tokens, from the blocks of its own sequence."""
+    tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
+    sequence = np.repeat(np.arange(len(tables)), np.diff(starts))
+    position = np.arange(starts[-1]) + (lengths - starts[1:])[sequence]
+    held, where = (
+        np.array(x)[tables, :, 0, 0].astype(np.int64).reshape(len(tables), -1)[sequence]
+        for x in (keys, values)
+    )
+    visible = np.arange(held.shape[1])[None, :] <= position[:, None]
+    return mx.array(sums_of(held, where, visible))[:, None, None]
+
+
+def sums_of(held, where, visible):
+    """Over the last axis, the sum of what is held times where, of all that is visible."""
+    return ((visible * (held + 1) * (where + 2) ** 2).sum(axis=-1) % PRIME).astype(np.float32)
 
 
 class FakeModel:
@@ -157,10 +173,9 @@ class FakeModel:
         key, value = (mx.array(x.astype(np.float32)).reshape(B, 1, L, 1) for x in (states, positions))
         if cache is None:
             attended = attend(key, key, value, mask="causal")
-        elif isinstance(cache, RaggedKvCache):  # it would attend in the blocks, and not as it is asked to
-            keys, values, _, mask = cache.update_and_fetch(key, value, mask_length=L, mask="causal")
-            attended = attend(key, keys, values, mask=mask)
         else:
+            if isinstance(cache, RaggedKvCache):  # it attends in the blocks, and not as it is asked to
+                cache = RaggedKvCache(cache.pool, cache.layer, cache.batch, attend_in_blocks)
             attended = cache.attend(key, key, value, attend, "causal")
         return np.array(attended)[:, 0, :, 0].astype(np.int64)
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence as Items
 import mlx.core as mx
 import pytest
 
-from tests.support.check import check_equal
+from tests.support.check import check_close, check_equal
 from tests.support.fakes import FakeModel, prompt_of
-from tiny_llm import BlockManager, PagedKvCache, PagedKvPool, Qwen3Model, Sequence
+from tiny_llm import BlockManager, PagedKvCache, PagedKvPool, Qwen3Model, Sequence, TinyKvCache
+from tiny_llm.ops.attention import Mask
 from tiny_llm.serving.block_manager import BlockTable
 
 State = tuple[dict[int, tuple[list[int], int, int]], list[int], int, int]
@@ -95,6 +96,25 @@ def check_all_free(blocks: BlockManager) -> None:
 def caches_of(pool: PagedKvPool, block_ids: Items[int], offset: int = 0) -> list[PagedKvCache]:
     """A sequence's cache of each layer."""
     return [PagedKvCache(pool, layer, block_ids, offset) for layer in range(pool.num_layers)]
+
+
+def append(
+    cache: TinyKvCache, key: mx.array, value: mx.array, mask: Mask = None
+) -> tuple[mx.array, mx.array, Mask]:
+    """Append tokens by `attend`; return what the attention function gets: keys, values and mask."""
+    __tracebackhide__ = True
+    seen: list[tuple[mx.array, mx.array, Mask]] = []
+
+    def attention(
+        query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
+    ) -> mx.array:
+        seen.append((key, value, mask))
+        return query + 7
+
+    output = cache.attend(key, key, value, attention, mask)
+    check_equal(len(seen), 1, "calls of the attention function")
+    check_close(output, key + 7, "what attend returns: the result of the attention function", tolerance=0)
+    return seen[0]
 
 
 def compute(

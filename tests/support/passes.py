@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
-from tiny_llm import Qwen3Model, TinyKvCache
+from tiny_llm import Qwen3Model
+from tiny_llm.model.kv_cache import DenseKvCache
 from tiny_llm.ops.attention import Mask
 
 CHUNKS = (5, 1, 13, 2)
@@ -19,14 +20,14 @@ def logits_in_chunks(model: Qwen3Model) -> mx.array:
     return mx.concatenate(logits, axis=1)
 
 
-class RaggedCache(TinyKvCache):
+class RaggedCache(DenseKvCache):
     """One layer's cache of rows of different lengths: a later day makes a better one."""
 
     def __init__(self, keys: mx.array, values: mx.array, lengths: list[int]) -> None:
         self.keys, self.values, self.lengths = keys, values, lengths
 
     def update_and_fetch(
-        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
+        self, key: mx.array, value: mx.array, mask: Mask = None
     ) -> tuple[mx.array, mx.array, list[int], Mask]:
         L, S = key.shape[2], max(self.lengths) + key.shape[2]
         padding = [(0, 0), (0, 0), (0, S - self.keys.shape[2]), (0, 0)]
@@ -36,6 +37,10 @@ class RaggedCache(TinyKvCache):
             values[row, :, length : length + L] = value[row]
             is_seen.append(mx.arange(S) <= length + mx.arange(L)[:, None])
         return keys, values, self.lengths, mx.where(mx.stack(is_seen), 0.0, -mx.inf)[:, None]
+
+    @property
+    def offset(self) -> list[int]:
+        return self.lengths
 
     @property
     def state(self) -> list[mx.array]:

@@ -119,7 +119,7 @@ def test_a_wrong_solution_is_reported_with_its_place(name: str, sentence: str, p
 
 def test_a_difference_is_told_by_the_name_of_what_differs(package: Path) -> None:
     find = "        self._lengths = [length + L for length in self._lengths]\n"
-    write_changed(package, "model/kv_cache.py", find, "")
+    write_changed(package, "model/dense_kv_cache.py", find, "")
     result = compare(package, "2.6", "--task", "2")
     assert re.search(r"differs in lengths at \[0\]: yours 131, reference 151", words(result)), result.stdout
 

@@ -7,7 +7,7 @@ from kernel_runtime.closable import Closable
 
 from ..generation.generate import Tokenizer
 from ..generation.sampler import SamplingParams
-from ..model.kv_cache import BatchingKvCache
+from ..model.dense_kv_cache import BatchingKvCache
 from ..model.qwen3 import Qwen3Model
 from .answer import GenerationResult
 from .request import Request

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..generation.generate import Tokenizer, check_token_ids, encode_prompt
 from ..generation.sampler import SamplingParams
-from ..model.kv_cache import TinyKvFullCache
+from ..model.dense_kv_cache import TinyKvFullCache
 from ..model.qwen3 import Qwen3Model
 from .answer import Answer
 

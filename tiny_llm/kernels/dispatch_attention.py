@@ -5,6 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
+from kernel_runtime.shapes import heads_per_kv_head
 
 from ..ops.attention import Attention, Mask, check_mask
 
@@ -84,7 +85,6 @@ def check_shapes(query: mx.array, key: mx.array, value: mx.array, mask: Mask) ->
             f"a query {query.shape} needs key and value [{B}, H, S, {D}], got {key.shape} and {value.shape}"
         )
     H, S = key.shape[1], key.shape[2]
-    if H_q % H != 0:
-        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
+    heads_per_kv_head(H_q, H)
     if isinstance(mask, str) and L > S:
         raise ValueError(f"a mask of {L} queries needs at least {L} keys, got {S}")

@@ -13,8 +13,9 @@ from ..ops.basics import Projection
 from ..ops.norm import RMSNorm
 from ..ops.positional_encoding import RoPE
 from .config import ModelConfig
+from .dense_kv_cache import TinyKvFullCache
 from .embedding import Embedding, QuantizedEmbedding
-from .kv_cache import TinyKvCache, TinyKvFullCache
+from .kv_cache import TinyKvCache
 from .mlp import Qwen3MLP
 
 

@@ -89,8 +89,8 @@ def scaled_dot_product_attention_grouped(
         [..., H_q, L, D]
 
     Raises:
-        ValueError: H_q is not a multiple of H, a causal mask has more queries than keys, or the mask is
-            another string than "causal".
+        ValueError: H_q is not a multiple of H (`kernel_runtime.shapes.heads_per_kv_head` checks it), a causal
+            mask has more queries than keys, or the mask is another string than "causal".
     """
     raise NotImplementedError("week 1 day 3 task 2: scaled_dot_product_attention_grouped is not written yet")
 

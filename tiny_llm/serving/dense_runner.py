@@ -7,7 +7,8 @@ from typing import Protocol
 import mlx.core as mx
 
 from ..generation.sampler import Sampler
-from ..model.kv_cache import TinyKvCache, TinyKvFullCache
+from ..model.dense_kv_cache import TinyKvFullCache
+from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from ..ops.attention import Attention, Mask
 from .given.scheduler_output import SchedulerOutput
@@ -72,7 +73,7 @@ class RowKvCaches(TinyKvCache):
         rows: the cache of each row, of batch size 1.
     """
 
-    def __init__(self, rows: Items[TinyKvCache]) -> None:
+    def __init__(self, rows: Items[TinyKvFullCache]) -> None:
         self.rows = rows
 
     def attend(
@@ -81,17 +82,9 @@ class RowKvCaches(TinyKvCache):
         """Let each row attend by its own cache; arguments and result as for `TinyKvCache.attend`."""
         raise NotImplementedError("week 3 day 1 task 4: RowKvCaches.attend is not written yet")
 
-    def update_and_fetch(
-        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
-    ) -> tuple[mx.array, mx.array, int | list[int], Mask]:
-        """Not here: ValueError, since no array holds the keys of all rows."""
-        raise ValueError("each row has keys in a cache of its own, and no array holds all: call attend")
-
     @property
-    def next_position(self) -> list[int] | None:
-        ends = [cache.next_position for cache in self.rows]
-        known = [end for end in ends if isinstance(end, int)]
-        return known if len(known) == len(ends) else None
+    def offset(self) -> list[int]:
+        return [cache.offset for cache in self.rows]
 
     @property
     def state(self) -> list[mx.array]:

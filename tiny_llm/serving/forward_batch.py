@@ -14,7 +14,7 @@ from ..ops.attention import Attention, Mask
 from ..ops.paged_attention import paged_attention_simple
 from .block_manager import BlockTable
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
-from .paged_kv_cache import Ints, PagedKvPool, slot_mapping
+from .paged_kv_cache import Ints, PagedKvPool
 
 
 @dataclass(frozen=True)
@@ -166,23 +166,8 @@ class RaggedKvCache(TinyKvCache):
         """
         raise NotImplementedError("week 3 day 3 task 4: RaggedKvCache.attend is not written yet")
 
-    def update_and_fetch(
-        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
-    ) -> tuple[mx.array, mx.array, list[int], Mask]:
-        """A copy of its whole sequence for each row: T x longest context, so for small batches alone."""
-        self.pool.write(self.layer, key[:, :, 0], value[:, :, 0], self.batch.slots)
-        block_size = self.pool.block_size
-        tables = np.array(self.batch.block_tables)
-        num_queries = np.diff(np.array(self.batch.query_starts))
-        S = int(np.array(self.batch.context_lengths).max())
-        slots = np.stack([slot_mapping(table, block_size, 0, S) for table in tables])
-        keys, values = self.pool.fetch(self.layer, mx.array(np.repeat(slots, num_queries, axis=0)))
-        visible = mx.arange(S)[None, :] <= mx.array(self.batch.positions)[:, None]
-        mask = mx.where(visible, 0.0, -mx.inf).astype(key.dtype)[:, None, None]
-        return keys.swapaxes(1, 2), values.swapaxes(1, 2), self.batch.positions, mask
-
     @property
-    def next_position(self) -> list[int]:
+    def offset(self) -> list[int]:
         return self.batch.positions
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..model.kv_cache import TinyKvCache
-from ..ops.attention import Mask
+from ..ops.attention import Attention, Mask
 
 Ints = npt.NDArray[np.int32]
 
@@ -116,7 +116,7 @@ class PagedKvCache(TinyKvCache):
     """One layer of one sequence whose blocks are given; to the model it is a cache as any other.
 
     It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
-    `update_and_fetch` refuses an id that is none of the pool's (`check_blocks`).
+    `attend` refuses an id that is none of the pool's (`check_blocks`).
 
     Args:
         pool: where its tokens are.
@@ -128,14 +128,24 @@ class PagedKvCache(TinyKvCache):
     def __init__(self, pool: PagedKvPool, layer: int, block_ids: Items[int], offset: int = 0) -> None:
         raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.__init__ is not written yet")
 
-    def update_and_fetch(
-        self, key: mx.array, value: mx.array, mask_length: int | None = None, mask: Mask = None
-    ) -> tuple[mx.array, mx.array, int, Mask]:
-        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.update_and_fetch is not written yet")
+    def attend(
+        self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
+    ) -> mx.array:
+        """Store the L new tokens behind those that are stored, and attend to them all.
+
+        Args:
+            query: [1, H_q, L, D]
+            key, value: [1, H, L, D]
+            attention: gets all S tokens, keys and values [1, H, S, D], and the mask as it came.
+
+        Returns:
+            [1, H_q, L, D]
+        """
+        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.attend is not written yet")
 
     @property
-    def next_position(self) -> int:
-        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.next_position is not written yet")
+    def offset(self) -> int:
+        raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.offset is not written yet")
 
     @property
     def state(self) -> list[mx.array]:

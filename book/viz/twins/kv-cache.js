@@ -1,4 +1,4 @@
-// Slots and lengths of kv_cache.BatchingKvCache, and what they cost in bytes.
+// Slots and lengths of dense_kv_cache.BatchingKvCache, and what they cost in bytes.
 // Pure functions; tests/book/test_twins.py proves them equal to the Python.
 var TinyTwins = TinyTwins || {};
 

@@ -7,6 +7,7 @@ import mlx.core as mx
 from kernel_runtime.gpu_kernel import GpuKernel
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 from kernel_runtime.native import is_invariant
+from kernel_runtime.shapes import heads_per_kv_head
 
 from ...ops.attention import Mask, check_mask
 from ...ops.quantize import GROUP_SIZES, QuantizedWeights
@@ -156,8 +157,7 @@ def flash_attention_gpu(
         raise ValueError(
             f"query, key and value must have one type, got {query.dtype}, {key.dtype} and {value.dtype}"
         )
-    if H_q % H != 0:
-        raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
+    heads_per_kv_head(H_q, H)
     if isinstance(mask, str) and L > S:
         raise ValueError(f"a causal mask of {L} queries needs at least {L} keys, got {S}")
     if D not in HEAD_DIMS:
