@@ -18,9 +18,9 @@ from scripts.learn.learner import (
     read_package,
     shown,
 )
-from scripts.sources.files import Sources, Symbol, read_reference
+from scripts.sources.files import Sources, Symbol
 from scripts.sources.patch import fill
-from scripts.sources.render import render_source, with_holes
+from scripts.sources.render import rendered
 from scripts.sources.symbols import holes_of
 
 To = Annotated[str, typer.Option(help="The last day to fill, as w2d3.", metavar="wWdD")]
@@ -44,9 +44,7 @@ def main(to: To, yes: Yes = False, package: Package = PACKAGE) -> None:
             print(f"nothing to fill: no function up to {to} is a hole in {shown(package)}")
             return
         change(package, before, after, yes)
-        reference = {path: source for path, source in read_reference().items() if after[path] != before[path]}
-        starter = {path: render_source(path, source, course, ()) for path, source in reference.items()}
-        for name in mixed_classes(starter, before, after):
+        for name in mixed_classes(rendered((), course), before, after):
             print(f"note: {name} is now partly yours and partly the reference's; the tests say if they agree")
 
 
@@ -72,7 +70,7 @@ def catch_up(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     """
     symbols = functions_of_tasks(course, chosen)
     require_modules(sources, symbols)
-    return fill(sources, with_holes(course, chosen), symbols)
+    return fill(sources, rendered(chosen, course, drops=False), symbols)
 
 
 def require_modules(sources: Sources, symbols: list[Symbol]) -> None:

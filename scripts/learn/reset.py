@@ -18,7 +18,7 @@ from scripts.learn.learner import (
 )
 from scripts.sources.files import Sources, read_reference
 from scripts.sources.patch import dig
-from scripts.sources.render import with_holes
+from scripts.sources.render import rendered
 
 Week = Annotated[int, typer.Option(help="The week.")]
 DayNumber = Annotated[int, typer.Option("--day", help="The day of the week.")]
@@ -52,7 +52,7 @@ def reset(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     """
     symbols = functions_of_tasks(course, chosen)
     require_modules(sources, symbols)
-    return dig(sources, with_holes(course), read_reference(), symbols)
+    return dig(sources, rendered((), course), read_reference(), symbols)
 
 
 if __name__ == "__main__":

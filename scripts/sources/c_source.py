@@ -176,13 +176,12 @@ def may_be_private(found: Code, header: str) -> bool:
     """Whether what a header declares is known to its own file alone."""
     if found.kind in ("type", "define", "undef"):
         return True
+    words = set(re.findall(r"\w+", flat(header)))
     if found.kind == "constant":
-        return bool(set(re.findall(r"\w+", flat(header))) & PRIVATE_CONSTANT)
-    last = found.names[0].split(".")[-1]
-    head = set(re.findall(r"\w+", re.split(rf"\b{last}\s*\(", flat(header))[0]))
+        return bool(words & PRIVATE_CONSTANT)
     is_entry_point = bool(set(re.findall(r"\w+", header)) & ENTRY_POINTS)
     is_template = header.lstrip().startswith("template") and not is_entry_point
-    return is_template or bool(head & PRIVATE)
+    return is_template or bool(words & PRIVATE)
 
 
 def holes(source: str) -> dict[str, str]:

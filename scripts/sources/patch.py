@@ -3,23 +3,11 @@
 `fill` writes solutions into holes, `dig` makes holes again. Both map sources to sources.
 """
 
-import contextlib
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
-from scripts.sources.chunks import (
-    Chunk,
-    drop_unused,
-    droppable,
-    functions,
-    insert,
-    is_defined,
-    join,
-    spans,
-    without,
-)
+from scripts.sources.chunks import Chunk, drop_unused, functions, insert, is_defined, join, spans, without
 from scripts.sources.files import Sources, Symbol
 from scripts.sources.python_source import aliases_of, with_aliases
 from scripts.sources.symbols import split
@@ -41,21 +29,9 @@ def fill(sources: Mapping[Path, str], donor: Mapping[Path, str], symbols: Collec
     Raises:
         ValueError: a source cannot be read; with its path and the line.
     """
-    result = dict(sources)
-    words: dict[Path, set[str]] = {}
-    for path, names in names_by_path(symbols).items():
-        with named(path):
-            result[path], words[path] = fill_bodies(path, result[path], donor[path], names)
-    while words:
-        path, used = words.popitem()
-        if not used:
-            continue
-        result[path], imports = supply(path, result[path], donor[path], used)
-        for label, name in imports:
-            file = imported_file(path, label, result)
-            if file is not None and not is_defined(split(file, result[file]), name):
-                words.setdefault(file, set()).add(name)
-    return result
+    return each_source(
+        sources, symbols, lambda path, names: fill_source(path, sources[path], donor[path], names)
+    )
 
 
 def dig(
@@ -71,35 +47,31 @@ def dig(
 
     Args:
         sources: the package to change, by path.
-        starter: the reference with all its holes, and all else still there.
+        starter: the package with nothing solved.
         reference: the package that `fill` took from.
         symbols: path of the module and dotted name of each function.
 
     Raises:
         ValueError: a symbol is there, but is no function any more, or a source cannot be read.
     """
+    return each_source(
+        sources,
+        symbols,
+        lambda path, names: dig_source(path, sources[path], starter[path], reference[path], names),
+    )
+
+
+def each_source(
+    sources: Mapping[Path, str], symbols: Collection[Symbol], change: Callable[[Path, list[str]], str]
+) -> Sources:
+    """All sources, changed where a symbol is; the file's name stands before the sentence of a ValueError."""
     result = dict(sources)
-    for path, names in names_by_path(symbols).items():
-        with named(path):
-            result[path] = dig_source(path, result[path], starter[path], reference[path], names)
+    for path in dict.fromkeys(path for path, _ in symbols):
+        try:
+            result[path] = change(path, [name for other, name in symbols if other == path])
+        except ValueError as error:
+            raise ValueError(f"tiny_llm/{path}, {error}") from None
     return result
-
-
-def names_by_path(symbols: Collection[Symbol]) -> dict[Path, list[str]]:
-    """Of each source the names asked for."""
-    found: dict[Path, list[str]] = {}
-    for path, name in symbols:
-        found.setdefault(path, []).append(name)
-    return found
-
-
-@contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Put the file's name before the sentence of a ValueError."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"tiny_llm/{path}, {error}") from None
 
 
 def split_like(path: Path, text: str, source: str) -> list[Chunk]:
@@ -108,8 +80,8 @@ def split_like(path: Path, text: str, source: str) -> list[Chunk]:
     return list(split(path, text.replace("\n", "\r\n") if "\r\n" in source else text))
 
 
-def fill_bodies(path: Path, source: str, donor: str, names: Collection[str]) -> tuple[str, set[str]]:
-    """A source with the donor's functions for those that are holes or not there; and the words of these."""
+def fill_source(path: Path, source: str, donor: str, names: Collection[str]) -> str:
+    """A source with the donor's functions for those that are holes or not there, and what these need."""
     chunks, donated = list(split(path, source)), split_like(path, donor, source)
     added: set[int] = set()
     words: set[str] = set()
@@ -124,8 +96,46 @@ def fill_bodies(path: Path, source: str, donor: str, names: Collection[str]) -> 
             elif chunks[present[number]].is_hole:
                 chunks[present[number]] = chunks[present[number]].filled(solution)
                 words |= solution.words
-    words.update(*(donated[i].words for i in added))
-    return join(insert(chunks, donated, added)), words
+    if not added and not words:
+        return source
+    bound = {name for chunk in chunks if chunk.kind != "declaration" for name in chunk.names}
+    added, words = with_what_they_use(chunks, donated, added, words, bound)
+    for i, chunk in enumerate(donated):
+        if chunk.kind == "import" and (lacking := words.intersection(chunk.names) - bound):
+            new = {name: code for name, code in aliases_of(chunk).items() if name in lacking}
+            twins = [j for j, each in enumerate(chunks) if each.key == chunk.key]
+            for j in twins[:1]:
+                chunks[j] = with_aliases(chunks[j], {**aliases_of(chunks[j]), **new})
+            if not twins:
+                donated[i] = with_aliases(chunk, new)
+                added.add(i)
+    return join(insert(chunks, donated, added))
+
+
+def with_what_they_use(
+    chunks: Sequence[Chunk],
+    donor: Sequence[Chunk],
+    added: Collection[int],
+    words: Collection[str],
+    bound: Set[str],
+) -> tuple[set[int], set[str]]:
+    """Chunks of the donor, with what they and some words use of it and the chunks lack; and all words."""
+    keys = {chunk.key for chunk in chunks}
+    found = {i for i, chunk in enumerate(donor) if chunk.kind == "include" and chunk.key not in keys}
+    found.update(added)
+    used = set(words)
+    while True:
+        used.update(*(donor[i].words for i in found))
+        needed = {
+            each
+            for i, chunk in enumerate(donor)
+            if chunk.local_names & used and chunk.kind not in ("import", "close") and chunk.key not in keys
+            if not bound & set(chunk.names) and (chunk.is_private or "." not in chunk.names[0])
+            for each in with_its_class(chunks, donor, i)
+        }
+        if needed <= found:
+            return found, used
+        found |= needed
 
 
 def with_its_class(chunks: Sequence[Chunk], donor: Sequence[Chunk], index: int) -> set[int]:
@@ -135,58 +145,10 @@ def with_its_class(chunks: Sequence[Chunk], donor: Sequence[Chunk], index: int) 
     return {index}.union(*([] if is_defined(chunks, owner) else spans(donor, owner)))
 
 
-def supply(path: Path, source: str, donor: str, words: set[str]) -> tuple[str, list[tuple[str, str]]]:
-    """Bring what code with these words needs of the donor and the source lacks, and what that needs.
-
-    Returns:
-        source: with definitions and imports.
-        imports: the words in front of each name that is imported now, and the name.
-    """
-    chunks, donated = list(split(path, source)), split_like(path, donor, source)
-    keys = {chunk.key for chunk in chunks}
-    bound = {name for chunk in chunks if chunk.kind != "declaration" for name in chunk.names}
-    added = {i for i, chunk in enumerate(donated) if chunk.kind == "include" and chunk.key not in keys}
-    words = set(words)
-    while (
-        needed := {
-            each
-            for i, chunk in enumerate(donated)
-            if chunk.local_names & words and chunk.kind not in ("import", "close") and chunk.key not in keys
-            if not set(chunk.names) & bound and (chunk.is_private or "." not in chunk.names[0])
-            for each in with_its_class(chunks, donated, i)
-        }
-        - added
-    ):
-        added |= needed
-        words.update(*(donated[i].words for i in needed))
-    imports = []
-    for i, chunk in enumerate(donated):
-        if chunk.kind == "import" and (names := words.intersection(chunk.names) - bound):
-            lacking = {name: code for name, code in aliases_of(chunk).items() if name in names}
-            imports += [(chunk.label, code.split()[0]) for code in lacking.values()]
-            twin = next((j for j, each in enumerate(chunks) if each.key == chunk.key), None)
-            if twin is None:
-                donated[i] = with_aliases(chunk, lacking)
-                added.add(i)
-            else:
-                chunks[twin] = with_aliases(chunks[twin], {**aliases_of(chunks[twin]), **lacking})
-    return join(insert(chunks, donated, added)), imports
-
-
-def imported_file(path: Path, label: str, sources: Mapping[Path, str]) -> Path | None:
-    """The file of the package that `from .module import` takes names from; None if it is none of them."""
-    match = re.match(r"from (\.+)(\w[\w.]*) import", label)
-    if match is None:
-        return None
-    module = path.parents[min(len(match[1]), len(path.parents)) - 1].joinpath(*match[2].split("."))
-    return next(
-        (file for file in (module.with_suffix(".py"), module / "__init__.py") if file in sources), None
-    )
-
-
 def dig_source(path: Path, source: str, starter: str, reference: str, names: Collection[str]) -> str:
     """A source with the starter's text of these functions, without what `fill` brought for them."""
-    chunks, dug = list(split(path, source)), split_like(path, starter, source)
+    chunks = list(split(path, source))
+    dug, original = (split_like(path, text, source) for text in (starter, reference))
     before = frozenset().union(*(chunk.words for chunk in chunks))
     added: set[int] = set()
     for name in names:
@@ -198,16 +160,10 @@ def dig_source(path: Path, source: str, starter: str, reference: str, names: Col
                 old = chunks[present[number]]
                 text = dug[index].text if old.text.endswith("\n") else dug[index].text.rstrip("\r\n")
                 chunks[present[number]] = replace(dug[index], gap=old.gap, text=text)
-            elif not dug[index].is_private or "." not in name:
+            else:
                 added |= with_its_class(chunks, dug, index)
-    original = split_like(path, reference, source)
-    asked = {chunk.names[0] for chunk in dug if chunk.is_hole and "." not in chunk.names[0]}
-    is_droppable, texts = droppable(original, asked), {chunk.text for chunk in original}
-
-    def may_go(chunk: Chunk) -> bool:
-        return is_droppable(chunk) and (chunk.text in texts or chunk.is_hole)
-
-    chunks = drop_unused(insert(chunks, dug, added), may_go)
+    keys, texts = {chunk.key for chunk in dug}, {chunk.text for chunk in original}
+    chunks = drop_unused(insert(chunks, dug, added), lambda x: x.key not in keys and x.text in texts)
     unused = before.difference(*(chunk.words for chunk in chunks))
     return join(without_imports(chunks, original, unused))
 

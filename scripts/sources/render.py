@@ -25,42 +25,34 @@ def render(solved: Collection[str], course: Course | None = None) -> Sources:
         solved: ids of the tasks that are solved, as `Task.id` writes them ("2.7.1").
         course: the map; that of the repository unless given.
     """
-    course = course or load_course()
-    return tidy(
-        {path: render_source(path, source, course, solved) for path, source in read_reference().items()}
-    )
+    return tidy(rendered(solved, course or load_course()))
 
 
-def render_source(path: Path, source: str, course: Course, solved: Collection[str]) -> str:
+def rendered(solved: Collection[str], course: Course, drops: bool = True) -> Sources:
+    """The same, but with imports that nothing uses any more; with all else too, unless it `drops` that."""
+    reference = read_reference()
+    return {path: render_source(path, source, course, solved, drops) for path, source in reference.items()}
+
+
+def render_source(
+    path: Path, source: str, course: Course, solved: Collection[str], drops: bool = True
+) -> str:
     """One source with a hole for each function of an unsolved task; the source itself without any."""
-    dug = dig_holes(path, source, course, solved)
-    if dug == source:
-        return source
-    named = {name for name in owned_functions(path, source, course) if "." not in name}
-    original = split(path, source)
-    return join(drop_unused(split(path, dug), droppable(original, named)))
-
-
-def dig_holes(path: Path, source: str, course: Course, solved: Collection[str] = ()) -> str:
-    """One source with those holes in which all else is still there."""
-    unsolved = {
-        name: task for name, task in owned_functions(path, source, course).items() if task.id not in solved
-    }
+    owned = owned_functions(path, source, course)
+    unsolved = {name: task for name, task in owned.items() if task.id not in solved}
     if not unsolved:
         return source
-    return join(
-        [
-            with_hole(path, chunk, unsolved[chunk.names[0]])
-            if chunk.kind == "function" and chunk.names[0] in unsolved
-            else chunk
-            for chunk in split(path, source)
-        ]
-    )
-
-
-def with_holes(course: Course, solved: Collection[str] = ()) -> Sources:
-    """The reference with a hole for every function of an unsolved task, and all else still there."""
-    return {path: dig_holes(path, source, course, solved) for path, source in read_reference().items()}
+    original = split(path, source)
+    dug = [
+        with_hole(path, chunk, unsolved[chunk.names[0]])
+        if chunk.kind == "function" and chunk.names[0] in unsolved
+        else chunk
+        for chunk in original
+    ]
+    if not drops:
+        return join(dug)
+    may_go = droppable(original, {name for name in owned if "." not in name})
+    return join(drop_unused(split(path, join(dug)), may_go))
 
 
 def owned_functions(path: Path, source: str, course: Course) -> dict[str, Task]:

@@ -24,7 +24,7 @@ from scripts.compare.report import LONGEST_NAME
 from scripts.course import ROOT, Day, load_course
 from scripts.learn.catch_up import catch_up, task_ids_up_to
 from scripts.sources.files import REFERENCE, Sources, read_reference, write
-from scripts.sources.render import with_holes
+from scripts.sources.render import rendered
 from scripts.sources.symbols import Package
 
 COURSE = load_course()
@@ -173,7 +173,7 @@ def test_the_first_difference_has_a_sentence(yours: object, reference: object, s
 
 
 def test_holes_are_not_written_yet_and_nothing_else_fails(package: Path) -> None:
-    write(with_holes(COURSE), package)
+    write(rendered((), COURSE), package)
     result = compare(package, "2.7")
     assert result.exit_code == 1
     assert words(result).count("not written yet") == 4  # two symbols, the run, the sum
@@ -218,7 +218,7 @@ def test_what_the_course_has_and_the_package_lacks_is_not_written_yet(package: P
 def test_whatever_is_raised_is_one_sentence_with_the_learners_line(
     body: str, sentence: str, package: Path
 ) -> None:
-    sources = with_holes(COURSE)  # with softmax above it, whose hole is filled before it is compared
+    sources = rendered((), COURSE)  # with softmax above it, whose hole is filled before it is compared
     hole = '    raise NotImplementedError("week 1 day 1 task 1: linear is not written yet")\n'
     write_changed(package, "ops/basics.py", hole, f"    x.shape\n{body}", sources)
     lines = (package / "ops/basics.py").read_text().splitlines()
@@ -304,7 +304,7 @@ def test_a_run_shows_counts_and_both_timelines_on_one_scale(package: Path) -> No
 
 
 def test_a_run_on_day_6_takes_the_chunks_of_day_7_from_the_reference(package: Path) -> None:
-    write(catch_up(with_holes(COURSE), COURSE, task_ids_up_to(COURSE, "w2d6")), package)
+    write(catch_up(rendered((), COURSE), COURSE, task_ids_up_to(COURSE, "w2d6")), package)
     result = compare(package, "2.6", "--task", "4")
     assert result.exit_code == 0, result.output
     note = "not written yet, and so the reference's: Request.try_prefill, BatchGenerator.prefill_phase"
