@@ -22,8 +22,8 @@ from kernel_runtime.checkpoint import read_json, read_tensors
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from tiny_llm_ref.model.config import ModelConfig
+from tiny_llm_ref.model.given.operations import Operations
 from tiny_llm_ref.model.loader import Quantization, load_model
-from tiny_llm_ref.model.packed_loader import load_packed_model
 from tiny_llm_ref.model.qwen3 import Qwen3Model
 from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from tiny_llm_ref.ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
@@ -84,7 +84,7 @@ def load_sides(path: Path) -> dict[str, Side]:
     sides = {"expanded at loading": side(load_model(path, dtype), expand(packed, quantization))}
     if quantization is not None:
         for name, matmul in PRODUCTS.items():
-            sides[name] = side(load_packed_model(path, dtype, matmul=matmul), packed)
+            sides[name] = side(load_model(path, dtype, Operations(matmul=matmul)), packed)
     return sides
 
 
@@ -96,7 +96,8 @@ def expand(tensors: dict[str, mx.array], quantization: Quantization | None) -> d
     for layer in layers:
         weight, scales, biases = (tensors[f"{layer}.{part}"] for part in ("weight", "scales", "biases"))
         assert quantization is not None  # or the model would not have loaded
-        plain[f"{layer}.weight"] = quantization.dequantize(layer, weight, scales, biases)
+        bits, group_size = quantization.layout(layer, weight, scales, biases)
+        plain[f"{layer}.weight"] = mx.dequantize(weight, scales, biases, group_size, bits)
     return plain
 
 

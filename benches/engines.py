@@ -37,30 +37,26 @@ class TinyLlm:
     def __init__(self, checkpoint: Path, parts: str) -> None:
         import mlx.core as mx
 
-        from tiny_llm_ref.given.accelerate import best_attention, best_matmul, best_parts
+        from tiny_llm_ref.given.accelerate import best_operations
         from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
+        from tiny_llm_ref.model.given.operations import PLAIN_OPERATIONS, Operations
         from tiny_llm_ref.model.loader import load_model
-        from tiny_llm_ref.model.packed_loader import load_packed_model
         from tiny_llm_ref.ops.flash_attention import flash_attention
         from tiny_llm_ref.ops.quantize import quantized_matmul_simple
 
         dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
-        if parts == "all kernels" and best_matmul() is None:
-            raise ValueError("the kernels do not run here")
         self.mx = mx
         self.has_cache = parts != "no cache"
-        self.model = {
-            "no cache": lambda: load_model(checkpoint, dtype),
-            "cache": lambda: load_model(checkpoint, dtype),
-            "packed": lambda: load_packed_model(checkpoint, dtype, matmul=quantized_matmul_simple),
-            "matmul kernel": lambda: load_packed_model(checkpoint, dtype, matmul=quantized_matmul),
-            "flash attention": lambda: load_packed_model(
-                checkpoint, dtype, attention=flash_attention, matmul=quantized_matmul
-            ),
-            "all kernels": lambda: load_packed_model(
-                checkpoint, dtype, best_attention(), best_matmul() or quantized_matmul, best_parts()
-            ),
-        }[parts]()
+        operations = {
+            "no cache": PLAIN_OPERATIONS,
+            "cache": PLAIN_OPERATIONS,
+            "packed": Operations(matmul=quantized_matmul_simple),
+            "matmul kernel": Operations(matmul=quantized_matmul),
+            "flash attention": Operations(attention=flash_attention, matmul=quantized_matmul),
+        }.get(parts) or best_operations()
+        if parts == "all kernels" and operations.matmul is None:
+            raise ValueError("the kernels do not run here")
+        self.model = load_model(checkpoint, dtype, operations)
 
     def prefill(self, tokens: list[list[int]]) -> Any:
         mx = self.mx

@@ -15,14 +15,12 @@ import typer
 
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref.given.accelerate import best_attention, best_matmul, best_parts
+from tiny_llm_ref.given.accelerate import best_operations
 from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
-from tiny_llm_ref.model.loader import PLAIN_PARTS, Parts
-from tiny_llm_ref.model.packed_loader import load_packed_model
+from tiny_llm_ref.model.given.operations import Operations
+from tiny_llm_ref.model.loader import load_model
 from tiny_llm_ref.model.qwen3 import Qwen3Model
-from tiny_llm_ref.ops.attention import Attention
 from tiny_llm_ref.ops.flash_attention import flash_attention
-from tiny_llm_ref.ops.quantize import QuantizedMatmul
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded
@@ -64,9 +62,9 @@ class Clock:
 
         return call
 
-    def timed_class(self, part: str, kind: type) -> Any:
-        """The class, its calls timed."""
-        return type(f"Timed{kind.__name__}", (kind,), {"__call__": self.timed(part, kind.__call__)})
+    def timed_once_made(self, part: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes a part of a model, the calls of the part timed."""
+        return lambda *arguments: self.timed(part, make(*arguments))
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,9 @@ def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats 
     """Time the parts of a model with the attention of day 2.4, and of one with all kernels, in turns."""
     with usage_errors():
         path = resolve_checkpoint(model)
-    fastest = best_attention(), best_matmul() or quantized_matmul, best_parts()
     sides = {
-        "2.4": load_side(path, flash_attention, quantized_matmul, PLAIN_PARTS),
-        "all kernels": load_side(path, *fastest),
+        "2.4": load_side(path, Operations(attention=flash_attention)),
+        "all kernels": load_side(path, best_operations()),
     }
     times = measure(sides, context, repeats)
     print(f"{model}; {', '.join(map(str, machine().values()))}")
@@ -95,16 +92,17 @@ def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats 
         print(f"{part:16}{''.join(f'{1e3 * of_part[part]:13.2f}' for of_part in times.values())}")
 
 
-def load_side(path: Path, attention: Attention, matmul: QuantizedMatmul, parts: Parts) -> Side:
+def load_side(path: Path, operations: Operations) -> Side:
     """The model of a checkpoint, its parts timed."""
     clock = Clock()
-    timed_parts = Parts(
-        rms_norm=clock.timed_class("norms", parts.rms_norm),
-        rope=clock.timed_class("rotation", parts.rope),
-        mlp=clock.timed_class("gate of the MLP", parts.mlp),
+    timed = Operations(
+        norm=clock.timed_once_made("norms", operations.norm),
+        rope=clock.timed_once_made("rotation", operations.rope),
+        mlp=clock.timed_once_made("gate of the MLP", operations.mlp),
+        attention=clock.timed("attention", operations.attention),
+        matmul=clock.timed("products", operations.matmul or quantized_matmul),
     )
-    timed = clock.timed("attention", attention), clock.timed("products", matmul)
-    return Side(load_packed_model(path, mx.float32, *timed, timed_parts), clock)
+    return Side(load_model(path, mx.float32, timed), clock)
 
 
 def measure(sides: dict[str, Side], context: int, repeats: int) -> dict[tuple[str, str], dict[str, float]]:

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 CHECKPOINT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 LONGEST_REASON = 200  # characters of another library's error
@@ -34,6 +37,25 @@ def read_eos_token_ids(path: Path) -> list[int]:
                 raise ValueError(f"eos_token_id of {path / name} must be a token id or a list of them")
             return ids
     return []
+
+
+def load_tokenizer(path: Path) -> "TokenizerWrapper":
+    """mlx-lm's tokenizer of a checkpoint folder, with every end-of-text id the checkpoint names.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+    from mlx_lm.tokenizer_utils import load as load_wrapper  # a second to import: only when needed
+
+    if not any(
+        (path / name).exists() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+    ):
+        raise ValueError(f"there is no tokenizer in {path}: a checkpoint needs its tokenizer.json")
+    eos_token_ids = read_eos_token_ids(path) or None
+    with damage_refused(f"the tokenizer in {path}"):
+        tokenizer = load_wrapper(path, eos_token_ids=eos_token_ids)
+        tokenizer.decode(tokenizer.encode("a"))  # which some damage shows only in
+    return tokenizer
 
 
 @contextmanager

@@ -30,8 +30,8 @@ LOCK_FILE = ROOT / "pdm.lock"
 STAMP_FILE = Path(sys.prefix) / "tiny-llm-setup.txt"
 BACKENDS = ("cpu", "cuda")
 USE_KERNELS = """
-from tiny_llm_ref.given.accelerate import best_attention, best_matmul, best_paged_attention, best_parts
-best_matmul(), best_attention(), best_paged_attention(), best_parts()
+from tiny_llm_ref.given.accelerate import best_operations, best_paged_attention
+best_operations(), best_paged_attention()
 """
 OPTIONAL_GROUPS = ("book", "pages", "platforms", "engines")
 

@@ -4,9 +4,10 @@ import json
 
 import mlx.core as mx
 
+from kernel_runtime.checkpoint import load_tokenizer
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tiny_llm_ref import Qwen3Model
-from tiny_llm_ref.model.loader import load_model, load_tokenizer
+from tiny_llm_ref.model.loader import load_model
 
 PATH = resolve_checkpoint(SHIPPED_MODEL)
 LEFT, TOP, STEP, WIDTH = 152, 24, 22, 162

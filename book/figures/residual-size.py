@@ -2,8 +2,9 @@
 
 import mlx.core as mx
 
+from kernel_runtime.checkpoint import load_tokenizer
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
-from tiny_llm_ref.model.loader import load_model, load_tokenizer
+from tiny_llm_ref.model.loader import load_model
 
 TEXT = "In the beginning God created the heaven and the earth."
 LEFT, BOTTOM, HEIGHT, WIDTH, STEP = 30, 150, 112, 28, 46

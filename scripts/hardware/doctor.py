@@ -38,7 +38,7 @@ KERNEL_PROBE = "from scripts.hardware.kernel_probe import probe; print(probe({ki
 MODEL_PROBE = """
 from tiny_llm_ref.given import accelerate
 from kernel_runtime import native
-print(accelerate.best_matmul() is not None, native.num_blas_calls() is not None)
+print(accelerate.best_operations().matmul is not None, native.num_blas_calls() is not None)
 """
 COMPILER_FIX = "update the C++ compiler, or name another one in the variable CXX"
 KERNEL_KINDS = {

@@ -39,8 +39,9 @@ from tiny_llm import (
     load,
     scaled_dot_product_attention_grouped,
 )
+from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.kv_cache import DenseKvCache
-from tiny_llm.model.loader import Parts, Tensors, build_model, load_model
+from tiny_llm.model.loader import Tensors, build_model, load_model
 from tiny_llm.ops.positional_encoding import LinearScaling, Llama3Scaling, YarnScaling
 
 # --- task 1 ------------------------------------------------------------------------------------------------
@@ -918,31 +919,29 @@ def test_task_5_the_attention_function_reaches_every_layer(tmp_path: Path) -> No
         return scaled_dot_product_attention_grouped(query, key, value, scale, mask)
 
     oracle = build(variant("qwen3"))
-    model = load_model(save(variant("qwen3"), oracle, tmp_path), attention=attention)
+    model = load_model(save(variant("qwen3"), oracle, tmp_path), operations=Operations(attention=attention))
     check_logits(model, oracle, "logits with an attention from outside")
     check_equal(calls, [(2, 6, 11, 32)] * 3, "calls of the attention")
 
 
-def test_task_5_the_model_is_made_of_the_parts_given(tmp_path: Path) -> None:
+def test_task_5_the_model_is_made_of_the_operations_given(tmp_path: Path) -> None:
     made = []
 
-    def noted(kind):  # type: ignore[no-untyped-def]
-        class Noted(kind):  # type: ignore[misc]
-            def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
-                made.append(kind.__name__)
-                super().__init__(*arguments, **named)
+    def noted(make):  # type: ignore[no-untyped-def]
+        def note(*arguments, **named):  # type: ignore[no-untyped-def]
+            made.append(make.__name__)
+            return make(*arguments, **named)
 
-        return Noted
+        return note
 
     oracle = build(variant("qwen3"))
-    parts = Parts(noted(RMSNorm), noted(RoPE), noted(Qwen3MLP))
-    model = load_model(save(variant("qwen3"), oracle, tmp_path), parts=parts)
-    check_logits(model, oracle, "logits with parts from outside")
-    check_equal(made.count("Qwen3MLP"), 3, "MLPs made of the kind given, for 3 layers")
-    check_equal(
-        made.count("RMSNorm"), 13, "norms made of the kind given, 4 for each of 3 layers and the last"
-    )
-    check_equal(made.count("RoPE") > 0, True, "a rotation of the kind given")
+    operations = Operations(noted(RMSNorm), noted(RoPE), noted(Qwen3MLP), noted(Qwen3MultiHeadAttention))
+    model = load_model(save(variant("qwen3"), oracle, tmp_path), operations=operations)
+    check_logits(model, oracle, "logits with operations from outside")
+    check_equal(made.count("Qwen3MLP"), 3, "MLPs made as the table says, for 3 layers")
+    check_equal(made.count("Qwen3MultiHeadAttention"), 3, "self-attentions made as the table says")
+    check_equal(made.count("RMSNorm"), 13, "norms made as the table says, 4 a layer and the last")
+    check_equal(made.count("RoPE") > 0, True, "a rotation made as the table says")
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,8 @@ from tiny_llm import (
     quantized_matmul_simple,
     scaled_dot_product_attention_grouped,
 )
-from tiny_llm.model.loader import Quantization
-from tiny_llm.model.packed_loader import PackedTensors, load_packed_model
+from tiny_llm.model.given.operations import Operations
+from tiny_llm.model.loader import Quantization, Tensors, load_model
 from tiny_llm.ops.packing import pack, unpack
 
 # --- task 1 ------------------------------------------------------------------------------------------------
@@ -623,6 +623,7 @@ def test_task_4_weights_of_another_shape_are_refused(shape: tuple[int, int]) -> 
 
 FOUR_BITS = {"bits": 4, "group_size": 32}
 CONFIG = Quantization({**FOUR_BITS, "b": {"bits": 8, "group_size": 64}, "c": False})
+PACKED = Operations(matmul=quantized_matmul_simple)
 
 
 def tensors_of(**layers: QuantizedWeights | mx.array) -> dict[str, mx.array]:
@@ -638,6 +639,15 @@ def tensors_of(**layers: QuantizedWeights | mx.array) -> dict[str, mx.array]:
     return found
 
 
+def kept_packed(
+    tensors: dict[str, mx.array],
+    quantization: Quantization | None = CONFIG,
+    dtype: mx.Dtype | None = None,
+    operations: Operations = PACKED,
+) -> Tensors:
+    return Tensors(tensors, quantization, dtype, operations)
+
+
 def layer_a(dtype: mx.Dtype = mx.float32) -> QuantizedWeights:
     return weights_by_mlx(OUT, 6, 32, 4, dtype, seed=40)
 
@@ -646,20 +656,39 @@ def layer_b() -> QuantizedWeights:
     return weights_by_mlx(11, 3, 64, 8, seed=41)
 
 
+@pytest.mark.parametrize("operations", [PACKED, Operations()], ids=["with a matmul", "without"])
+def test_task_4_a_packed_layer_as_it_is(operations: Operations) -> None:
+    given = layer_b()
+    tensors = kept_packed(tensors_of(a=layer_a(), b=given), operations=operations)
+    taken = tensors.take_packed("b", 11, 192)
+    check_equal((taken.bits, taken.group_size), (8, 64), "bits and group size")
+    for part in ("weight", "scales", "biases"):
+        check_equal(getattr(taken, part).tolist(), getattr(given, part).tolist(), part)
+    tensors.take_packed("a", OUT, 192)
+    tensors.check_all_used(is_tied=False)
+
+
+def test_task_4_without_a_matmul_packed_weights_are_expanded() -> None:
+    tensors = kept_packed(tensors_of(a=layer_a()), operations=Operations())
+    embedding = tensors.take_embedding("a", OUT, 192)
+    check_equal(type(embedding), Embedding, "type of the embedding")
+    check_close(embedding.weight, expanded_by(layer_a()), "weight", 1e-6)
+
+
 def test_task_4_a_projection_of_packed_weights() -> None:
-    x, tensors = normal(5, 192, seed=42), PackedTensors(tensors_of(a=layer_a()), CONFIG)
+    x, tensors = normal(5, 192, seed=42), kept_packed(tensors_of(a=layer_a()))
     check_product(tensors.take_projection("a", OUT, 192, False)(x), x, layer_a())
 
 
 def test_task_4_a_layer_may_have_bits_of_its_own() -> None:
-    x, tensors = normal(5, 192, seed=42), PackedTensors(tensors_of(a=layer_a(), b=layer_b()), CONFIG)
+    x, tensors = normal(5, 192, seed=42), kept_packed(tensors_of(a=layer_a(), b=layer_b()))
     check_product(tensors.take_projection("b", 11, 192, False)(x), x, layer_b())
     check_product(tensors.take_projection("a", OUT, 192, False)(x), x, layer_a())
 
 
 def test_task_4_a_plain_layer_among_packed_ones() -> None:
     x, w = normal(5, 192, seed=42), normal(13, 192, seed=43)
-    tensors = PackedTensors(tensors_of(a=layer_a(), c=w), CONFIG)
+    tensors = kept_packed(tensors_of(a=layer_a(), c=w))
     check_close(
         tensors.take_projection("c", 13, 192, False)(x), exact(x) @ exact(w).T, "product of a plain layer"
     )
@@ -667,7 +696,7 @@ def test_task_4_a_plain_layer_among_packed_ones() -> None:
 
 def test_task_4_a_projection_with_a_bias() -> None:
     x, bias = normal(5, 192, seed=42), normal(OUT, seed=44)
-    tensors = PackedTensors({**tensors_of(a=layer_a()), "a.bias": bias}, CONFIG)
+    tensors = kept_packed({**tensors_of(a=layer_a()), "a.bias": bias})
     actual = tensors.take_projection("a", OUT, 192, True)(x)
     mistakes = product_mistakes(exact(x), grids(layer_a()), exact(bias))
     expected = exact(x) @ expanded_by(layer_a()).T + exact(bias)
@@ -684,7 +713,7 @@ def test_task_4_the_matmul_reaches_projection_and_embedding() -> None:
 
     x, tensors = (
         normal(5, 192, seed=42),
-        PackedTensors(tensors_of(a=layer_a(), b=layer_b()), CONFIG, None, matmul),
+        kept_packed(tensors_of(a=layer_a(), b=layer_b()), operations=Operations(matmul=matmul)),
     )
     tensors.take_projection("a", OUT, 192, False)(x)
     tensors.take_embedding("b", 11, 192).as_linear(x)
@@ -693,7 +722,7 @@ def test_task_4_the_matmul_reaches_projection_and_embedding() -> None:
 
 def test_task_4_embeddings_packed_and_plain() -> None:
     w, tokens = normal(13, 192, seed=43), mx.array([[3, 5, 3]])
-    tensors = PackedTensors(tensors_of(a=layer_a(), c=w), CONFIG)
+    tensors = kept_packed(tensors_of(a=layer_a(), c=w))
     embeddings = [tensors.take_embedding("a", OUT, 192), tensors.take_embedding("c", 13, 192)]
     check_equal(
         [type(each) for each in embeddings], [QuantizedEmbedding, Embedding], "types of the embeddings"
@@ -704,7 +733,7 @@ def test_task_4_embeddings_packed_and_plain() -> None:
 
 def test_task_4_packed_weights_are_there_until_they_are_taken() -> None:
     given = tensors_of(a=layer_a(), c=normal(13, 192, seed=43))
-    tensors = PackedTensors(given, CONFIG)
+    tensors = kept_packed(given)
     check_equal(
         [name in tensors for name in ("a.weight", "c.weight", "d.weight")],
         [True, True, False],
@@ -722,16 +751,17 @@ def test_task_4_packed_weights_are_there_until_they_are_taken() -> None:
 
 
 def test_task_4_a_packed_layer_too_many_is_named() -> None:
-    tensors = PackedTensors(tensors_of(a=layer_a(), b=layer_b()), CONFIG)
+    tensors = kept_packed(tensors_of(a=layer_a(), b=layer_b()))
     tensors.take_projection("a", OUT, 192, False)
     with check_value_error("does not use", "b"):
         tensors.check_all_used(is_tied=False)
     with check_value_error("does not use", "d.weight"):
-        PackedTensors(tensors_of(d=normal(3, 5, seed=45)), CONFIG).check_all_used(is_tied=False)
+        kept_packed(tensors_of(d=normal(3, 5, seed=45))).check_all_used(is_tied=False)
 
 
 def test_task_4_a_spare_packed_head_is_passed_over_if_tied() -> None:
-    tensors = PackedTensors(tensors_of(lm_head=layer_a()), CONFIG)
+    tensors = kept_packed(tensors_of(a=layer_a(), lm_head=layer_a()))
+    tensors.take_packed("a", OUT, 192)
     tensors.check_all_used(is_tied=True)
     with check_value_error("does not use", "lm_head"):
         tensors.check_all_used(is_tied=False)
@@ -744,7 +774,7 @@ def test_task_4_packed_weights_of_another_shape_are_named(shape: tuple[int, int]
         lambda t: t.take_embedding("a", *shape),
     ):
         with check_value_error("'a'", "shape", str(shape), str((OUT, 192))):
-            take(PackedTensors(tensors_of(a=layer_a()), CONFIG))
+            take(kept_packed(tensors_of(a=layer_a())))
 
 
 REFUSED = {
@@ -765,21 +795,21 @@ def test_task_4_layers_packed_otherwise_are_refused(
     tensors = {**tensors_of(a=layer_a()), **changes}
     quantization = None if config is None else Quantization(config)
     with check_value_error(*words):
-        PackedTensors(
-            {name: x for name, x in tensors.items() if x is not None}, quantization
-        ).take_projection("a", OUT, 192, False)
+        kept_packed({name: x for name, x in tensors.items() if x is not None}, quantization).take_projection(
+            "a", OUT, 192, False
+        )
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32], ids=str)
 def test_task_4_scales_are_cast_before_the_product(dtype: mx.Dtype) -> None:
     """Computing in float32 from scales in bfloat16, no weight is rounded to bfloat16."""
     stored, x = layer_a(mx.bfloat16), normal(5, 192, seed=42, dtype=dtype)
-    tensors = PackedTensors({**tensors_of(a=stored), "a.bias": normal(OUT, seed=44)}, CONFIG, dtype)
+    tensors = kept_packed({**tensors_of(a=stored), "a.bias": normal(OUT, seed=44)}, CONFIG, dtype)
     product = tensors.take_projection("a", OUT, 192, True)(x)
     check_equal(product.dtype, dtype, "type of the product")
     expected = exact(x) @ expanded_by(stored).T + exact(normal(OUT, seed=44))
     check_close(product, expected, "product", {mx.float32: 1e-5, mx.float16: 3e-3}.get(dtype, 2e-2))
-    rows = PackedTensors(tensors_of(a=stored), CONFIG, dtype).take_embedding("a", OUT, 192)(mx.array([3]))
+    rows = kept_packed(tensors_of(a=stored), CONFIG, dtype).take_embedding("a", OUT, 192)(mx.array([3]))
     check_equal(rows.dtype, dtype, "type of the vectors")
 
 
@@ -804,13 +834,13 @@ QUANTIZED = [each.name for each in VARIANTS if each.quantization is not None]
 @pytest.mark.parametrize("name", [*QUANTIZED, "qwen3", "llama-mlp-bias"])
 def test_task_4_a_packed_model_equals_mlx_lm(name: str, tmp_path: Path) -> None:
     oracle = build(variant(name))
-    model = load_packed_model(save(variant(name), oracle, tmp_path), mx.float32)
+    model = load_model(save(variant(name), oracle, tmp_path), mx.float32, PACKED)
     oracle.set_dtype(mx.float32)
     check_logits(model, oracle, f"logits of {name}")
 
 
 def test_task_4_chunks_with_a_cache_equal_the_whole(tmp_path: Path) -> None:
-    model = load_packed_model(save(variant("qwen3-4bit"), build(variant("qwen3-4bit")), tmp_path))
+    model = load_model(save(variant("qwen3-4bit"), build(variant("qwen3-4bit")), tmp_path), operations=PACKED)
     tokens = mx.random.randint(0, 160, (2, 11), key=mx.random.key(51))
     cache, pieces = model.create_kv_cache(), []
     for start, end in ((0, 4), (4, 5), (5, 11)):
@@ -826,7 +856,7 @@ def test_task_4_every_product_is_made_by_the_function_given(tmp_path: Path) -> N
         return quantized_matmul_simple(x, weights)
 
     oracle = build(variant("qwen3-4bit"))
-    model = load_packed_model(save(variant("qwen3-4bit"), oracle, tmp_path), matmul=matmul)
+    model = load_model(save(variant("qwen3-4bit"), oracle, tmp_path), operations=Operations(matmul=matmul))
     check_logits(model, oracle, "logits")
     layer = [(192, 128), (64, 128), (64, 128), (128, 192), (256, 128), (256, 128), (128, 256)]
     check_equal(sorted(shapes), sorted(layer * 3 + [(160, 128)]), "weights of 3 layers and the tied head")
@@ -841,8 +871,10 @@ def test_task_4_attention_and_type_are_passed_on(tmp_path: Path) -> None:
 
     folder = save(variant("qwen3-8bit-bfloat16"), build(variant("qwen3-8bit-bfloat16")), tmp_path)
     tokens = mx.array([[1, 2, 3]])
-    check_equal(load_packed_model(folder)(tokens).dtype, mx.bfloat16, "type of the logits unless asked")
-    model = load_packed_model(folder, mx.float16, attention)
+    check_equal(
+        load_model(folder, operations=PACKED)(tokens).dtype, mx.bfloat16, "type of the logits unless asked"
+    )
+    model = load_model(folder, mx.float16, Operations(attention=attention, matmul=quantized_matmul_simple))
     check_equal(model(tokens).dtype, mx.float16, "type of the logits")
     check_equal(calls, [mx.float16] * 3, "types of the queries that the attention was given")
 
@@ -859,7 +891,7 @@ def test_task_4_a_model_holds_what_its_file_holds(tmp_path: Path) -> None:
         return mx.quantized_matmul(x, weights.weight, weights.scales, weights.biases, True, **layout)
 
     with memory_use(reuses_buffers=False) as memory:
-        model = load_packed_model(folder, matmul=matmul)
+        model = load_model(folder, operations=Operations(matmul=matmul))
         mx.eval(model(mx.array([[1, 2, 3]])))
     assert memory.held < 1.2 * file_bytes, (
         f"the model holds {memory.held / file_bytes:.1f} times the bytes of its file: "
@@ -875,14 +907,16 @@ def test_task_4_a_layer_too_many_in_the_file_is_refused(name: str, tmp_path: Pat
     save(fewer, build(fewer), tmp_path / "fewer")
     (tmp_path / "fewer" / "config.json").replace(folder / "config.json")
     with check_value_error("does not use", "model.layers.2."):
-        load_packed_model(folder)
+        load_model(folder, operations=PACKED)
 
 
 def test_task_4_an_untied_packed_head_is_found_where_the_file_does_not_say(tmp_path: Path) -> None:
     chosen = variant("llama-mixed-bits")
     oracle = build(chosen)
     silent = dataclasses.replace(chosen, changes={"tie_word_embeddings": None})
-    check_logits(load_packed_model(save(silent, oracle, tmp_path)), oracle, "logits of an untied model")
+    check_logits(
+        load_model(save(silent, oracle, tmp_path), operations=PACKED), oracle, "logits of an untied model"
+    )
 
 
 # --- task 5 ------------------------------------------------------------------------------------------------

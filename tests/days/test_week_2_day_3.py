@@ -36,7 +36,8 @@ from tiny_llm.kernels.quantized_matmul import (
     quantized_matmul,
     quantized_matmul_cpu,
 )
-from tiny_llm.model.packed_loader import load_packed_model
+from tiny_llm.model.given.operations import Operations
+from tiny_llm.model.loader import load_model
 
 ORDERS = [FORWARD, BACKWARD, *range(2, 7)]
 LAYOUTS = [(bits, group_size) for bits in (4, 8) for group_size in (32, 64, 128)]
@@ -592,8 +593,8 @@ def test_task_6_the_model_gives_the_same_logits(name: str, tmp_path: Path) -> No
     (variant,) = (variant for variant in VARIANTS if variant.name == name)
     folder = save(variant, build(variant), tmp_path)
     tokens = mx.array([[(7 * i * i + 3 * i + row) % 160 for i in range(41)] for row in (1, 5)])
-    expected = load_packed_model(folder)(tokens)
-    model = load_packed_model(folder, matmul=quantized_matmul)
+    expected = load_model(folder)(tokens)
+    model = load_model(folder, operations=Operations(matmul=quantized_matmul))
     check_close(model(tokens), expected, "logits of 82 tokens at once", tolerance=1e-4)
     cache = model.create_kv_cache()
     chunks = [model(tokens[:, i : i + 3], i, cache) for i in range(0, 41, 3)]

@@ -23,6 +23,7 @@ from tests.support.oracles import (
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
 from tiny_llm import flash_attention, scaled_dot_product_attention_grouped
+from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import load_model
 from tiny_llm.ops.attention import Mask
 from tiny_llm.ops.flash_attention import (
@@ -710,5 +711,5 @@ def test_task_4_the_model_gives_the_same_logits(
     name: str, attend: Callable[..., mx.array], checkpoint: Path
 ) -> None:
     expected = PASSES[name](load_model(checkpoint))
-    actual = PASSES[name](load_model(checkpoint, attention=attend))
+    actual = PASSES[name](load_model(checkpoint, operations=Operations(attention=attend)))
     check_close(actual, expected, f"logits {name}, as with the plain attention", tolerance=1e-5)

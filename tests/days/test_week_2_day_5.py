@@ -27,15 +27,15 @@ from tests.support.oracles import LOW_PRECISION, Array, exact, grouped_attention
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
 from tiny_llm import scaled_dot_product_attention_grouped
-from tiny_llm.given.fused_parts import FusedMLP, FusedRMSNorm, FusedRoPE
+from tiny_llm.given.fused_parts import FusedNorm, FusedRope, fused_mlp
 from tiny_llm.kernels import dispatch_attention as attention_module
 from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_cpu
 from tiny_llm.kernels.given import fused_operations, gpu_operations
 from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, swiglu
 from tiny_llm.kernels.given.gpu_operations import HEAD_DIMS, flash_attention_gpu
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
-from tiny_llm.model.loader import Parts
-from tiny_llm.model.packed_loader import load_packed_model
+from tiny_llm.model.given.operations import Operations
+from tiny_llm.model.loader import load_model
 from tiny_llm.ops.attention import Mask
 
 Shape = tuple[int, int, int, int, int, int]
@@ -848,9 +848,9 @@ MODELS = ("qwen3", "qwen3-4bit", "qwen3-yarn", "qwen2-4bit", "llama-mixed-bits")
 def test_task_5_a_model_of_kernels_gives_the_same_logits(
     kind: str, name: str, checkpoints: dict[str, Path]
 ) -> None:
-    plain = load_packed_model(checkpoints[name])
-    parts = Parts(FusedRMSNorm, FusedRoPE, FusedMLP)
-    fast = load_packed_model(
-        checkpoints[name], attention=dispatch_attention, matmul=quantized_matmul, parts=parts
+    plain = load_model(checkpoints[name])
+    operations = Operations(
+        FusedNorm, FusedRope, fused_mlp, attention=dispatch_attention, matmul=quantized_matmul
     )
+    fast = load_model(checkpoints[name], operations=operations)
     check_close(PASSES[kind](fast), PASSES[kind](plain), f"logits {kind}", tolerance=1e-4)

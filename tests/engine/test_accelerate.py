@@ -22,15 +22,15 @@ import sys
 sys.path[:0] = sys.argv[1:3]
 import scripts, tiny_llm, numpy
 import mlx.core as mx
+from dataclasses import replace
 from pathlib import Path
 from tiny_llm.given import pretrained
-from tiny_llm.given.accelerate import best_attention, best_matmul, best_parts
+from tiny_llm.given.accelerate import best_operations
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.loader import load_model
-parts = best_parts()
-matmul = best_matmul()
-print(matmul.__name__ if matmul else None, best_attention().__name__)
-print(*(kind.__name__ for kind in (parts.rms_norm, parts.rope, parts.mlp, parts.attention)))
+best = best_operations()
+print(best.matmul.__name__ if best.matmul else None, best.attention.__name__)
+print(*(make.__name__ for make in (best.norm, best.rope, best.mlp, best.attention_layer)))
 checkpoint = Path(sys.argv[3])
 tokens = mx.array([[1, 5, 3, 7, 2, 8, 4]])
 expected = load_model(checkpoint)(tokens)
@@ -39,7 +39,7 @@ def error():
     logits = pretrained.load(checkpoint)[0](tokens)
     return (mx.max(mx.abs(logits - expected)) / mx.max(mx.abs(expected))).item()
 with_all = error()
-pretrained.best_matmul = lambda: matmul and quantized_matmul
+pretrained.best_operations = lambda: replace(best, matmul=best.matmul and quantized_matmul)
 print(with_all <= float(sys.argv[4]), error() <= float(sys.argv[5]))
 """
 # Of the largest logit. Activations of 16 bits cost between 2e-4 and 3.2e-4 on six such models, the products
@@ -49,8 +49,8 @@ DEVICE = "gpu" if mx.default_device() == mx.gpu else "cpu"
 TARGET = default_target()
 # What a model is made of where all kernels work: on a GPU the rotation and the heads have none.
 PARTS = {
-    "cpu": "FusedRMSNorm FusedRoPE FusedMLP FusedAttention",
-    "gpu": "FusedRMSNorm RoPE FusedMLP Qwen3MultiHeadAttention",
+    "cpu": "FusedNorm FusedRope fused_mlp fused_attention",
+    "gpu": "FusedNorm RoPE fused_mlp Qwen3MultiHeadAttention",
 }
 # And where none does: the norm on a GPU is MLX's own, and the gate is array operations.
 PLAIN_PARTS = {"cpu": "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention", "gpu": PARTS["gpu"]}
@@ -151,7 +151,7 @@ def check_one_is_left_out(
             "1.0f + exponential(-gate)",
             "1.0f + exponential(gate)",
             "swiglu",
-            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
+            [FAST[0], "FusedNorm FusedRope Qwen3MLP fused_attention", "True True"],
         ),
         (
             "cpu",
@@ -159,7 +159,7 @@ def check_one_is_left_out(
             "*up = gate + size;",
             "*up = gate;",
             "swiglu",
-            [FAST[0], "FusedRMSNorm FusedRoPE Qwen3MLP FusedAttention", "True True"],
+            [FAST[0], "FusedNorm FusedRope Qwen3MLP fused_attention", "True True"],
         ),
         (
             "cpu",
@@ -167,7 +167,7 @@ def check_one_is_left_out(
             "if (part == 2) continue;",
             "",
             "split_heads",
-            [FAST[0], "FusedRMSNorm FusedRoPE FusedMLP Qwen3MultiHeadAttention", "True True"],
+            [FAST[0], "FusedNorm FusedRope fused_mlp Qwen3MultiHeadAttention", "True True"],
         ),
         (
             "gpu",
@@ -218,7 +218,7 @@ def test_a_wrong_kernel_is_left_out_with_one_line(
             "cpu",
             "kernels/cpu/rms_norm.cpp",
             "const float eps = numbers[0];",
-            [FAST[0], "RMSNorm FusedRoPE FusedMLP FusedAttention", "True True"],
+            [FAST[0], "RMSNorm FusedRope fused_mlp fused_attention", "True True"],
         ),
         (
             "gpu",

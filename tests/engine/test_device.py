@@ -58,7 +58,7 @@ def test_a_command_that_lacks_its_gpu_says_so_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "computing_on", "rope"), [("cpu", "the CPU", "FusedRoPE"), ("", "the GPU", "RoPE")]
+    ("device", "computing_on", "rope"), [("cpu", "the CPU", "FusedRope"), ("", "the GPU", "RoPE")]
 )
 def test_on_a_mac_the_cpu_runs_its_own_kernels_in_a_model(
     device: str, computing_on: str, rope: str, monkeypatch: pytest.MonkeyPatch
@@ -67,7 +67,7 @@ def test_on_a_mac_the_cpu_runs_its_own_kernels_in_a_model(
     monkeypatch.delenv("ASKED_FOR_DEVICE", raising=False)  # with which it only takes notes
     program = (
         "from scripts.hardware.doctor import check_mlx; from tiny_llm_ref.given import accelerate; "
-        "print(check_mlx().text.rpartition(' on ')[2], accelerate.best_parts().rope.__name__, sep=', ')"
+        "print(check_mlx().text.rpartition(' on ')[2], accelerate.best_operations().rope.__name__, sep=', ')"
     )
     result = run("-c", program, device=device)
     assert (result.stdout, result.stderr) == (f"{computing_on}, {rope}\n", "")

@@ -25,7 +25,8 @@ from tiny_llm import (
     scaled_dot_product_attention_grouped,
     scaled_dot_product_attention_simple,
 )
-from tiny_llm.given.fused_parts import FusedAttention, FusedRoPE
+from tiny_llm.given.fused_parts import FusedRope
+from tiny_llm.given.fused_parts import fused_attention as make_fused_attention
 from tiny_llm.kernels.dispatch_attention import (
     dispatch_attention,
     flash_attention_cpu,
@@ -60,7 +61,7 @@ def self_attention(mask: Any, cache: TinyKvCache | None = None) -> mx.array:
 def fused_attention(mask: Any, cache: TinyKvCache | None = None) -> mx.array:
     packed = [mx.quantize(normal(size, 64, seed=size)) for size in (64, 32, 32, 64)]
     weights = [QuantizedProjection(QuantizedWeights(*each, 64, 4)) for each in packed]
-    attention = FusedAttention(CONFIG, *weights, FusedRoPE(16, 10), attention=dispatch_attention)
+    attention = make_fused_attention(CONFIG, *weights, FusedRope(16, 10), attention=dispatch_attention)
     return attention(normal(1, 3, 64, seed=5), 0, cache, mask)
 
 
@@ -81,7 +82,7 @@ ATTENTIONS: dict[str, Callable[[Any], object]] = {
     "flash_attention_merged": lambda mask: flash_attention_merged(*qkv(), 1.0, mask),
     "flash_attention_gpu": lambda mask: flash_attention_gpu(*qkv(), None, mask),
     "Qwen3MultiHeadAttention": self_attention,
-    "FusedAttention": fused_attention,
+    "fused_attention": fused_attention,
 }
 
 

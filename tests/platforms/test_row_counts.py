@@ -30,7 +30,7 @@ from tiny_llm.kernels.given.gpu_operations import (
     flash_attention_gpu,
     quantized_matmul_gpu,
 )
-from tiny_llm.model.packed_loader import load_packed_model
+from tiny_llm.model.loader import load_model
 from tiny_llm.ops.quantize import QuantizedWeights
 
 EDGES = {FEW_ROWS, FEW_QUERIES, TILE, 2 * TILE}
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(folder: Path) -> Qwen3Model:
     """The model made of plain parts."""
-    return load_packed_model(folder, mx.float32)
+    return load_model(folder, mx.float32)
 
 
 @pytest.fixture(params=["metal", "cuda"])
@@ -64,9 +64,8 @@ def fast(
     for module in (gpu_operations, paged_gpu):
         monkeypatch.setattr(module, "default_target", lambda: Target(language, "emulator"))
     use_device(mx.gpu, monkeypatch)
-    best = (accelerate.best_attention, accelerate.best_matmul, accelerate.best_parts)
-    attention, matmul, parts = (function.__wrapped__() for function in best)  # not what the CPU keeps
-    return load_packed_model(folder, mx.float32, attention, matmul, parts)
+    operations = accelerate.best_operations.__wrapped__()  # not what the CPU keeps
+    return load_model(folder, mx.float32, operations)
 
 
 def test_every_count_in_one_call(fast: Qwen3Model, plain: Qwen3Model) -> None:

@@ -67,7 +67,7 @@ def cut(x: mx.array) -> mx.array:
 
 @pytest.mark.parametrize(
     ("device", "setting", "mlp"),
-    [(mx.gpu, TF32, "FusedMLP"), (mx.gpu, FULL, "Qwen3MLP"), (mx.cpu, TF32, "Qwen3MLP")],
+    [(mx.gpu, TF32, "fused_mlp"), (mx.gpu, FULL, "Qwen3MLP"), (mx.cpu, TF32, "Qwen3MLP")],
     ids=["TF32 on a GPU", "TF32 turned off", "no TF32 on a CPU"],
 )
 def test_tf32_passes_for_a_mistake_only_where_there_is_none(
@@ -76,7 +76,7 @@ def test_tf32_passes_for_a_mistake_only_where_there_is_none(
     use_device(device, monkeypatch)
     monkeypatch.setenv("MLX_ENABLE_TF32", setting)
     monkeypatch.setattr(basics, "linear", lambda x, w, bias=None: cut(x) @ cut(w).T)
-    assert inspect.unwrap(accelerate.best_parts)().mlp.__name__ == mlp
+    assert inspect.unwrap(accelerate.best_operations)().mlp.__name__ == mlp
 
 
 def test_tf32_is_allowed_for_unless_it_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,6 @@ def test_a_kernel_is_compared_with_what_mlx_gives_on_the_cpu(monkeypatch: pytest
     monkeypatch.setattr(mx, "quantized_matmul", noting(mx.quantized_matmul))
     for name in ("rms_norm", "rope", "scaled_dot_product_attention"):
         monkeypatch.setattr(mx.fast, name, noting(getattr(mx.fast, name)))
-    for best in (accelerate.best_matmul, accelerate.best_attention, accelerate.best_paged_attention):
+    for best in (accelerate.best_operations, accelerate.best_paged_attention):
         inspect.unwrap(best)()
-    inspect.unwrap(accelerate.best_parts)()
     assert places == [[mx.cpu]] * 7  # two products, attention three times, a norm and a rotation

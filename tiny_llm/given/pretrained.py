@@ -1,19 +1,18 @@
-"""A model and its tokenizer, by the name of a checkpoint, made of the fastest parts that work here."""
+"""A model and its tokenizer, by the name of a checkpoint, made of the fastest operations that work here."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from kernel_runtime.checkpoint import find_checkpoint
+from kernel_runtime.checkpoint import find_checkpoint, load_tokenizer
 from kernel_runtime.native import is_invariant
 
 from ..model.embedding import Embedding
-from ..model.loader import load_model, load_tokenizer
-from ..model.packed_loader import load_packed_model
+from ..model.loader import load_model
 from ..model.qwen3 import Qwen3Model
 from ..ops.basics import one_by_one
-from .accelerate import best_attention, best_matmul, best_parts
+from .accelerate import best_operations
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -32,11 +31,7 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
         ValueError: the checkpoint is not there, not complete or not supported.
     """
     path = find_checkpoint(path_or_repo)
-    matmul, attention, parts = best_matmul(), best_attention(), best_parts()
-    if matmul is None:
-        model = load_model(path, dtype, attention, parts=parts)
-    else:
-        model = load_packed_model(path, dtype, attention, matmul, parts)
+    model = load_model(path, dtype, best_operations())
     if is_invariant() and isinstance(getattr(model, "embedding", None), Embedding):
         model.logits = one_by_one(model.logits)  # type: ignore[method-assign, assignment]
     return model, load_tokenizer(path)

@@ -49,10 +49,11 @@ def flash_attention_cpu(
 
 
 def flash_attention_merged(
-    query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask = None
+    query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
 ) -> mx.array:
     """`flash_attention_cpu` with its heads side by side, as a projection takes them: [B, L, H_q x D]."""
     B, H_q, L, D = query.shape
+    scale = D**-0.5 if scale is None else scale
     return _flash_attention(query, key, value, scale, mask, (B, L, H_q * D))
 
 

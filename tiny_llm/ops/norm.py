@@ -1,6 +1,11 @@
 """Root-mean-square normalization."""
 
+from collections.abc import Callable
+
 import mlx.core as mx
+
+Norm = Callable[[mx.array], mx.array]
+"""What the model asks of a norm, `[..., E] -> [..., E]`; later days bring a faster one."""
 
 
 class RMSNorm:

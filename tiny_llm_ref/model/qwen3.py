@@ -4,19 +4,31 @@ Its projections are callables, its attention is a function and its cache an inte
 it faster without touching it. Switches of `ModelConfig` make it Qwen3, Qwen2.5 or Llama.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import mlx.core as mx
 
 from ..ops.attention import Attention, Mask, scaled_dot_product_attention_grouped
 from ..ops.basics import Projection, as_projection
-from ..ops.norm import RMSNorm
-from ..ops.positional_encoding import RoPE
+from ..ops.norm import Norm
+from ..ops.positional_encoding import Rotation
 from .config import ModelConfig
 from .dense_kv_cache import TinyKvFullCache
 from .embedding import Embedding, QuantizedEmbedding
 from .kv_cache import TinyKvCache, check_offset
-from .mlp import Qwen3MLP
+
+
+class SelfAttention(Protocol):
+    """What a block asks of its attention, called as Qwen3MultiHeadAttention is."""
+
+    def __call__(
+        self,
+        x: mx.array,
+        offset: int | list[int] = 0,
+        cache: TinyKvCache | None = None,
+        mask: Mask = "causal",
+    ) -> mx.array: ...
 
 
 class Qwen3MultiHeadAttention:
@@ -39,9 +51,9 @@ class Qwen3MultiHeadAttention:
         wk: mx.array | Projection,
         wv: mx.array | Projection,
         wo: mx.array | Projection,
-        rope: RoPE,
-        q_norm: RMSNorm | None = None,
-        k_norm: RMSNorm | None = None,
+        rope: Rotation,
+        q_norm: Norm | None = None,
+        k_norm: Norm | None = None,
         attention: Attention = scaled_dot_product_attention_grouped,
     ) -> None:
         self.head_dim = config.head_dim
@@ -78,7 +90,7 @@ class Qwen3MultiHeadAttention:
             output = cache.attend(query, key, value, self.attention, mask)
         return self.wo(output.swapaxes(1, 2).reshape(B, L, -1))
 
-    def _heads(self, x: mx.array, norm: RMSNorm | None, offset: int | list[int]) -> mx.array:
+    def _heads(self, x: mx.array, norm: Norm | None, offset: int | list[int]) -> mx.array:
         """[B, L, H x D] -> [B, H, L, D], normalized and rotated."""
         heads = self._split(x)
         if norm is not None:
@@ -96,10 +108,10 @@ class Qwen3TransformerBlock:
 
     def __init__(
         self,
-        attention: Qwen3MultiHeadAttention,
-        mlp: Qwen3MLP,
-        input_layernorm: RMSNorm,
-        post_attention_layernorm: RMSNorm,
+        attention: SelfAttention,
+        mlp: Callable[[mx.array], mx.array],
+        input_layernorm: Norm,
+        post_attention_layernorm: Norm,
     ) -> None:
         self.attention = attention
         self.mlp = mlp
@@ -139,7 +151,7 @@ class Qwen3Model:
         config: ModelConfig,
         embedding: Embedding | QuantizedEmbedding,
         layers: Sequence[Qwen3TransformerBlock],
-        norm: RMSNorm,
+        norm: Norm,
         head: Projection | None = None,
     ) -> None:
         self.config = config

@@ -20,6 +20,12 @@ class RopeScaling(Protocol):
         ...
 
 
+class Rotation(Protocol):
+    """What the model asks of its positions, called as RoPE is; later days bring a faster one."""
+
+    def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array: ...
+
+
 class RoPE:
     """Rotates pairs of dimensions by an angle that grows with the position.
 
