@@ -12,6 +12,7 @@ import mlx.core as mx
 import pytest
 
 from benches import prefix
+from kernel_runtime import self_check
 from scripts import compare
 from scripts.author import record_figures, schedules
 from scripts.book import run_fences
@@ -82,7 +83,7 @@ def test_tf32_passes_for_a_mistake_only_where_there_is_none(
 def test_tf32_is_allowed_for_unless_it_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     use_device(mx.gpu, monkeypatch)
     monkeypatch.delenv("MLX_ENABLE_TF32", raising=False)
-    assert accelerate.close_products() == accelerate.CLOSE_IN_TF32
+    assert self_check.close_products() == self_check.CLOSE_IN_TF32
 
 
 def test_a_kernel_is_compared_with_what_mlx_gives_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
