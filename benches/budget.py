@@ -122,9 +122,9 @@ def fitted(runs: list[EngineRecorder]) -> CostModel:
 def simulate(run: EngineRecorder, cost: CostModel) -> Simulator:
     """The same requests, all there at the start, by the scheduler alone."""
     simulator = Simulator(run.generator.scheduler.config, cost)
-    for request in run.requests:
+    for request, prompt in zip(run.requests, run.prompts, strict=True):
         sampled = sum(request.prompt_idx in step.sampled for step, _ in run.steps)
-        simulator.add(SimulatedRequest(tuple(request.prompt_ids), sampled))
+        simulator.add(SimulatedRequest(tuple(prompt), sampled))
     while simulator.scheduler.has_work:
         simulator.step()
     return simulator

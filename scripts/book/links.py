@@ -1,5 +1,6 @@
 """The links of the built pages lead to pages and headings that are there; nothing loads from outside."""
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -99,13 +100,7 @@ def fault_of_load(address: str, path: Path, folder: Path) -> str:
 
 def normal(path: Path) -> Path:
     """The path without `..`."""
-    parts: list[str] = []
-    for part in path.parts:
-        if part == ".." and parts:
-            parts.pop()
-        else:
-            parts.append(part)
-    return Path(*parts)
+    return Path(os.path.normpath(path))
 
 
 def line_of(link: str, source: str) -> int:

@@ -102,8 +102,11 @@ def is_defined(path: Path, source: str, name: str) -> bool:
 def imported_from(path: Path, source: str, name: str) -> str | None:
     """The module of the package that a source imports a name from, if it does."""
     labels = [chunk.label for chunk in split(path, source) if chunk.kind == "import" and name in chunk.names]
-    match = re.match(r"from (?:\.|tiny_llm(?:_ref)?\b)\.*([\w.]*) import", labels[0]) if labels else None
-    return match[1] if match else None
+    match = re.match(r"from (?:(\.+)|tiny_llm(?:_ref)?\.)([\w.]*) import", labels[0]) if labels else None
+    if match is None:
+        return None
+    folder = path.parts[: -len(match[1])] if match[1] else ()
+    return ".".join([*folder, *filter(None, [match[2]])])
 
 
 def reference_text(symbol: Symbol, day: Day | None) -> str:

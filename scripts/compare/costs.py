@@ -53,12 +53,12 @@ def compare_case(case: Case, learner: Learner, mine: Library, reference: Library
 
     The first run of each is compared, and warms up what the others time.
     """
-    expected = computed(lambda: case.run(reference))
+    expected = computed(lambda: case.result(reference))
 
     def run_both() -> Verdict:
-        difference = first_difference(computed(lambda: case.run(mine)), expected)
+        difference = first_difference(computed(lambda: case.result(mine)), expected)
         return Verdict(
-            case, difference, measure((lambda: case.run(mine), lambda: case.run(reference)), repeats)
+            case, difference, measure((lambda: case.result(mine), lambda: case.result(reference)), repeats)
         )
 
     verdict = guarded(learner, run_both, SECONDS_TO_END)

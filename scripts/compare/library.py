@@ -3,12 +3,13 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 import tiny_llm_ref
+from kernel_runtime.launch import Language, Target, default_target
 from scripts.compare.differences import Tree
 
 
@@ -47,27 +48,32 @@ class Case:
         name: what the learner reads, in fewer than 24 characters.
         run: computes something with the symbol by either package. All of it is timed, so it takes
             milliseconds, and what it needs beside the symbol is made once.
+        args: what it gets besides the package.
     """
 
     symbol: str
     name: str
-    run: Callable[[Library], Tree]
+    run: Callable[..., Tree]
+    args: tuple[Any, ...] = ()
+
+    def result(self, tiny: Library) -> Tree:
+        """What a package computes."""
+        return self.run(tiny, *self.args)
 
     def is_of(self, symbol: str) -> bool:
         """Whether it runs a symbol of course.toml."""
         return f".{symbol}".endswith(f".{self.symbol}")
 
 
-def gpu_cases(kernel: str, name: str, run: Callable[[Library, Tree], Tree]) -> Iterator[Case]:
-    """The cases of a kernel in Metal and in CUDA, each on this machine's GPU or else on the emulator."""
+def gpu_cases(kernel: str, name: str, run: Callable[..., Tree], *args: Any) -> Iterator[Case]:
+    """The cases of a kernel in Metal and in CUDA; `run` gets its target before the other arguments."""
     for language in ("metal", "cuda"):
+        target = target_of(language)
+        place = "emulated" if target.device == "emulator" else "on the GPU"
+        yield Case(f"{language}.{kernel}.{kernel}", f"{name}, {place}", run, (target, *args))
 
-        def target(tiny: Library, language: str = language) -> Tree:
-            own = tiny.default_target()
-            return own if own.language == language else replace(own, language=language, device="emulator")
 
-        def run_there(tiny: Library, target: Callable[[Library], Tree] = target) -> Tree:
-            return run(tiny, target(tiny))
-
-        place = "emulated" if target(Library(tiny_llm_ref)).device == "emulator" else "on the GPU"
-        yield Case(f"{language}.{kernel}.{kernel}", f"{name}, {place}", run_there)
+def target_of(language: Language) -> Target:
+    """This machine's GPU if it runs kernels in the language, else the emulator."""
+    own = default_target()
+    return own if own.language == language else Target(language, "emulator")

@@ -94,8 +94,8 @@ CASES = (
         ),
     ),
     # day 4
-    Case("RMSNorm", "Over 512 dimensions", lambda tiny: norm_of_512(tiny, mx.float32)),
-    Case("RMSNorm", "In bfloat16", lambda tiny: norm_of_512(tiny, mx.bfloat16)),
+    Case("RMSNorm", "Over 512 dimensions", norm_of_512, (mx.float32,)),
+    Case("RMSNorm", "In bfloat16", norm_of_512, (mx.bfloat16,)),
     Case("silu", "Of 262,000 entries", lambda tiny: tiny.silu(3 * normal(254, 1031))),
     Case("Qwen3MLP", "192 to 512 and back", mlp),
     # day 5
@@ -112,7 +112,7 @@ CASES = (
     ),
     # day 6
     Case("TextStream", "A text of 1,700 bytes", streamed),
-    Case("simple_generate", "8 tokens, greedily", lambda tiny: generated(tiny, "simple_generate", 8)),
+    Case("simple_generate", "8 tokens, greedily", generated, ("simple_generate", 8)),
     # day 7
     Case("keep_likely", "Top-k, top-p, min-p", lambda tiny: tiny.keep_likely(logprobs(31), 0.8, 40, 0.01)),
 )

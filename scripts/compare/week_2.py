@@ -7,8 +7,6 @@ from scripts.compare.inputs import ByteTokenizer, normal, query_key_value, small
 from scripts.compare.library import Case, Library, gpu_cases
 from scripts.compare.week_1 import generated
 
-BITS = (4, 8, 3)
-
 
 def cached(tiny: Library) -> Tree:
     """A prompt, 60 tokens one by one, some forgotten, and a chunk."""
@@ -26,10 +24,14 @@ def packed(tiny: Library, *shape: int, bits: int = 4) -> Tree:
     return tiny.QuantizedWeights(*mx.quantize(normal(*shape), group_size=64, bits=bits), 64, bits)
 
 
-def product(tiny: Library, function: str, *num_rows: int, bits: int = 4) -> Tree:
+def dequantized(tiny: Library) -> Tree:
+    """The weights of each."""
+    return [tiny.dequantize_weights(packed(tiny, 509, 384, bits=bits)) for bits in (4, 8, 3)]
+
+
+def product(tiny: Library, function: str, rows: int) -> Tree:
     """Rows of 768 numbers times packed weights, by one of the functions that multiply them."""
-    weights = packed(tiny, 1021, 768, bits=bits)
-    return [getattr(tiny, function)(normal(rows, 768), weights) for rows in num_rows]
+    return getattr(tiny, function)(normal(rows, 768), packed(tiny, 1021, 768))
 
 
 def attended(tiny: Library, function: str, queries: int, keys: int) -> Tree:
@@ -37,12 +39,12 @@ def attended(tiny: Library, function: str, queries: int, keys: int) -> Tree:
     return getattr(tiny, function)(*query_key_value(queries, keys, 1, 6, H=2), mask="causal")
 
 
-def gpu_product(tiny: Library, rows: int, target: Tree) -> Tree:
+def gpu_product(tiny: Library, target: Tree, rows: int) -> Tree:
     """Some rows times packed weights."""
     return tiny.quantized_matmul_gpu(normal(rows, 128), packed(tiny, 37, 128), target)
 
 
-def gpu_attention(tiny: Library, queries: int, target: Tree) -> Tree:
+def gpu_attention(tiny: Library, target: Tree, queries: int) -> Tree:
     """Some queries over 70 keys."""
     inputs = query_key_value(queries, 70, 1, 4, H=2, D=32)
     return tiny.flash_attention_gpu(*inputs, mask="causal", target=target)
@@ -64,6 +66,11 @@ def ragged_rows(tiny: Library) -> Tree:
     return {"lengths": lengths, "visible": is_visible, "key": seen[0], "value": seen[1]}
 
 
+def chunk_mask(tiny: Library) -> Tree:
+    """Of a chunk in the middle of a prompt."""
+    return tiny.chunked_attention_mask(300, 127, 1021)
+
+
 def prefilled(tiny: Library) -> Tree:
     """How many tokens each chunk computed, and the first of the answer."""
     request = tiny.Request(small_model(tiny), ByteTokenizer(), token_ids(97), prefill_max_step=16)
@@ -73,64 +80,39 @@ def prefilled(tiny: Library) -> Tree:
     return {"chunks": chunks, "first token": request.token_ids}
 
 
+WITH_CACHE = "simple_generate_with_kv_cache"
+KERNEL = "dispatch_attention"
 CASES = (
     # day 1
     Case("TinyKvFullCache", "A prompt and 60 tokens", cached),
     Case(
         "simple_generate_with_kv_cache",
         "16 tokens, greedily",
-        lambda tiny: generated(tiny, "simple_generate_with_kv_cache", 16),
+        generated,
+        ("simple_generate_with_kv_cache", 16),
     ),
     # day 2
-    Case(
-        "dequantize_weights",
-        "4, 8 and 3 bits",
-        lambda tiny: [tiny.dequantize_weights(packed(tiny, 509, 384, bits=bits)) for bits in BITS],
-    ),
-    Case(
-        "ops.quantize.quantized_matmul_simple",
-        "37 rows",
-        lambda tiny: product(tiny, "quantized_matmul_simple", 37),
-    ),
+    Case("dequantize_weights", "4, 8 and 3 bits", dequantized),
+    Case("quantize.quantized_matmul_simple", "37 rows", product, ("quantized_matmul_simple", 37)),
     # day 3
-    Case(
-        "cpu.quantized_matmul_simple.quantized_matmul_simple",
-        "One row, 4 bits",
-        lambda tiny: product(tiny, "multiply_simple", 1),
-    ),
-    Case("multiply_column", "11 rows, 4 bits", lambda tiny: product(tiny, "multiply_simd", 11)),
-    *gpu_cases("quantized_matvec", "Two rows", lambda tiny, target: gpu_product(tiny, 2, target)),
-    *gpu_cases("quantized_matmul", "33 rows", lambda tiny, target: gpu_product(tiny, 33, target)),
-    Case(
-        "kernels.quantized_matmul.quantized_matmul",
-        "3 and 130 rows",
-        lambda tiny: product(tiny, "quantized_matmul", 3, 130),
-    ),
+    Case("quantized_matmul_simple.quantized_matmul_simple", "One row", product, ("multiply_simple", 1)),
+    Case("multiply_column", "11 rows", product, ("multiply_simd", 11)),
+    *gpu_cases("quantized_matvec", "Two rows", gpu_product, 2),
+    *gpu_cases("quantized_matmul", "33 rows", gpu_product, 33),
+    Case("kernels.quantized_matmul.quantized_matmul", "130 rows", product, ("quantized_matmul", 130)),
     # day 4
-    Case(
-        "ops.flash_attention.flash_attention",
-        "257 queries, causal",
-        lambda tiny: attended(tiny, "flash_attention", 257, 257),
-    ),
+    Case("ops.flash_attention.flash_attention", "257 queries", attended, ("flash_attention", 257, 257)),
     # day 5
-    Case("score_few", "One query, 1,500 keys", lambda tiny: attended(tiny, "dispatch_attention", 1, 1500)),
-    Case(
-        "update_softmax", "131 queries, 400 keys", lambda tiny: attended(tiny, "dispatch_attention", 131, 400)
-    ),
-    *gpu_cases("flash_decode", "One query", lambda tiny, target: gpu_attention(tiny, 1, target)),
-    *gpu_cases("flash_attention", "35 queries", lambda tiny, target: gpu_attention(tiny, 35, target)),
+    Case("score_few", "One query, 1,500 keys", attended, (KERNEL, 1, 1500)),
+    Case("update_softmax", "131 queries, 400 keys", attended, (KERNEL, 131, 400)),
+    *gpu_cases("flash_decode", "One query", gpu_attention, 1),
+    *gpu_cases("flash_attention", "35 queries", gpu_attention, 35),
     Case("rms_norm", "512 vectors", lambda tiny: tiny.rms_norm(normal(512, 576), normal(576, seed=1), 1e-5)),
     Case("swiglu", "512 vectors", lambda tiny: tiny.swiglu(normal(512, 1536), normal(512, 1536, seed=1))),
-    Case(
-        "dispatch_attention",
-        "509 queries, causal",
-        lambda tiny: attended(tiny, "dispatch_attention", 509, 509),
-    ),
+    Case("dispatch_attention", "509 queries, causal", attended, (KERNEL, 509, 509)),
     # day 6
     Case("BatchingKvCache.update_and_fetch", "Rows of 131, 67 and 7", ragged_rows),
     # day 7
-    Case(
-        "chunked_attention_mask", "127 of 1021 keys", lambda tiny: tiny.chunked_attention_mask(300, 127, 1021)
-    ),
+    Case("chunked_attention_mask", "127 of 1021 keys", chunk_mask),
     Case("try_prefill", "97 tokens, chunks of 16", prefilled),
 )

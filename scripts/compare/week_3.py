@@ -12,18 +12,20 @@ Counts = tuple[tuple[int, ...], tuple[int, ...]]  # queries and keys of each seq
 MIXED: Counts = (64, 1, 1, 1, 1, 1), (300, 100, 200, 50, 700, 30)
 
 
-def generated(tiny: Library, blocks: Tree = None) -> Tree:
+def generated(tiny: Library, num_blocks: int = 0) -> Tree:
     """Four sampled answers of an engine, three at a time."""
+    blocks = tiny.BlockManager(num_blocks, BLOCK_SIZE) if num_blocks else None
     prompts = [token_ids(length, seed) for seed, length in enumerate((19, 5, 29, 11))]
     params = [tiny.SamplingParams(max_tokens=8, temperature=0.7, seed=seed) for seed in range(len(prompts))]
     engine = tiny.Engine(small_model(tiny), ByteTokenizer(), tiny.SchedulerConfig(24, 3), 96, blocks)
     return [[list(each.token_ids), each.finish_reason] for each in engine.generate(prompts, params)]
 
 
-def simulated(tiny: Library, count: int, blocks: Tree = None, policy: Tree = None) -> Tree:
+def simulated(tiny: Library, count: int, manager: str = "", num_blocks: int = 0, **parts: Tree) -> Tree:
     """The steps of requests whose prompts begin alike, with five priorities, and their ends in ms."""
+    blocks = getattr(tiny, manager)(num_blocks, BLOCK_SIZE) if manager else parts.get("blocks")
     simulator = tiny.Simulator(
-        tiny.SchedulerConfig(256, 64, 32, 2), tiny.CostModel(2e-3, 1e-4, 1e-7), blocks, policy
+        tiny.SchedulerConfig(256, 64, 32, 2), tiny.CostModel(2e-3, 1e-4, 1e-7), blocks, parts.get("policy")
     )
     for i in range(count):
         prompt = (i % 2,) * 48 + (i % 4,) * 32 + (i,) * (1 + 13 * i % 70)
@@ -57,75 +59,57 @@ def batch(counts: Counts, D: int = 64) -> list[mx.array]:
     return [normal(sum(num_queries), 6, D), keys, values, *places]
 
 
-def gpu_attention(tiny: Library, counts: Counts, target: Tree) -> Tree:
+def attended(tiny: Library, function: str) -> Tree:
+    """Attention to blocks, by one of the functions for it."""
+    return getattr(tiny, function)(*batch(MIXED))
+
+
+def gpu_attention(tiny: Library, target: Tree, counts: Counts) -> Tree:
     """Attention to blocks by the kernels in Metal or CUDA."""
     return tiny.paged_attention_gpu(*batch(counts, D=32), target=target)
 
 
+def crowded(tiny: Library) -> Tree:
+    """A pool that admits more than it can hold."""
+    return simulated(tiny, 100, blocks=tiny.BlockManager(60, BLOCK_SIZE, overcommit=True))
+
+
+def prioritized(tiny: Library) -> Tree:
+    """Many that wait, by priorities that age."""
+    return simulated(tiny, 500, policy=tiny.Priority())
+
+
+def targeted(tiny: Library) -> Tree:
+    """Budgets from a latency target."""
+    return simulated(tiny, 100, policy=tiny.LatencyTarget(tiny.Fcfs(), 9.0))
+
+
+def slots(tiny: Library) -> Tree:
+    """Of a long sequence."""
+    return mx.array(tiny.slot_mapping(list(range(40_000)), 16, 77, 500_000))
+
+
+CACHING = "PrefixCachingBlockManager"
 CASES = (
     # day 1
-    Case("Scheduler.schedule", "200 prompts, 64 at once", lambda tiny: simulated(tiny, 200)),
+    Case("Scheduler.schedule", "200 prompts, 64 at once", simulated, (200,)),
     Case("Engine.generate", "4 prompts with seeds", generated),
     # day 2
-    Case(
-        "slot_mapping",
-        "500,000 tokens",
-        lambda tiny: mx.array(tiny.slot_mapping(list(range(40_000)), 16, 77, 500_000)),
-    ),
-    Case(
-        "BlockManager.allocate",
-        "100 prompts",
-        lambda tiny: simulated(tiny, 100, tiny.BlockManager(150, BLOCK_SIZE)),
-    ),
+    Case("slot_mapping", "500,000 tokens", slots),
+    Case("BlockManager.allocate", "100 prompts", simulated, (100, "BlockManager", 150)),
     Case("PagedKvCache", "A prompt and 30 tokens", paged),
     # day 3
-    Case(
-        "paged_attention_simple",
-        "A chunk, five decodes",
-        lambda tiny: tiny.paged_attention_simple(*batch(MIXED)),
-    ),
-    Case(
-        "ops.paged_attention.paged_attention",
-        "A chunk, five decodes",
-        lambda tiny: tiny.paged_attention(*batch(MIXED)),
-    ),
-    Case(
-        "ModelRunner.run",
-        "4 prompts on blocks",
-        lambda tiny: generated(tiny, tiny.BlockManager(60, BLOCK_SIZE)),
-    ),
-    Case(
-        "dispatch_paged_attention",
-        "A chunk, five decodes",
-        lambda tiny: tiny.dispatch_paged_attention(*batch(MIXED)),
-    ),
-    *gpu_cases(
-        "paged_decode", "Two decodes", lambda tiny, target: gpu_attention(tiny, ((1, 1), (70, 33)), target)
-    ),
-    *gpu_cases(
-        "paged_attention", "35 queries", lambda tiny, target: gpu_attention(tiny, ((35,), (70,)), target)
-    ),
+    Case("paged_attention_simple", "A chunk, five decodes", attended, ("paged_attention_simple",)),
+    Case("ops.paged_attention.paged_attention", "A chunk, five decodes", attended, ("paged_attention",)),
+    Case("ModelRunner.run", "4 prompts on blocks", generated, (60,)),
+    Case("dispatch_paged_attention", "A chunk, five decodes", attended, ("dispatch_paged_attention",)),
+    *gpu_cases("paged_decode", "Two decodes", gpu_attention, ((1, 1), (70, 33))),
+    *gpu_cases("paged_attention", "35 queries", gpu_attention, ((35,), (70,))),
     # day 4
-    Case(
-        "PrefixCachingBlockManager.allocate",
-        "100 that begin alike",
-        lambda tiny: simulated(tiny, 100, tiny.PrefixCachingBlockManager(600, BLOCK_SIZE)),
-    ),
-    Case(
-        "PrefixCachingBlockManager.evict",
-        "100 in too few blocks",
-        lambda tiny: simulated(tiny, 100, tiny.PrefixCachingBlockManager(60, BLOCK_SIZE)),
-    ),
+    Case(f"{CACHING}.allocate", "100 that begin alike", simulated, (100, CACHING, 600)),
+    Case(f"{CACHING}.evict", "100 in too few blocks", simulated, (100, CACHING, 60)),
     # day 5
-    Case(
-        "make_room",
-        "100 in a small pool",
-        lambda tiny: simulated(tiny, 100, tiny.BlockManager(60, BLOCK_SIZE, overcommit=True)),
-    ),
-    Case("Priority", "500 that wait", lambda tiny: simulated(tiny, 500, policy=tiny.Priority())),
-    Case(
-        "token_budget",
-        "Steps of 9 ms",
-        lambda tiny: simulated(tiny, 100, policy=tiny.LatencyTarget(tiny.Fcfs(), 9.0)),
-    ),
+    Case("make_room", "100 in a small pool", crowded),
+    Case("Priority", "500 that wait", prioritized),
+    Case("token_budget", "Steps of 9 ms", targeted),
 )

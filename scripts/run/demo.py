@@ -12,7 +12,7 @@ from rich.live import Live
 
 from scripts.errors import usage_errors
 from scripts.run.run_options import RunOptions, with_run_options
-from scripts.run.run_report import AnyRecorder, as_json, final_report, live_picture, served, states_of
+from scripts.run.run_report import AnyRecorder, as_json, final_report, live_picture
 from scripts.run.runs import make_recorder, package_of, prompts_of, serve
 
 SECONDS_BETWEEN_PICTURES = 0.08
@@ -82,7 +82,7 @@ def serve_lines(recorder: AnyRecorder, console: Console) -> None:
     shown: dict[int, str] = {}
     while recorder.has_work:
         recorder.step()
-        for request, state in zip(served(recorder), states_of(recorder), strict=True):
+        for request, state in zip(recorder.requests, recorder.states, strict=True):
             if shown.get(request.prompt_idx, "waiting") != state:
                 shown[request.prompt_idx] = state
                 text = f": {' '.join(request.text().split())}" if request.is_done else ""

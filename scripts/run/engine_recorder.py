@@ -6,59 +6,21 @@ from typing import Literal, Protocol, runtime_checkable
 
 from scripts.run.run_log import PhaseEvent, RunLog
 from tiny_llm_ref import Engine, EngineStep, GenerationResult, SamplingParams
-from tiny_llm_ref.batching.answer import FinishReason
 from tiny_llm_ref.serving.given.engine_request import EngineRequest
-
-
-@dataclass(frozen=True)
-class ServedRequest:
-    """A request of an engine in the words of a report; it stays readable when the engine has forgotten it."""
-
-    request: EngineRequest
-
-    @property
-    def prompt_idx(self) -> int:
-        """Its number."""
-        return self.request.sequence.id
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        """The prompt."""
-        sequence = self.request.sequence
-        return sequence.token_ids[: sequence.num_prompt_tokens]
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The answer so far."""
-        return self.request.token_ids
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why it ended."""
-        return self.request.finish_reason
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended."""
-        return self.request.is_done
-
-    def text(self) -> str:
-        """The answer so far, as text."""
-        return self.request.text()
 
 
 @dataclass(frozen=True)
 class PoolEvent:
     """What a pool of blocks did to a request in a step: a prefix found in it, or a preemption.
 
-    `num_tokens` need not be computed after a hit, and must be computed again after a preemption.
+    The tokens need not be computed after a hit, and must be computed again after a preemption.
     """
 
     step: int
     kind: Literal["hit", "preemption"]
-    time: float
+    time_s: float
     request: int
-    num_tokens: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +60,7 @@ class EngineRecorder(RunLog):
     def __init__(self, engine: Engine, clock: Callable[[], float] | None = None) -> None:
         super().__init__(clock)
         self.generator = engine
-        self.requests: list[ServedRequest] = []
+        self.requests: list[EngineRequest] = []  # readable when the engine has forgotten them
         self.steps: list[tuple[EngineStep, float]] = []
         self.pool_events: list[PoolEvent] = []
         self.block_counts: list[BlockCounts] = []
@@ -109,9 +71,20 @@ class EngineRecorder(RunLog):
         return self.generator.has_unfinished_requests
 
     @property
+    def prompts(self) -> list[list[int]]:
+        """The prompt of each request."""
+        sequences = [request.sequence for request in self.requests]
+        return [sequence.token_ids[: sequence.num_prompt_tokens] for sequence in sequences]
+
+    @property
+    def states(self) -> list[str]:
+        """Where each request is, in the words of the table."""
+        return [self.state_of(request) for request in self.requests]
+
+    @property
     def num_hit_tokens(self) -> int:
         """Tokens that were found in blocks and not computed."""
-        return sum(event.num_tokens for event in self.pool_events if event.kind == "hit")
+        return sum(event.tokens for event in self.pool_events if event.kind == "hit")
 
     @property
     def num_preemptions(self) -> int:
@@ -136,10 +109,10 @@ class EngineRecorder(RunLog):
         prompt: str | Sequence[int],
         params: SamplingParams | None = None,
         arrival: float | None = None,
-    ) -> ServedRequest:
+    ) -> EngineRequest:
         """Add a prompt and note its arrival, now unless given; errors as for the engine."""
         request_id = self.generator.add_request(prompt, params)
-        request = ServedRequest(self.generator.requests[request_id])
+        request = self.generator.requests[request_id]
         self.requests.append(request)
         self.record_arrival(request_id, arrival)
         return request
@@ -162,9 +135,9 @@ class EngineRecorder(RunLog):
             self.record_end(result.prompt_idx)
         return list(step.finished)
 
-    def state_of(self, request: ServedRequest) -> str:
+    def state_of(self, request: EngineRequest) -> str:
         """Where a request is, in the words of the table."""
-        sequence = request.request.sequence
+        sequence = request.sequence
         if request.is_done:
             return f"done ({request.finish_reason})"
         if sequence not in self.generator.scheduler.running:
@@ -199,7 +172,7 @@ class EngineRecorder(RunLog):
             return
         admitted_at = {entry.sequence.id: entry.start for entry in step.scheduled.entries}
         for index, (num_computed, num_preemptions) in before.items():
-            was_preempted = self.requests[index].request.sequence.num_preemptions > num_preemptions
+            was_preempted = self.requests[index].sequence.num_preemptions > num_preemptions
             if was_preempted:
                 self.pool_events.append(PoolEvent(self.num_steps, "preemption", start, index, num_computed))
             num_found = admitted_at.get(index, 0)

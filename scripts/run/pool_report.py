@@ -35,15 +35,6 @@ def pool_json(recorder: EngineRecorder) -> dict[str, Any]:
     if recorder.blocks is None:
         return {}
     return {
-        "pool_events": [
-            {
-                "step": event.step,
-                "kind": event.kind,
-                "time_s": event.time,
-                "request": event.request,
-                "tokens": event.num_tokens,
-            }
-            for event in recorder.pool_events
-        ],
+        "pool_events": [asdict(event) for event in recorder.pool_events],
         "blocks": [asdict(counts) for counts in recorder.block_counts],
     }

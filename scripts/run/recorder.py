@@ -24,6 +24,16 @@ class Recorder(RunLog):
         """Whether a step would do anything."""
         return self.generator.has_work
 
+    @property
+    def prompts(self) -> list[list[int]]:
+        """The prompt of each request."""
+        return [request.prompt_ids for request in self.requests]
+
+    @property
+    def states(self) -> list[str]:
+        """Where each request is, in the words of the table."""
+        return [self.state_of(request) for request in self.requests]
+
     def submit(
         self,
         prompt: str | Sequence[int],

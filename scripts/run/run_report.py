@@ -2,9 +2,8 @@
 
 import os
 import platform
-from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -19,53 +18,14 @@ PHASE_MARKS = {"prefill": ("█", "cyan"), "decode": ("•", "green")}
 ASCII_MARKS = {"█": "#", "•": "."}
 
 
-class Served(Protocol):
-    """What a report says of a request."""
-
-    @property
-    def prompt_idx(self) -> int:
-        """Its number."""
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        """The prompt."""
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The answer so far."""
-
-    @property
-    def finish_reason(self) -> str | None:
-        """Why it ended."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended."""
-
-    def text(self) -> str:
-        """The answer so far, as text."""
-
-
 AnyRecorder = Recorder | EngineRecorder
-
-
-def served(recorder: AnyRecorder) -> Sequence[Served]:
-    """The requests of a run."""
-    return recorder.requests
-
-
-def states_of(recorder: AnyRecorder) -> list[str]:
-    """Where each request is, in the words of the table."""
-    if isinstance(recorder, EngineRecorder):
-        return [recorder.state_of(request) for request in recorder.requests]
-    return [recorder.state_of(request) for request in recorder.requests]
 
 
 def live_picture(recorder: AnyRecorder, width: int) -> RenderableType:
     """One line a request: number, state, and the end of its text."""
     styles = {"done": "dim", "deco": "green", "pref": "cyan", "pree": "red"}
     table = Table.grid(padding=(0, 2))
-    for request, state in zip(served(recorder), states_of(recorder), strict=True):
+    for request, state in zip(recorder.requests, recorder.states, strict=True):
         table.add_row(
             Text(str(request.prompt_idx), style="bold"),
             Text(f"{state:18}", style=styles.get(state[:4], "")),
@@ -114,13 +74,13 @@ def request_rows(recorder: AnyRecorder) -> list[dict[str, Any]]:
     """The figures of each request, times in seconds, None for what did not happen."""
     metrics = recorder.metrics
     rows = []
-    for request in served(recorder):
+    for request, prompt in zip(recorder.requests, recorder.prompts, strict=True):
         index = request.prompt_idx
         gaps = metrics.gaps(index)
         rows.append(
             {
                 "request": index,
-                "prompt_tokens": len(request.prompt_ids),
+                "prompt_tokens": len(prompt),
                 "output_tokens": len(request.token_ids),
                 "ttft_s": metrics.ttft(index),
                 "itl_p50_s": metrics.gap_percentile(50, index),
@@ -135,12 +95,12 @@ def request_rows(recorder: AnyRecorder) -> list[dict[str, Any]]:
 def totals(recorder: AnyRecorder) -> dict[str, Any]:
     """The figures of the whole run."""
     seconds = recorder.events[-1].end if recorder.events else 0.0
-    num_output = sum(len(request.token_ids) for request in served(recorder))
+    num_output = sum(len(request.token_ids) for request in recorder.requests)
     return {
         "seconds": seconds,
         "steps": recorder.num_steps,
         "prefill_chunks": recorder.metrics.num_chunks,
-        "prompt_tokens": sum(len(request.prompt_ids) for request in served(recorder)),
+        "prompt_tokens": sum(map(len, recorder.prompts)),
         "prefill_tokens": recorder.metrics.num_prefill_tokens,
         "output_tokens": num_output,
         "output_tokens_per_s": num_output / seconds if seconds else None,
@@ -173,7 +133,7 @@ def timeline(recorder: AnyRecorder, console: Console) -> Text:
 def timeline_rows(recorder: AnyRecorder, console: Console, seconds: float) -> Text:
     """The rows of a timeline that is `seconds` wide."""
     text = Text()
-    for request in served(recorder):
+    for request in recorder.requests:
         cells = timeline_cells(recorder.events, request.prompt_idx, seconds, timeline_width(console))
         text.append(f"{request.prompt_idx:>3} ", style="bold")
         for phase in cells:
@@ -220,7 +180,7 @@ def timeline_cells(events: list[PhaseEvent], request: int, seconds: float, width
 def as_json(recorder: AnyRecorder, settings: dict[str, Any]) -> dict[str, Any]:
     """The run for programs: settings, figures, texts and every event; times in seconds."""
     rows = request_rows(recorder)
-    for row, request in zip(rows, served(recorder), strict=True):
+    for row, request in zip(rows, recorder.requests, strict=True):
         row.update(text=request.text(), token_ids=request.token_ids)
     return {
         "settings": settings,

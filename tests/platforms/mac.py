@@ -50,6 +50,7 @@ for option; do
     esac
     set -- "$@" "$option"
 done
+[ "$1" = --version ] && exec {zig} c++ --version  # with a target it would leave a file a.o behind
 [ $linking ] || exec {zig} c++ -target aarch64-macos.{macos} "$@"
 exec {zig} cc -target aarch64-macos.{macos} -nostdlib "$@" -lSystem {libcxx}
 """

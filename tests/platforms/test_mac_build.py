@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kernel_runtime import native
 from tests.platforms.mac import (
     CPU_SOURCES,
     LIBCXX,
+    as_on_a_mac,
     build_all,
     build_jobs,
     mac_package,
@@ -42,6 +44,16 @@ def offered() -> dict[str, set[str]]:
         LIBCXX: names_of_libcxx(),
         MLX: read_library(mlx_libraries()[0]).exported,
     }
+
+
+def test_to_ask_the_compiler_for_its_version_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with as_on_a_mac(tmp_path):
+        assert "clang version" in native.machine_key()
+    assert not list(Path().iterdir())
 
 
 def is_of_python(name: str) -> bool:

@@ -416,8 +416,8 @@ def test_the_picture_of_the_engine_has_a_line_of_its_blocks(two_prompts: str) ->
         recorder.step()
         console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
         console.print(live_picture(recorder, 100))
-    num_tokens = sum(len(request.prompt_ids) for request in recorder.requests)
-    used = sum(-(-len(request.prompt_ids) // 4) for request in recorder.requests)
+    num_tokens = sum(map(len, recorder.prompts))
+    used = sum(-(-len(prompt) // 4) for prompt in recorder.prompts)
     text = console.export_text()
     assert f"blocks of 4: {used} used, 0 cached, {50 - used} free; 0 of {num_tokens} tokens found" in text
 
