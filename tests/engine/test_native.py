@@ -1,12 +1,15 @@
 """The fast BLAS and compiled code: put in place, cached, shared safely, done without where need be."""
 
+import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from kernel_runtime import native
 from scripts.course import ROOT
 
 PRODUCT = "x = mx.ones((64, 64)); mx.eval(mx.matmul(x, x, stream=mx.cpu)); "
@@ -85,23 +88,35 @@ def test_processes_that_compile_at_the_same_time_share_one_library(tmp_path: Pat
     assert not [path for path in (tmp_path / "cache" / "native").iterdir() if path.name.startswith(".")]
 
 
-def test_another_source_is_another_library(tmp_path: Path) -> None:
-    program = (
-        "import ctypes, sys; from pathlib import Path; from kernel_runtime.native import compile_library; "
-        "print(ctypes.CDLL(str(compile_library('answer', [Path(sys.argv[1])], []))).answer())"
-    )
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder of compiled code; the compiler is looked for anew."""
+    monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path / "cache"))
+    forget_compiler()
+    yield tmp_path / "cache" / "native"
+    forget_compiler()
+
+
+def forget_compiler() -> None:
+    native.find_compiler.cache_clear()
+    native.machine_key.cache_clear()
+
+
+def test_another_source_is_another_library(tmp_path: Path, libraries: Path) -> None:
+    source = tmp_path / "answer.cpp"
     for answer in (1, 2):
-        source = tmp_path / "answer.cpp"
         source.write_text(f'extern "C" int answer() {{ return {answer}; }}\n')
-        result = subprocess.run(
-            [sys.executable, "-c", program, str(source)],
-            cwd=ROOT,
-            env={**os.environ, "TINY_LLM_CACHE": str(tmp_path / "cache")},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert int(result.stdout) == answer
+        library = native.compile_library("answer", [source], [])
+        assert library.parent == libraries
+        assert ctypes.CDLL(str(library)).answer() == answer
+
+
+def test_a_compiler_error_is_one_sentence_with_its_line(tmp_path: Path, libraries: Path) -> None:
+    source = tmp_path / "wrong.cpp"
+    source.write_text("int answer() { return 42 }\n")
+    with pytest.raises(native.BuildError, match=r"^the compiler refused: wrong.cpp:1:[^\n]*$"):
+        native.compile_library("wrong", [source], [])
+    assert list(libraries.iterdir()) == []
 
 
 FAKE_COMPILER = """#!/bin/sh
@@ -111,99 +126,67 @@ for target; do :; done
 echo > "$target"
 """
 FAKE_XCRUN = '#!/bin/sh\necho xcrun "$@" >> "$NOTES"; echo $SDK\n'
-COMPILE_TWICE = """
-import sys
-from pathlib import Path
-from kernel_runtime import native
-sys.platform = "darwin"
-for name in ("a.cpp", "b.cpp"):
-    Path(name).write_text(f"// {name}")
-    print(native.compile_library("answer", [Path(name)], []).name)
-"""
+QUESTIONS = ["--version", "xcrun --show-sdk-version"]
+Compile = Callable[..., tuple[list[str], list[str]]]
 
 
-def compile_on_a_mac(folder: Path, **environment: str) -> tuple[list[str], list[str]]:
-    """Names of two libraries, and how compiler and xcrun were called; both here are scripts."""
-    notes = folder / "notes"
-    notes.write_text("")
+@pytest.fixture
+def compile_on_a_mac(tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
+    """Compiles two libraries: their names, and how compiler and xcrun were called; both here are scripts."""
+    notes, sources = tmp_path / "notes", [tmp_path / "a.cpp", tmp_path / "b.cpp"]
     for name, script in (("c++", FAKE_COMPILER), ("xcrun", FAKE_XCRUN)):
-        if not (folder / name).exists():
-            (folder / name).write_text(script)
-            (folder / name).chmod(0o755)
-    variables = {
-        "CXX": str(folder / "c++"),
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "TINY_LLM_BLAS": "off",
-        "TINY_LLM_CACHE": str(folder / "cache"),
-        "NOTES": str(notes),
-    }
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILE_TWICE],
-        cwd=folder,
-        env={**os.environ, **variables, "CLANG": "1700.3", "SDK": "26.1", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return result.stdout.split(), notes.read_text().splitlines()
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    for source in sources:
+        source.write_text(source.name)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    variables = {"CXX": str(tmp_path / "c++"), "NOTES": str(notes), "CLANG": "1700.3", "SDK": "26.1"}
+    variables["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+    def compile_two(**changed: str) -> tuple[list[str], list[str]]:
+        for name, value in {**variables, **changed}.items():
+            monkeypatch.setenv(name, value)
+        notes.write_text("")
+        forget_compiler()
+        names = [native.compile_library("answer", [source], []).name for source in sources]
+        return names, notes.read_text().splitlines()
+
+    return compile_two
 
 
 @pytest.mark.parametrize("changed", [{"CLANG": "1700.4"}, {"SDK": "26.2"}, {"SDKROOT": "/SDKs/MacOSX15.sdk"}])
 def test_another_compiler_or_sdk_behind_the_same_file_compiles_anew(
-    changed: dict[str, str], tmp_path: Path
+    changed: dict[str, str], compile_on_a_mac: Compile
 ) -> None:
-    first, _ = compile_on_a_mac(tmp_path)
-    assert compile_on_a_mac(tmp_path)[0] == first
-    second, _ = compile_on_a_mac(tmp_path, **changed)
-    assert not set(first) & set(second)
+    first, _ = compile_on_a_mac()
+    assert compile_on_a_mac()[0] == first
+    assert not set(first) & set(compile_on_a_mac(**changed)[0])
 
 
-def test_a_process_asks_for_versions_once_and_compiles_what_is_missing_alone(tmp_path: Path) -> None:
-    questions = ["--version", "xcrun --show-sdk-version"]
-    _, notes = compile_on_a_mac(tmp_path)
-    assert sorted(set(notes) & set(questions)) == sorted(notes[:2]) == sorted(questions)
+def test_a_process_asks_for_versions_once_and_compiles_what_is_missing_alone(
+    compile_on_a_mac: Compile,
+) -> None:
+    _, notes = compile_on_a_mac()
+    assert sorted(set(notes) & set(QUESTIONS)) == sorted(notes[:2]) == sorted(QUESTIONS)
     assert len(notes) == 6, "two questions, two compilations, two linkings"
-    assert sorted(compile_on_a_mac(tmp_path)[1]) == sorted(questions)
+    assert sorted(compile_on_a_mac()[1]) == sorted(QUESTIONS)
 
 
-def test_options_reach_the_compiler_or_the_linker_as_they_are(tmp_path: Path) -> None:
-    """The compiler here notes what it is asked for, whole: an option may take the next one as its value."""
-    compiler, notes = tmp_path / "c++", tmp_path / "notes"
-    compiler.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nfor target; do :; done\necho > "$target"\n')
-    compiler.chmod(0o755)
-    program = (
-        "from pathlib import Path; from kernel_runtime.native import compile_library; "
-        "compile_library('answer', [Path('a.cpp'), Path('b.cpp')], ['-include', '-lmore.h', '-u'], "
-        "linker_options=['-undefined', 'dynamic_lookup', '-lanswer'])"
+def test_options_reach_the_compiler_or_the_linker_as_they_are(
+    tmp_path: Path, compile_on_a_mac: Compile
+) -> None:
+    """An option may take the next one as its value."""
+    compile_on_a_mac()
+    (tmp_path / "notes").write_text("")
+    native.compile_library(
+        "answer",
+        [tmp_path / "a.cpp", tmp_path / "b.cpp"],
+        ["-include", "-lmore.h", "-u"],
+        linker_options=["-undefined", "dynamic_lookup", "-lanswer"],
     )
-    for source in ("a.cpp", "b.cpp"):
-        (tmp_path / source).write_text("")
-    environment = {"CXX": str(compiler), "TINY_LLM_CACHE": str(tmp_path / "cache"), "TINY_LLM_BLAS": "off"}
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
-        check=True,
-    )
-    calls = [line.split() for line in notes.read_text().splitlines() if "-o" in line.split()]
-    *compilations, linking = calls
+    *compilations, linking = (line.split() for line in (tmp_path / "notes").read_text().splitlines())
+    assert len(compilations) == 2
     for compilation in compilations:
         assert compilation[:5] == ["-include", "-lmore.h", "-u", "-fPIC", "-c"]
-    assert len(compilations) == 2
     assert [Path(word).name for word in linking[1:3]] == ["0.o", "1.o"]
     assert linking[3:6] == ["-undefined", "dynamic_lookup", "-lanswer"]
-
-
-def test_a_compiler_error_is_one_sentence_with_its_line(tmp_path: Path) -> None:
-    source = tmp_path / "wrong.cpp"
-    source.write_text("int answer() { return 42 }\n")
-    program = (
-        "from pathlib import Path; from kernel_runtime.native import BuildError, compile_library\n"
-        f"try: compile_library('wrong', [Path({str(source)!r})], [])\n"
-        "except BuildError as error: print(error)"
-    )
-    result = run(program, TINY_LLM_CACHE=str(tmp_path / "cache"))
-    (line,) = result.stdout.splitlines()
-    assert "wrong.cpp:1:" in line
-    assert not [path for path in (tmp_path / "cache" / "native").iterdir() if "wrong" in path.name]

@@ -1,4 +1,4 @@
-"""A tiny Llama in a GGUF file, written and read back byte by byte, with nothing of MLX's reader."""
+"""A tiny Llama in a GGUF file, written byte by byte, and what it computes, with nothing of MLX's reader."""
 
 import struct
 from pathlib import Path
@@ -123,42 +123,9 @@ def write_gguf(path: Path, metadata: Metadata, tensors: Raw) -> None:
     path.write_bytes(out + bytes(-len(out) % 32) + data)
 
 
-def decode_gguf(path: Path) -> dict[str, Array]:
-    """Every tensor of a GGUF file as float32, read from the raw bytes."""
-    raw, at = path.read_bytes(), 4
-
-    def take(fmt: str) -> tuple[int, ...]:
-        nonlocal at
-        values = struct.unpack_from(f"<{fmt}", raw, at)
-        at += struct.calcsize(f"<{fmt}")
-        return values
-
-    def skip(kind: int) -> None:
-        nonlocal at
-        if kind == STRING:
-            (length,) = take("Q")
-            at += length
-        elif kind == ARRAY:
-            kind, count = take("IQ")
-            for _ in range(count):
-                skip(kind)
-        else:
-            at += 1 if kind == BOOL else 4
-
-    _, num_tensors, num_values = take("IQQ")
-    for _ in range(num_values):
-        skip(STRING)
-        skip(take("I")[0])
-    infos: list[tuple[str, tuple[int, ...], int, int]] = []
-    for _ in range(num_tensors):
-        (length,) = take("Q")
-        name = raw[at : at + length].decode()
-        at += length
-        shape = take(f"{take('I')[0]}Q")[::-1]
-        kind, offset = take("IQ")
-        infos.append((name, shape, kind, offset))
-    start = at + -at % 32
-    return {name: decode(raw[start + offset :], kind, shape) for name, shape, kind, offset in infos}
+def tiny_weights() -> dict[str, Array]:
+    """Every tensor of the tiny Llama as float32, from the bytes that are written."""
+    return {name: decode(content, kind, shape) for name, (kind, shape, content) in tiny_tensors().items()}
 
 
 def decode(data: bytes, kind: int, shape: tuple[int, ...]) -> Array:

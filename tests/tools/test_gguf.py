@@ -15,22 +15,17 @@ from tests.support.gguf import (
     KV_HEADS,
     TOKENS,
     Array,
-    decode_gguf,
     llama_logits,
+    tiny_weights,
     write_tiny_gguf,
 )
 
 
 @pytest.fixture(scope="module")
-def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
-
-
-@pytest.fixture(scope="module")
-def tiny_checkpoint(tiny_gguf: Path) -> Path:
-    out = tiny_gguf.parent / "checkpoint"
-    gguf.convert_gguf(tiny_gguf, out)
-    return out
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gguf")
+    gguf.convert_gguf(write_tiny_gguf(folder / "tiny.gguf"), folder / "checkpoint")
+    return folder / "checkpoint"
 
 
 def dequantized(folder: Path, layer: str, bits: int) -> Array:
@@ -41,8 +36,8 @@ def dequantized(folder: Path, layer: str, bits: int) -> Array:
         return np.array(mx.dequantize(tensors[f"{layer}.weight"], scales, biases, group_size=32, bits=bits))
 
 
-def test_conversion_keeps_every_weight(tiny_gguf: Path, tiny_checkpoint: Path) -> None:
-    raw = decode_gguf(tiny_gguf)
+def test_conversion_keeps_every_weight(tiny_checkpoint: Path) -> None:
+    raw = tiny_weights()
     for part, name in (
         ("attn_v", "self_attn.v_proj"),
         ("attn_output", "self_attn.o_proj"),
@@ -58,9 +53,9 @@ def test_conversion_keeps_every_weight(tiny_gguf: Path, tiny_checkpoint: Path) -
     ("part", "name", "heads"), [("attn_q", "q_proj", HEADS), ("attn_k", "k_proj", KV_HEADS)]
 )
 def test_conversion_undoes_the_row_order_of_q_and_k(
-    tiny_gguf: Path, tiny_checkpoint: Path, part: str, name: str, heads: int
+    tiny_checkpoint: Path, part: str, name: str, heads: int
 ) -> None:
-    raw, half = decode_gguf(tiny_gguf)[f"blk.1.{part}.weight"], HEAD_DIM // 2
+    raw, half = tiny_weights()[f"blk.1.{part}.weight"], HEAD_DIM // 2
     got = dequantized(tiny_checkpoint, f"model.layers.1.self_attn.{name}", 4)
     for head in range(heads):
         for i in range(half):
@@ -69,12 +64,12 @@ def test_conversion_undoes_the_row_order_of_q_and_k(
             np.testing.assert_allclose(got[partner], raw[head * HEAD_DIM + 2 * i + 1], atol=1e-6)
 
 
-def test_converted_model_gives_the_logits_of_the_gguf(tiny_gguf: Path, tiny_checkpoint: Path) -> None:
+def test_converted_model_gives_the_logits_of_the_gguf(tiny_checkpoint: Path) -> None:
     model = mlx_lm.load(str(tiny_checkpoint))[0]
     tokens = [7, 5, 201, 89, 3, 7, 151]
     with mx.stream(mx.cpu):
         got = np.array(model(mx.array([tokens]))[0].astype(mx.float32))
-    wanted = llama_logits(decode_gguf(tiny_gguf), tokens)
+    wanted = llama_logits(tiny_weights(), tokens)
     assert np.abs(wanted).max() > 1
     np.testing.assert_allclose(got, wanted, atol=2e-3 * np.abs(wanted).max())
 

