@@ -1,6 +1,7 @@
 """Pages from file:// with a figure each, and the browser that shows them."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,11 @@ class Shown:
         for key in keys:
             self.page.keyboard.press(key)
         return float(control.input_value())
+
+
+def integers(text: str) -> list[int]:
+    """The numbers in a sentence."""
+    return [int(found) for found in re.findall(r"\d+", text)]
 
 
 def new_page(browser: Browser, width: int, scheme: str = "light") -> Page:

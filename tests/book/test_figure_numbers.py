@@ -1,13 +1,12 @@
 """The numbers that schedules and masks show in a browser are those of the reference."""
 
-import re
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from playwright.sync_api import Browser
 
-from tests.book.figure_pages import Shown, show
+from tests.book.figure_pages import Shown, integers, show
 from tests.book.reference_runs import play, play_budget
 from tiny_llm_ref.batching.chunked_prefill import (
     chunked_attention_mask,
@@ -15,10 +14,6 @@ from tiny_llm_ref.batching.chunked_prefill import (
     num_prefill_steps,
     repaired_prefill_schedule,
 )
-
-
-def integers(text: str) -> list[int]:
-    return [int(found) for found in re.findall(r"\d+", text)]
 
 
 def timeline_numbers(shown: Shown, settings: dict) -> None:

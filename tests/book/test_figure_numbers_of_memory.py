@@ -19,10 +19,6 @@ from tiny_llm_ref.generation.sampler import keep_likely
 from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 
 
-def integers(text: str) -> list[int]:
-    return [int(found) for found in re.findall(r"\d+", text)]
-
-
 def cache_numbers(shown: Shown, cache: BatchingKvCache, layers: int) -> None:
     """The summary says what the reference's cache holds."""
     lengths, slots = cache.offset, cache.active_slots

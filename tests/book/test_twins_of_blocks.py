@@ -1,19 +1,13 @@
 """The twin of the block pool gives, promises and takes back what the block manager does."""
 
 import random
-from collections.abc import Iterator
 
-import pytest
 from py_mini_racer import MiniRacer
 
-from tests.book.twins import NUM_CASES, twin
+from tests.book.twins import NUM_CASES, twin_fixture
 from tiny_llm_ref import BlockManager, Sequence, slot_mapping
 
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[MiniRacer]:
-    with twin("block-pool") as context:
-        yield context
+pool = twin_fixture("block-pool")
 
 
 def call(pool: MiniRacer, function: str, *arguments: int) -> bool:

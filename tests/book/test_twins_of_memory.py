@@ -1,7 +1,6 @@
 """The twins of cache, sampler and roofline compute what the reference computes."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import mlx.core as mx
@@ -12,16 +11,12 @@ from py_mini_racer import MiniRacer
 from kernel_runtime.checkpoint import read_json
 from scripts.course import ROOT
 from tests.book.reference_runs import tensors_of
-from tests.book.twins import NUM_CASES, twin
+from tests.book.twins import NUM_CASES, twin_fixture
 from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
 from tiny_llm_ref.generation.sampler import keep_likely
 from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 
-
-@pytest.fixture(scope="module")
-def kv_cache() -> Iterator[MiniRacer]:
-    with twin("kv-cache") as context:
-        yield context
+kv_cache = twin_fixture("kv-cache")
 
 
 def single(length: int, heads: int, dim: int, dtype: mx.Dtype) -> TinyKvFullCache:
@@ -88,10 +83,7 @@ def test_bytes_that_a_token_leaves(kv_cache: MiniRacer) -> None:
         assert kv_cache.call("TinyTwins.kvCache.bytesPerToken", *shape) == expected
 
 
-@pytest.fixture(scope="module")
-def sampler() -> Iterator[MiniRacer]:
-    with twin("sampler") as context:
-        yield context
+sampler = twin_fixture("sampler")
 
 
 def drawn_with(logprobs: np.ndarray, temp: float, top_p: float, top_k: int, min_p: float) -> np.ndarray:
@@ -129,10 +121,7 @@ def test_cuts_are_named(sampler: MiniRacer) -> None:
             assert [name not in each for each in cuts] == kept.tolist()
 
 
-@pytest.fixture(scope="module")
-def roofline() -> Iterator[MiniRacer]:
-    with twin("roofline") as context:
-        yield context
+roofline = twin_fixture("roofline")
 
 
 def random_config(rng: random.Random) -> ModelConfig:

@@ -1,22 +1,17 @@
 """The twin of prefix caching shares, keeps and evicts what the reference does."""
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from py_mini_racer import MiniRacer
 
-from tests.book.twins import twin
+from tests.book.twins import twin_fixture
 from tiny_llm_ref import PrefixCachingBlockManager, Sequence
 
 NUM_RUNS, NUM_EVENTS = 150, 25
 
 
-@pytest.fixture(scope="module")
-def prefix_cache() -> Iterator[MiniRacer]:
-    with twin("prefix-cache") as context:
-        yield context
+prefix_cache = twin_fixture("prefix-cache")
 
 
 def text_of(tokens: tuple[int, ...]) -> str:

@@ -1,8 +1,9 @@
 """The JavaScript twins of the figures, in V8."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
 from py_mini_racer import MiniRacer
 
 from scripts.course import ROOT
@@ -17,3 +18,14 @@ def twin(name: str) -> Iterator[MiniRacer]:
     with MiniRacer() as context:
         context.eval((TWINS / f"{name}.js").read_text(encoding="utf-8"))
         yield context
+
+
+def twin_fixture(name: str) -> Callable[[], Iterator[MiniRacer]]:
+    """A fixture: the same for all tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def context() -> Iterator[MiniRacer]:
+        with twin(name) as loaded:
+            yield loaded
+
+    return context

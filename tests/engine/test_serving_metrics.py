@@ -35,12 +35,7 @@ def test_only_the_first_step_ends_the_waiting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "is_met"),
-    [
-        (Target(1.0, 1.0), True),
-        (Target(0.99, 1.0), False),
-        (Target(1.0, 0.99), False),
-    ],
+    ("target", "is_met"), [(Target(1.0, 1.0), True), (Target(0.99, 1.0), False), (Target(1.0, 0.99), False)]
 )
 def test_a_target_is_met_at_its_bounds(target: Target, is_met: bool) -> None:
     assert target.is_met_by(times(2.0, 2.5, 3.0, 3.25, 4.25)) is is_met

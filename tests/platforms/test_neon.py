@@ -10,6 +10,7 @@ import pytest
 
 from kernel_runtime.cpu_kernel import FOLDER
 from tests.platforms.neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_builds
+from tests.support.oracles import causal_mask, grouped_attention, rms_norm, silu
 
 CPU = FOLDER / "cpu"
 SIMD = (
@@ -168,16 +169,9 @@ def dequantize_cases() -> Cases:
 
 
 def attend(query: Numbers, key: Numbers, value: Numbers, scale: float, added: Numbers) -> Numbers:
-    """[L, H_q, D] from query [L, H_q, D], key and value [S, H, D], and added [H_q, L, S]."""
-    group_size = query.shape[1] // key.shape[1]
-    q, k, v = exact(query, np.repeat(key, group_size, 1), np.repeat(value, group_size, 1))
-    scores = np.einsum("lhd,shd->hls", q, k) * scale + added
-    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-    return np.einsum("hls,shd->lhd", weights / weights.sum(axis=2, keepdims=True), v)
-
-
-def causal(L: int, S: int) -> Numbers:
-    return np.where(np.arange(S) <= np.arange(S - L, S)[:, None], 0.0, -np.inf)
+    """[L, H_q, D] from query [L, H_q, D], key and value [S, H, D], and added [H_q, L, S] or [L, S]."""
+    heads = [x.swapaxes(0, 1)[None] for x in exact(query, key, value)]
+    return grouped_attention(*heads, scale, added)[0].swapaxes(0, 1)
 
 
 def flash_attention_cases() -> Cases:
@@ -197,9 +191,8 @@ def flash_attention_cases() -> Cases:
     for (L, S), D, (H_q, H), kind in itertools.product(lengths, (16, 32, 80), ((2, 1), (3, 3)), range(3)):
         query, key, value = normal(1, H_q, L, D), normal(1, H, S, D, seed=2), normal(1, H, S, D, seed=3)
         mask = normal(1, H_q, L, S, seed=4)
-        added = (np.zeros((L, S)), causal(L, S), exact(mask)[0][0])[kind]
-        heads_last = [array[0].swapaxes(0, 1) for array in (query, key, value)]
-        expected = attend(*heads_last, 0.3, added)[None]
+        added = (0.0, causal_mask(L, S), *exact(mask))[kind]
+        expected = grouped_attention(*exact(query, key, value), 0.3, added)
         inputs = [query, key, value, *([mask] if kind == 2 else [])]
         name = f"L {L}, S {S}, D {D}, {H_q} heads, {('no', 'causal', 'any')[kind]} mask"
         yield name, Case(inputs, [expected], (0.3, kind == 1, kind == 2))
@@ -235,18 +228,13 @@ def paged_attention_cases() -> Cases:
         outputs = []
         for row, (L, S) in enumerate(batch):
             own = [pool[tables[row, : num_blocks[row]]].reshape(-1, H, D)[:S] for pool in pools]
-            outputs.append(attend(query[starts[row] : starts[row + 1]], *own, 0.3, causal(L, S)))
+            outputs.append(attend(query[starts[row] : starts[row + 1]], *own, 0.3, causal_mask(L, S)))
         inputs = [query, *stored, tables, starts, np.int32([S for _, S in batch])]
         name = f"{batch}, blocks of {block_size}, D {D}, {H_q} heads, type {kind}"
         yield name, Case(inputs, [np.concatenate(outputs)], (0.3, kind))
 
 
 # --- small operations ---------------------------------------------------------------------------------------
-
-
-def normalized(x: Numbers, weight: Numbers, eps: float) -> Numbers:
-    x, weight = exact(x, weight)
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
 
 
 def rotated(x: Numbers, cos: Numbers, sin: Numbers, are_neighbours: bool) -> Numbers:
@@ -265,7 +253,7 @@ def rotated(x: Numbers, cos: Numbers, sin: Numbers, are_neighbours: bool) -> Num
 def rms_norm_cases() -> Cases:
     for rows, E in itertools.product((1, 3), (1, 3, 4, 5, 64, 97)):
         x, weight = normal(rows, E), normal(E, seed=2)
-        yield f"{rows} rows of {E}", Case([x, weight], [normalized(x, weight, 1e-3)], (1e-3,))
+        yield f"{rows} rows of {E}", Case([x, weight], [rms_norm(*exact(x, weight), 1e-3)], (1e-3,))
 
 
 def rope_cases() -> Cases:
@@ -295,7 +283,7 @@ def split_heads_cases() -> Cases:
         expected = []
         for part, heads in enumerate(parts):
             if part < 2:
-                own = normalized(heads, norms[part], 1e-3) if has_norms else exact(heads)[0]
+                own = rms_norm(*exact(heads, norms[part]), 1e-3) if has_norms else exact(heads)[0]
                 turned = [
                     rotated(row, cos[at : at + L], sin[at : at + L], bool(are_neighbours))
                     for row, at in zip(own, (3, 11), strict=True)
@@ -308,8 +296,7 @@ def split_heads_cases() -> Cases:
 
 
 def gated(gate: Numbers, up: Numbers) -> Numbers:
-    gate, up = exact(gate, up)
-    return gate / (1 + np.exp(-gate)) * up
+    return silu(*exact(gate)) * up
 
 
 def swiglu_cases() -> Cases:

@@ -11,14 +11,7 @@ from kernel_runtime.launch import Language, Target
 from tests.support.check import check_close, check_equal, normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.cpu_kernels import use_device
-from tiny_llm import (
-    BlockManager,
-    ModelRunner,
-    Qwen3Model,
-    ScheduledTokens,
-    SchedulerOutput,
-    Sequence,
-)
+from tiny_llm import BlockManager, ModelRunner, Qwen3Model, ScheduledTokens, SchedulerOutput, Sequence
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.given import accelerate
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention

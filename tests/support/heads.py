@@ -65,9 +65,7 @@ def head_mistakes(
     E = query.shape[-1]
 
     alike_for_all = np.ndim(mask) < 3 or np.shape(mask)[-3] == 1
-    one_head: Mistakes = {
-        "one head over the whole width": lambda: many_heads(matrices, xs, 1, mask),
-    }
+    one_head: Mistakes = {"one head over the whole width": lambda: many_heads(matrices, xs, 1, mask)}
     keys_of_query: Mistakes = {
         "many heads with the keys taken from the query input": lambda: many_heads(
             matrices, [query, query, value], num_heads, mask

@@ -11,10 +11,7 @@ import pytest
 Array = npt.NDArray[np.float64]
 
 # Largest share of the largest entry by which a result may differ, after rounding the exact one.
-LOW_PRECISION = [
-    pytest.param(mx.float16, 3e-3, id="float16"),
-    pytest.param(mx.bfloat16, 2e-2, id="bfloat16"),
-]
+LOW_PRECISION = [pytest.param(mx.float16, 3e-3, id="float16"), pytest.param(mx.bfloat16, 2e-2, id="bfloat16")]
 
 
 def exact(x: mx.array) -> Array:

@@ -60,11 +60,7 @@ def grids_of(
     weight: mx.array, scales: mx.array, biases: mx.array, group_size: int = 64, bits: int = 4
 ) -> Grids:
     codes = codes_of(weight, bits)
-    return (
-        codes.reshape(codes.shape[0], -1, group_size),
-        exact(scales)[..., None],
-        exact(biases)[..., None],
-    )
+    return (codes.reshape(codes.shape[0], -1, group_size), exact(scales)[..., None], exact(biases)[..., None])
 
 
 def expanded(grids: Grids) -> Array:

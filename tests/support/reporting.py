@@ -196,12 +196,7 @@ class Told:
 
 
 def tell(
-    error: BaseException,
-    where: Where,
-    name: str,
-    test_file: Path,
-    test: Any = None,
-    printed: str = "",
+    error: BaseException, where: Where, name: str, test_file: Path, test: Any = None, printed: str = ""
 ) -> Failure:
     """What to say of an exception that a test ended with."""
     while getattr(error, "exceptions", None):  # hypothesis groups different failures of one test

@@ -16,6 +16,7 @@ from scripts.machine import Finding, check_python
 from scripts.setup import LOCK_FILE
 from scripts.sources.files import write
 from scripts.sources.render import render
+from tests.support.commands import run, run_apart
 
 KERNELS = ROOT / "tiny_llm_ref" / "kernels"
 REFUSES_THE_EXTENSION = """#!/bin/sh
@@ -44,11 +45,6 @@ def package(tmp_path: Path) -> Path:
     return tmp_path / "tiny_llm"
 
 
-def run_doctor(package: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scripts.hardware.doctor", "--package", str(package)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-
 def probe_after(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let doctor's probes of kernels run other code first; braces stand for themselves."""
     escaped = code.replace("{", "{{").replace("}", "}}")
@@ -56,7 +52,7 @@ def probe_after(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_doctor_finds_nothing_wrong_here() -> None:
-    result = run_doctor(ROOT / "tiny_llm_ref")
+    result = run_apart("scripts.hardware.doctor", "--package", "tiny_llm_ref")
     assert "problem" not in result.stdout
     assert result.returncode == 0
     for words in (
@@ -116,9 +112,10 @@ def test_doctor_reports_an_mlx_that_does_not_compute(monkeypatch: pytest.MonkeyP
     assert (finding.level, "RuntimeError: no device" in finding.text) == ("problem", True)
 
 
-def test_doctor_exits_with_1_at_a_problem(package: Path) -> None:
+def test_doctor_exits_with_1_at_a_problem(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")  # so that no kernel is tried
     (package / "ops/basics.py").write_text("def f(:\n")
-    result = run_doctor(package)
+    result = run("scripts.hardware.doctor", "--package", str(package))
     assert result.returncode == 1
     assert re.search(r"^problem .*basics\.py, line 1: invalid syntax$", result.stdout, re.M)
 

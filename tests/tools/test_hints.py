@@ -107,8 +107,7 @@ def test_no_line_of_the_reference_and_no_code(day: Day, task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["x = mx.exp(y)", "return f(x)", "for i in range(3):", "if len(x) > 3:", "def f(x): return g(x)"],
+    "line", ["x = mx.exp(y)", "return f(x)", "for i in range(3):", "if len(x) > 3:", "def f(x): return g(x)"]
 )
 def test_code_is_recognized(line: str) -> None:
     assert has_call(line)

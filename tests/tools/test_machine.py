@@ -243,10 +243,7 @@ def test_only_cuda_asks_for_the_driver(programs: Path) -> None:
 
 @pytest.mark.parametrize("level", ["problem", "note", "ok"])
 def test_setup_stops_at_a_problem_before_pip_runs(
-    level: machine.Level,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    level: machine.Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed: list[set[str]] = []
     backends: list[str] = []

@@ -273,10 +273,7 @@ def test_an_error_that_does_not_come_is_told_with_the_call() -> None:
             box.put(*sizes, WIDTH, **options)
 
     def computed_names() -> None:
-        with check_value_error(
-            "low",
-            key,
-        ):
+        with check_value_error("low", key):
             _ = box.put([size for size in sizes if size], **{key: slice(2), "high": range(3)})
 
     def another_error() -> None:
