@@ -61,14 +61,34 @@ def tokens_of(prefix: Prefix | None) -> tuple[int, ...]:
     return () if prefix is None else tokens_of(prefix.parent) + prefix.token_ids
 
 
+def found_in(blocks: PrefixCachingBlockManager, tokens: tuple[int, ...] = PROMPT, id: int = 9) -> list[int]:
+    """The blocks that another sequence of these tokens finds."""
+    return list(blocks.find_shared_blocks(sequence_of(tokens, id)))
+
+
+def check_counts(blocks: PrefixCachingBlockManager, expected: tuple[int, int, int], when: str = "") -> None:
+    __tracebackhide__ = True
+    found = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks)
+    mistakes = {"a cached block that is free as well": (expected[0] + expected[1], expected[1], found[2])}
+    check_equal(found, expected, f"free, cached and used blocks{when}", mistakes)
+
+
+def check_hits(
+    blocks: PrefixCachingBlockManager,
+    expected: tuple[int, int],
+    what: str = "hit and admitted tokens",
+    mistakes: dict[str, tuple[int, int]] | None = None,
+) -> None:
+    __tracebackhide__ = True
+    check_equal((blocks.num_hit_tokens, blocks.num_admitted_tokens), expected, what, mistakes)
+
+
 def test_task_1_a_child_has_its_parent_its_tokens_and_the_hash_of_both() -> None:
     prefixes = Prefixes(2)
     first = prefixes.child(None, (5, 6))
     second = prefixes.child(first, (7, 8))
-    check_equal((first.parent, first.token_ids), (None, (5, 6)), "parent and tokens of a first block")
-    check_equal(
-        (second.parent is first, second.token_ids), (True, (7, 8)), "parent and tokens of a second one"
-    )
+    seen = [(first.parent, first.token_ids), (second.parent is first, second.token_ids)]
+    check_equal(seen, [(None, (5, 6)), (True, (7, 8))], "parent and tokens of a first block and a second one")
     check_equal(first.hash, chain_hash(0, (5, 6)), "hash of a first block: of 0 and its tokens")
     mistakes = {
         "the hash of the block without its parent": chain_hash(0, (7, 8)),
@@ -87,14 +107,6 @@ def test_task_1_full_blocks_alone(num_tokens: int, block_size: int, num_blocks: 
     found = [tokens_of(prefix) for prefix in Prefixes(block_size).of(Sequence(0, tokens))]
     expected = [tuple(tokens[: block_size * count]) for count in range(1, num_blocks + 1)]
     check_equal(found, expected, f"tokens of each prefix of {num_tokens} tokens in blocks of {block_size}")
-
-
-def test_task_1_the_same_tokens_are_the_same_object() -> None:
-    prefixes = Prefixes(2)
-    chains = [prefixes.of(Sequence(id, [5, 6, 7, 8, 9])) for id in range(2)]
-    assert len(chains[0]) == 2
-    same = [one is other for one, other in zip(*chains, strict=True)]
-    check_equal(same, [True, True], "whether both prefixes are the same objects for equal prompts")
 
 
 @pytest.mark.parametrize("hash_name", HASHES)
@@ -201,43 +213,27 @@ def test_task_1_a_long_chain_is_let_go_of() -> None:
 # Task 2: the longest shared row
 
 
+ROWS: dict[str, tuple[tuple[int, ...], list[int]]] = {
+    "and more": (PROMPT, [8, 2, 5]),
+    "whole": (PROMPT[:9], [8, 2, 5]),
+    "a part of the third": (PROMPT[:8], [8, 2]),
+    "shorter than a block": (PROMPT[:2], []),
+    "third differs": ((*PROMPT[:6], *OTHER[:5]), [8, 2]),
+    "second differs": ((*PROMPT[:3], *OTHER[:3], *PROMPT[6:]), [8]),
+    "first differs": ((*OTHER[:3], *PROMPT[3:]), []),
+    "without the first": (PROMPT[3:], []),
+    "nothing alike": (OTHER, []),
+}
+
+
 @pytest.mark.parametrize("hash_name", TELLING)
-@pytest.mark.parametrize(
-    ("known", "asked", "expected"),
-    [
-        (PROMPT[:9], PROMPT, [8, 2, 5]),
-        (PROMPT[:9], PROMPT[:9], [8, 2, 5]),
-        (PROMPT[:9], PROMPT[:8], [8, 2]),
-        (PROMPT[:9], PROMPT[:2], []),
-        (PROMPT[:9], (*PROMPT[:6], *OTHER[:5]), [8, 2]),
-        (PROMPT[:9], (*PROMPT[:3], *OTHER[:3], *PROMPT[6:]), [8]),
-        (PROMPT[:9], (*OTHER[:3], *PROMPT[3:]), []),
-        (PROMPT[:9], PROMPT[3:], []),
-        (PROMPT[:9], OTHER, []),
-    ],
-    ids=[
-        "and more",
-        "whole",
-        "a part of the third",
-        "shorter than a block",
-        "third differs",
-        "second differs",
-        "first differs",
-        "without the first",
-        "nothing alike",
-    ],
-)
-def test_task_2_the_longest_row(
-    hash_name: str, known: tuple[int, ...], asked: tuple[int, ...], expected: list[int]
-) -> None:
+@pytest.mark.parametrize("name", ROWS)
+def test_task_2_the_longest_row(name: str, hash_name: str) -> None:
+    asked, expected = ROWS[name]
     blocks = manager(hash_name=hash_name)
-    keeper = sequence_of(known)
-    blocks.prefixes.of(keeper)
-    know(blocks, known, [8, 2, 5])
-    found = list(blocks.find_shared_blocks(sequence_of(asked, id=1)))
-    check_equal(
-        found, expected, "blocks of the longest row, for a prompt of which blocks 8, 2 and 5 hold the start"
-    )
+    know(blocks, PROMPT[:9], [8, 2, 5])
+    what = "blocks of the longest row, for a prompt of which blocks 8, 2 and 5 hold the start"
+    check_equal(found_in(blocks, asked), expected, what)
 
 
 def test_task_2_a_row_ends_where_a_block_is_missing() -> None:
@@ -270,29 +266,24 @@ def test_task_2_blocks_in_use_and_blocks_that_are_cached(is_cached: bool) -> Non
     for block in held if is_cached else ():
         blocks.ref_counts[block] = 0
         blocks.cached_blocks[block] = None
-    what = f"blocks that are {'cached' if is_cached else 'in use'}"
-    check_equal(list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1))), held, what)
+    check_equal(found_in(blocks), held, f"blocks that are {'cached' if is_cached else 'in use'}")
 
 
-def test_task_2_looking_changes_nothing() -> None:
-    blocks = manager()
-    know(blocks, PROMPT[:9], [8, 2, 5])
-    before = (list(blocks.ref_counts), dict(blocks.block_of), dict(blocks.prefix_of), dict(blocks.tables))
-    for _ in range(2):
-        blocks.find_shared_blocks(sequence_of(PROMPT, id=1))
-    after = (list(blocks.ref_counts), dict(blocks.block_of), dict(blocks.prefix_of), dict(blocks.tables))
-    check_equal(after, before, "counts, registered blocks and tables after looking twice")
-
-
-def test_task_2_looking_is_no_use_of_a_block() -> None:
+def test_task_2_looking_changes_nothing_and_is_no_use_of_a_block() -> None:
     blocks = manager()
     know(blocks, PROMPT[:9], [8, 2, 5])
     know(blocks, OTHER[:3], [4])
     blocks.cached_blocks.update(dict.fromkeys([5, 2, 8, 4]))
-    blocks.find_shared_blocks(sequence_of(PROMPT, id=1))
-    check_equal(
-        list(blocks.cached_blocks), [5, 2, 8, 4], "cached blocks in the order of eviction, after looking"
-    )
+
+    def state() -> tuple[object, ...]:
+        known = (dict(blocks.block_of), dict(blocks.prefix_of), dict(blocks.tables))
+        return (list(blocks.cached_blocks), list(blocks.ref_counts), *known)
+
+    before = state()
+    for _ in range(2):
+        found_in(blocks)
+    what = "cached blocks in the order of eviction, counts, registered blocks and tables after looking twice"
+    check_equal(state(), before, what)
 
 
 @pytest.mark.parametrize("hash_name", HASHES)
@@ -302,8 +293,8 @@ def test_task_2_one_token_changed_anywhere(hash_name: str) -> None:
     for place, prefix in enumerate(blocks.prefixes.of(keeper)):
         blocks.block_of[prefix], blocks.prefix_of[place + 4] = place + 4, prefix
     for place in range(9):
-        changed = [token + (at == place) for at, token in enumerate(PROMPT)]
-        found = list(blocks.find_shared_blocks(sequence_of(changed, id=1)))
+        changed = tuple(token + (at == place) for at, token in enumerate(PROMPT))
+        found = found_in(blocks, changed)
         assert len(found) <= place // 3, f"token {place} differs and blocks {found} of 4, 5, 6 are shared"
 
 
@@ -318,17 +309,14 @@ def test_task_3_a_registered_block_is_kept_and_any_other_is_free() -> None:
         blocks.ref_counts[block] -= 1
         blocks.put_back(block)
     check_equal(list(blocks.cached_blocks), [first, third], "cached blocks, longest first")
-    numbers = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks)
-    mistakes = {"a cached block that is free as well": (11, 2, -2), "nothing cached": (11, 0, 0)}
-    check_equal(numbers, (9, 2, 0), "free, cached and used blocks of 11", mistakes)
+    check_counts(blocks, (9, 2, 0), " of 11")
     check_equal(blocks.num_available_blocks, 11, "blocks that are available")
 
 
 def test_task_3_a_registered_block_in_use_is_not_cached() -> None:
     blocks = manager()
     know(blocks, PROMPT[:6], taken(blocks, 2))
-    numbers = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks)
-    check_equal(numbers, (9, 0, 2), "free, cached and used blocks of 11")
+    check_counts(blocks, (9, 0, 2), " of 11")
 
 
 def test_task_3_a_cached_block_that_is_held_again_is_in_use() -> None:
@@ -338,20 +326,17 @@ def test_task_3_a_cached_block_that_is_held_again_is_in_use() -> None:
     for block in (second, first):
         blocks.ref_counts[block] -= 1
         blocks.put_back(block)
-    blocks.hold(second)
+    counts = []
+    for _ in range(2):
+        blocks.hold(second)
+        counts.append(blocks.ref_counts[second])
+    check_equal(counts, [1, 2], "how many hold the revived block, and after a second one")
     check_equal(list(blocks.cached_blocks), [first], "cached blocks")
-    check_equal(blocks.ref_counts[second], 1, "how many hold the revived block")
     check_equal(second in blocks.prefix_of and len(blocks.block_of) == 2, True, "it is still registered")
-    blocks.hold(second)
-    check_equal(blocks.ref_counts[second], 2, "how many hold it after a second one")
-    numbers = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks)
-    check_equal(numbers, (9, 1, 1), "free, cached and used blocks of 11")
+    check_counts(blocks, (9, 1, 1), " of 11")
     blocks.put_back(second)
-    check_equal(
-        list(blocks.cached_blocks),
-        [first, second],
-        "cached blocks, longest first, once it is let go of again",
-    )
+    what = "cached blocks, longest first, once it is let go of again"
+    check_equal(list(blocks.cached_blocks), [first, second], what)
 
 
 def test_task_3_a_free_block_is_held_as_before() -> None:
@@ -393,11 +378,9 @@ def test_task_4_an_evicted_block_is_forgotten_on_both_sides() -> None:
     blocks.evict()
     check_equal(dict(blocks.prefix_of).keys(), {first}, "blocks that hold a known prefix")
     check_equal(list(blocks.block_of.values()), [first], "blocks that can be found")
-    check_equal(
-        list(blocks.find_shared_blocks(sequence_of(PROMPT))), [first], "shared blocks, the second evicted"
-    )
-    check_equal(blocks.put_back(second), None, "an evicted block is put back as any other")
-    check_equal(blocks.num_cached_blocks, 1, "cached blocks after that")
+    check_equal(found_in(blocks), [first], "shared blocks, the second evicted")
+    blocks.put_back(second)
+    check_equal(blocks.num_cached_blocks, 1, "cached blocks once an evicted one is put back")
 
 
 def test_task_4_free_blocks_are_taken_before_one_is_evicted() -> None:
@@ -407,9 +390,8 @@ def test_task_4_free_blocks_are_taken_before_one_is_evicted() -> None:
     check_equal(set(found), set(range(5)) - set(held), "the first two of five, three of them cached")
     check_equal((blocks.num_free_blocks, blocks.num_cached_blocks), (0, 3), "free and cached blocks")
     check_equal(blocks.take(), held[2], "the third")
-    check_equal(
-        list(blocks.cached_blocks), [held[1], held[0]], "cached blocks, longest first, after one more"
-    )
+    left = list(blocks.cached_blocks)
+    check_equal(left, [held[1], held[0]], "cached blocks, longest first, after one more")
     check_equal((blocks.num_free_blocks, len(blocks.block_of)), (0, 2), "free and registered blocks")
 
 
@@ -438,18 +420,12 @@ def test_task_4_all_contents_are_forgotten() -> None:
     know(blocks, OTHER[:3], in_use)
     cache_of(blocks, PROMPT[:6], [1, 0])
     blocks.forget_contents()
-    for tokens in (PROMPT, OTHER):
-        check_equal(
-            list(blocks.find_shared_blocks(sequence_of(tokens))), [], "shared blocks after forgetting"
-        )
-    numbers = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks)
-    check_equal(numbers, (10, 0, 1), "free, cached and used blocks of 11, one of them held")
+    found = [found_in(blocks, tokens) for tokens in (PROMPT, OTHER)]
+    check_equal(found, [[], []], "shared blocks after forgetting")
+    check_counts(blocks, (10, 0, 1), " of 11, one of them held")
     blocks.put_back(in_use[0])
-    check_equal(
-        (blocks.num_free_blocks, blocks.num_cached_blocks),
-        (10 + 1, 0),
-        "free and cached, once it is let go of",
-    )
+    after = (blocks.num_free_blocks, blocks.num_cached_blocks)
+    check_equal(after, (10 + 1, 0), "free and cached, once it is let go of")
 
 
 def test_task_4_who_holds_what_was_forgotten_has_nothing_to_register() -> None:
@@ -482,46 +458,27 @@ def test_task_5_full_and_computed_blocks_alone(num_computed: int, num_registered
     sequence.num_computed_tokens = num_computed
     blocks.register(sequence)
     table = blocks.tables[sequence.id]
+    up_to_here = table.block_ids[: -(-num_computed // 3)]
     mistakes = {
         "registered at allocation, before anything is computed": table.block_ids[:3],
-        "a block registered although its last tokens are not computed": table.block_ids[
-            : -(-num_computed // 3)
-        ],
+        "a block registered although its last tokens are not computed": up_to_here,
     }
-    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1)))
+    found = found_in(blocks)
     what = f"blocks that others find with {num_computed} of 11 tokens computed, in blocks of 3"
     check_equal(found, table.block_ids[:num_registered], what, mistakes)
     check_equal(sorted(blocks.prefix_of), sorted(table.block_ids[:num_registered]), "registered blocks")
     check_equal(table.num_registered, num_registered, "num_registered of the table")
 
 
-def test_task_5_block_after_block() -> None:
-    blocks = manager()
-    sequence = admitted(blocks, PROMPT)
-    found = []
-    for num_computed in (4, 6, 6, 9, 11):
-        sequence.num_computed_tokens = num_computed
-        blocks.register(sequence)
-        found.append(list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1))))
-    rows = blocks.tables[0].block_ids
-    check_equal(
-        found, [rows[:1], rows[:2], rows[:2], rows[:3], rows[:3]], "blocks that others find, chunk by chunk"
-    )
-
-
 def test_task_5_generated_tokens_are_registered_and_the_newest_is_not_computed() -> None:
     blocks = manager()
     sequence = admitted(blocks, PROMPT[:4], most=11)
-    sequence.num_computed_tokens = 4
     sequence.token_ids += PROMPT[4:6]
-    blocks.register(sequence)
-    table = blocks.tables[0].block_ids
-    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1)))
-    check_equal(found, table[:1], "blocks that others find, the newest token not computed")
-    sequence.num_computed_tokens = 6
-    blocks.register(sequence)
-    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1)))
-    check_equal(found, table[:2], "blocks that others find once it is")
+    for num_computed, num_found in ((4, 1), (6, 2)):
+        sequence.num_computed_tokens = num_computed
+        blocks.register(sequence)
+        what = f"blocks that others find, {num_computed} of 6 tokens computed"
+        check_equal(found_in(blocks), blocks.tables[0].block_ids[:num_found], what)
 
 
 def test_task_5_of_two_with_the_same_content_the_first_stays() -> None:
@@ -530,17 +487,14 @@ def test_task_5_of_two_with_the_same_content_the_first_stays() -> None:
     for sequence in both:
         sequence.num_computed_tokens = 11
         blocks.register(sequence)
-    first, second = (blocks.tables[id].block_ids for id in range(2))
-    check_equal(
-        list(blocks.find_shared_blocks(sequence_of(PROMPT, id=2))), first[:3], "blocks that others find"
-    )
-    check_equal(sorted(blocks.prefix_of), sorted(first[:3]), "registered blocks")
+    first, second = (list(blocks.tables[id].block_ids[:3]) for id in range(2))
+    check_equal(found_in(blocks), first, "blocks that others find")
+    check_equal(sorted(blocks.prefix_of), sorted(first), "registered blocks")
+    check_equal(second != first, True, "both had blocks of their own")
     blocks.free(both[1])
-    numbers = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks)
-    check_equal(numbers, (7, 0, 4), "free, cached and used blocks once the second is gone")
-    check_equal(list(second[:3]) != list(first[:3]), True, "both had blocks of their own")
+    check_counts(blocks, (7, 0, 4), " once the second is gone")
     blocks.free(both[0])
-    check_equal((blocks.num_free_blocks, blocks.num_cached_blocks), (8, 3), "free and cached once both are")
+    check_counts(blocks, (8, 3, 0), " once both are")
 
 
 def test_task_5_what_comes_behind_a_block_that_another_has_registered() -> None:
@@ -549,12 +503,12 @@ def test_task_5_what_comes_behind_a_block_that_another_has_registered() -> None:
     first.num_computed_tokens, second.num_computed_tokens = 3, 11
     blocks.register(first)
     blocks.register(second)
-    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=2)))
     both = [blocks.tables[0].block_ids[0], *blocks.tables[1].block_ids[1:3]]
+    what = "blocks that others find: one of the first, then two of the second"
     mistakes = {"nothing registered behind a block that another has registered": both[:1]}
-    check_equal(found, both, "blocks that others find: one of the first, then two of the second", mistakes)
-    mistakes = {"a count of its own blocks that are registered": 2}
-    check_equal(blocks.tables[1].num_registered, 3, "num_registered of the second, past both kinds", mistakes)
+    check_equal(found_in(blocks), both, what, mistakes)
+    counted = {"a count of its own blocks that are registered": 2}
+    check_equal(blocks.tables[1].num_registered, 3, "num_registered of the second, past both kinds", counted)
 
 
 def test_task_5_a_cached_block_of_the_same_content_stays() -> None:
@@ -564,9 +518,9 @@ def test_task_5_a_cached_block_of_the_same_content_stays() -> None:
     kept = blocks.tables[0].block_ids[:1]
     blocks.free(first)
     blocks.register(second)
-    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=2)))
+    what = "blocks that others find: the first's, although it is only cached"
     mistakes = {"the second's block, which is in use": blocks.tables[1].block_ids[:1]}
-    check_equal(found, kept, "blocks that others find: the first's, although it is only cached", mistakes)
+    check_equal(found_in(blocks), kept, what, mistakes)
     check_equal(sorted(blocks.prefix_of), list(kept), "registered blocks")
 
 
@@ -576,8 +530,8 @@ def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to(
     assert BlockManager.admit(blocks, sequence, 6)
     sequence.num_computed_tokens = 6
     check_equal(blocks.allocate(sequence, 5), True, "room for the rest")
-    found = list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1)))
-    check_equal(found, blocks.tables[0].block_ids[:2], "blocks that others find while the first one runs")
+    what = "blocks that others find while the first one runs"
+    check_equal(found_in(blocks), blocks.tables[0].block_ids[:2], what)
 
 
 def test_task_5_an_answer_is_registered_at_its_end() -> None:
@@ -616,7 +570,7 @@ def test_task_5_freed_blocks_are_cached_last_block_first() -> None:
     table = list(blocks.tables[0].block_ids)
     blocks.free(sequence)
     check_equal(list(blocks.cached_blocks), table[2::-1], "cached blocks in the order of eviction")
-    check_equal((blocks.num_free_blocks, blocks.num_used_blocks), (8, 0), "free and used blocks")
+    check_counts(blocks, (8, 3, 0))
 
 
 @pytest.mark.parametrize(("computed", "num_cached"), [(0, 0), (2, 0), (4, 1), (8, 2)])
@@ -625,12 +579,9 @@ def test_task_5_what_an_aborted_one_did_not_compute_is_not_kept(computed: int, n
     sequence = admitted(blocks, PROMPT)
     sequence.num_computed_tokens = computed
     blocks.free(sequence)
-    check_equal(
-        blocks.num_cached_blocks, num_cached, f"cached blocks with {computed} tokens computed, in blocks of 3"
-    )
-    check_equal(
-        len(list(blocks.find_shared_blocks(sequence_of(PROMPT, id=1)))), num_cached, "blocks that are found"
-    )
+    found = (blocks.num_cached_blocks, len(found_in(blocks)))
+    what = f"blocks that are cached, and found, with {computed} tokens computed, in blocks of 3"
+    check_equal(found, (num_cached, num_cached), what)
 
 
 def test_task_5_a_finished_one_s_last_token_was_never_computed() -> None:
@@ -675,13 +626,10 @@ def test_task_6_the_next_step_finds_what_a_step_computed(length: int) -> None:
 
 def test_task_6_the_first_allocation_admits() -> None:
     blocks = manager()
+    check_equal(blocks.hit_rate, 0.0, "hit_rate before anybody came")
     check_equal(blocks.allocate(sequence_of(PROMPT), 11), True, "room for a first one")
-    check_equal(
-        (blocks.num_hit_tokens, blocks.num_admitted_tokens, blocks.hit_rate),
-        (0, 11, 0.0),
-        "hit and admitted tokens, and hit_rate",
-    )
-    check_equal(blocks.tables[0].num_registered, 0, "num_registered of its table")
+    check_hits(blocks, (0, 11))
+    check_equal((blocks.hit_rate, blocks.tables[0].num_registered), (0.0, 0), "hit_rate, and num_registered")
 
 
 def test_task_6_a_hit_is_held_and_counted() -> None:
@@ -697,7 +645,7 @@ def test_task_6_a_hit_is_held_and_counted() -> None:
     check_equal(counts, [2, 2, 1, 1], "how many hold each of its blocks")
     stored = (table.num_stored_tokens, table.num_registered)
     check_equal(stored, (6, 2), "num_stored_tokens and num_registered")
-    check_equal((blocks.num_hit_tokens, blocks.num_admitted_tokens), (6, 11 + 12), "hit and admitted tokens")
+    check_hits(blocks, (6, 11 + 12))
     mistakes = {"the share that was computed": 17 / 23, "hits for each token computed": 6 / 17}
     check_equal(blocks.hit_rate, 6 / 23, "hit_rate", mistakes)
 
@@ -714,51 +662,33 @@ def test_task_6_a_hit_on_the_whole_prompt_leaves_one_token() -> None:
     check_equal(blocks.allocate(second, 1), True, "room for the one that is left")
     table = blocks.tables[1]
     stored = (table.num_stored_tokens, len(table.block_ids), table.num_registered)
-    check_equal(
-        stored, (9, 3, 3), "num_stored_tokens, blocks and num_registered: all three blocks are shared"
-    )
-    mistakes = {"a hit of all tokens": (9, 18)}
-    check_equal(
-        (blocks.num_hit_tokens, blocks.num_admitted_tokens), (8, 18), "hit and admitted tokens", mistakes
-    )
+    what = "num_stored_tokens, blocks and num_registered: all three blocks are shared"
+    check_equal(stored, (9, 3, 3), what)
+    check_hits(blocks, (8, 18), mistakes={"a hit of all tokens": (9, 18)})
 
 
 def test_task_6_who_is_refused_is_not_counted() -> None:
     blocks = manager(num_blocks=4)
-    live(blocks, PROMPT)
+    first = live(blocks, PROMPT)
     check_equal(blocks.allocate(sequence_of(OTHER, id=1), 3), False, "room for a second one in 4 blocks of 3")
-    check_equal((blocks.num_hit_tokens, blocks.num_admitted_tokens), (0, 11), "hit and admitted tokens")
-    check_equal((list(blocks.tables), blocks.num_promised), ([0], 0), "admitted, and promised")
-
-
-def test_task_6_a_hit_of_who_is_refused_is_not_counted() -> None:
-    blocks = manager(num_blocks=4)
-    blocks.register(live(blocks, PROMPT))
-    longer = sequence_of((*PROMPT[:9], *OTHER[:1]), id=1)
+    blocks.register(first)
+    longer = sequence_of((*PROMPT[:9], *OTHER[:1]), id=2)
     check_equal((blocks.find_prefix(longer), blocks.allocate(longer, 1)), (9, False), "hit, and room for it")
     mistakes = {"a hit counted before there is room": (9, 11), "counted though there is no room": (9, 21)}
-    seen = (blocks.num_hit_tokens, blocks.num_admitted_tokens)
-    check_equal(seen, (0, 11), "hit and admitted tokens", mistakes)
+    check_hits(blocks, (0, 11), mistakes=mistakes)
+    check_equal((list(blocks.tables), blocks.num_promised), ([0], 0), "admitted, and promised")
 
 
 def test_task_6_revived_blocks_take_room_from_those_that_are_available() -> None:
     blocks = manager(num_blocks=4)
     blocks.free(live(blocks, PROMPT[:9]))
-    check_equal((blocks.num_free_blocks, blocks.num_cached_blocks), (1, 3), "free and cached blocks")
     longer = sequence_of((*PROMPT[:9], *OTHER[:4]), id=1)
     mistakes = {"the revived blocks counted as room for others": True}
-    check_equal(
-        blocks.allocate(longer, 1), False, "room for 13 tokens in 4 blocks of 3, the first 9 cached", mistakes
-    )
-    check_equal(
-        (blocks.num_cached_blocks, blocks.num_used_blocks), (3, 0), "cached and used blocks after that"
-    )
+    what = "room for 13 tokens in 4 blocks of 3, the first 9 cached"
+    check_equal(blocks.allocate(longer, 1), False, what, mistakes)
+    check_counts(blocks, (1, 3, 0), " after that")
     check_equal(blocks.allocate(sequence_of((*PROMPT[:9], *OTHER[:3]), id=2), 3), True, "room for 12 tokens")
-    check_equal(
-        (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks),
-        (0, 0, 4),
-        "free, cached and used",
-    )
+    check_counts(blocks, (0, 0, 4))
 
 
 def test_task_6_blocks_in_use_that_are_shared_take_no_room() -> None:
@@ -766,44 +696,25 @@ def test_task_6_blocks_in_use_that_are_shared_take_no_room() -> None:
     first = live(blocks, PROMPT[:9])
     blocks.register(first)
     second = sequence_of((*PROMPT[:9], *OTHER[:3]), id=1)
-    check_equal(
-        blocks.allocate(second, 3), True, "room for 12 tokens, 9 of them in blocks in use, one block free"
-    )
+    what = "room for 12 tokens, 9 of them in blocks in use, one block free"
+    check_equal(blocks.allocate(second, 3), True, what)
     blocks.free(first)
-    check_equal(
-        (blocks.num_cached_blocks, blocks.num_used_blocks), (0, 4), "cached and used once the first is gone"
-    )
+    check_counts(blocks, (0, 0, 4), " once the first is gone")
     blocks.free(second)
-    check_equal((blocks.num_cached_blocks, blocks.num_free_blocks), (3, 1), "cached and free once both are")
+    check_counts(blocks, (1, 3, 0), " once both are")
 
 
-def test_task_6_admitted_again_all_its_tokens_count() -> None:
+def test_task_6_admitted_again_counts_what_was_generated() -> None:
     blocks = manager()
     sequence = live(blocks, PROMPT[:5])
     sequence.token_ids += PROMPT[5:7]
     sequence.num_computed_tokens = 6
     blocks.free(sequence)
-    sequence.num_computed_tokens = 0
+    sequence.num_computed_tokens, sequence.num_preemptions = 0, 1
     check_equal(blocks.find_prefix(sequence), 6, "tokens of its own that it finds again")
-
-
-def test_task_6_admitted_again_counts_what_was_generated() -> None:
-    blocks = manager()
-    sequence = sequence_of(PROMPT[:5], most=11)
-    blocks.allocate(sequence, 5)
-    sequence.num_computed_tokens = 5
-    sequence.token_ids += PROMPT[5:7]
-    blocks.free(sequence)
-    sequence.num_computed_tokens = 0
-    sequence.num_preemptions = 1
-    blocks.allocate(sequence, 2)
-    mistakes = {"only its first admission": (0, 5), "its hit, but its tokens only once": (3, 5)}
-    seen = (blocks.num_hit_tokens, blocks.num_admitted_tokens)
-    check_equal(seen, (3, 5 + 7), "hit and admitted tokens, twice admitted", mistakes)
-
-
-def test_task_6_a_rate_before_anybody_came() -> None:
-    check_equal(manager().hit_rate, 0.0, "hit_rate of a new one")
+    blocks.allocate(sequence, 1)
+    mistakes = {"only its first admission": (0, 5), "its hit, but its tokens only once": (6, 5)}
+    check_hits(blocks, (6, 5 + 7), "hit and admitted tokens, twice admitted", mistakes)
 
 
 def test_task_6_least_recently_used_over_lives() -> None:
@@ -814,11 +725,8 @@ def test_task_6_least_recently_used_over_lives() -> None:
     expected = [PROMPT[:6], OTHER[:6], OTHER[:3], PROMPT[:3]]
     check_equal(cached_tokens(blocks), expected, "what is cached, first to be evicted first")
     blocks.free(live(blocks, (2, 2, 2, 2, 2, 2, 2, 2, 2), 3))
-    check_equal(
-        cached_tokens(blocks)[:3],
-        [OTHER[:6], OTHER[:3], PROMPT[:3]],
-        "after a prompt of three blocks, two of them free",
-    )
+    what = "what is cached after a prompt of three blocks, two of them free"
+    check_equal(cached_tokens(blocks)[:3], expected[1:], what)
 
 
 def test_task_6_a_child_is_found_again_when_its_parent_is_registered_anew() -> None:
@@ -827,18 +735,12 @@ def test_task_6_a_child_is_found_again_when_its_parent_is_registered_anew() -> N
     blocks.free(first)
     blocks.register(second)
     blocks.free(live(blocks, (1,) * 18, 2))
-    check_equal(
-        blocks.find_prefix(sequence_of(PROMPT, 3)),
-        0,
-        "tokens found, the first block evicted, the second in use",
-    )
+    found = blocks.find_prefix(sequence_of(PROMPT, 3))
+    check_equal(found, 0, "tokens found, the first block evicted, the second in use")
     third = live(blocks, PROMPT[:3], 4)
     blocks.register(third)
-    check_equal(
-        blocks.find_prefix(sequence_of(PROMPT, 5)),
-        6,
-        "tokens found once another has computed the first block",
-    )
+    found = blocks.find_prefix(sequence_of(PROMPT, 5))
+    check_equal(found, 6, "tokens found once another has computed the first block")
 
 
 def test_task_6_asking_is_flat_in_how_often() -> None:
@@ -848,85 +750,45 @@ def test_task_6_asking_is_flat_in_how_often() -> None:
         calls.append(1)
         return chain_hash(parent, token_ids)
 
-    blocks = PrefixCachingBlockManager(4, 2, hash_function=hash_function)
-    scheduler = Scheduler(SchedulerConfig(64, 8), blocks)
+    scheduler = Scheduler(
+        SchedulerConfig(64, 8), PrefixCachingBlockManager(4, 2, hash_function=hash_function)
+    )
     for id in range(6):
         scheduler.add(Sequence(id, prompt_of(8, seed=id)))
     for _ in range(20):
         scheduler.schedule()
-    check_equal(
-        len(calls), 2 * 4, "blocks hashed in 20 steps, of the one that runs and the one that waits first"
-    )
+    what = "blocks hashed in 20 steps, of the one that runs and the one that waits first"
+    check_equal(len(calls), 2 * 4, what)
 
 
 # Task 6: the law on paper
 
 
-def on_paper(
-    jobs: list[Job],
-    block_size: int,
-    num_blocks: int = 200,
-    hash_name: str = "chain",
-    budget: int = 64,
-    **limits: int,
-) -> tuple[PrefixCachingBlockManager, list[list[tuple[int, int, int, bool]]]]:
-    blocks = manager(num_blocks, block_size, hash_name)
-    scheduler = Scheduler(SchedulerConfig(budget, 4, **limits), blocks)
-    return blocks, serve(scheduler, blocks, jobs)
+ON_PAPER = {
+    "prompts that come in the same step compute each their own": (
+        [Job(PROMPT, 2), Job(PROMPT, 2)],
+        64,
+        [[(0, 0, 11, True), (1, 0, 11, True)]],
+    ),
+    "a prompt in mid-prefill is shared as far as it is computed": (
+        [Job(PROMPT, 1), Job((*PROMPT, 1, 2), 1, arrival=1)],
+        7,
+        [[(0, 0, 7, False)], [(0, 7, 4, True), (1, 6, 3, False)]],
+    ),
+    "who is dropped in mid-prefill leaves what it has computed": (
+        [Job(PROMPT, 1, dropped_at=1), Job(PROMPT, 1, arrival=1)],
+        7,
+        [[(0, 0, 7, False)], [(1, 6, 5, True)]],
+    ),
+}
 
 
-def test_task_6_prompts_that_come_in_the_same_step_compute_each_their_own() -> None:
-    _, timeline = on_paper([Job(PROMPT, 2), Job(PROMPT, 2)], 3)
-    check_equal(timeline[0], [(0, 0, 11, True), (1, 0, 11, True)], "rows of the first step")
-
-
-def test_task_6_the_next_step_finds_what_the_one_before_computed() -> None:
-    _, timeline = on_paper([Job(PROMPT, 3), Job((*PROMPT, 1, 2), 2, arrival=1)], 3)
-    check_equal(timeline[1], [(0, 11, 1, True), (1, 9, 4, True)], "rows of the second step")
-
-
-def test_task_6_a_prompt_in_mid_prefill_is_shared_as_far_as_it_is_computed() -> None:
-    _, timeline = on_paper([Job(PROMPT, 1), Job((*PROMPT, 1, 2), 1, arrival=1)], 3, budget=7)
-    check_equal(
-        timeline[:2], [[(0, 0, 7, False)], [(0, 7, 4, True), (1, 6, 3, False)]], "rows of the first two steps"
-    )
-
-
-def test_task_6_a_conversation_finds_its_own_answers() -> None:
-    blocks = manager(50, 2)
-    scheduler = Scheduler(SchedulerConfig(64, 4), blocks)
-    jobs = [Job((1, 2, 3), 5)]
-    serve(scheduler, blocks, jobs)
-    prompt = (1, 2, 3)
-    for _ in range(5):
-        prompt = (*prompt, sum((place + 1) * token for place, token in enumerate(prompt)) % 3)
-    timeline = serve_again(blocks, Job((*prompt, 7, 7), 1))
-    check_equal(
-        timeline[0], [(0, 6, 4, True)], "rows of the next turn: 7 of its 8 first tokens were computed"
-    )
-
-
-def serve_again(blocks: PrefixCachingBlockManager, job: Job) -> list[list[tuple[int, int, int, bool]]]:
-    """A job beside nobody, on blocks that others have left."""
-    scheduler = Scheduler(SchedulerConfig(64, 4), blocks)
-    sequence = Sequence(0, job.prompt, max_num_tokens=len(job.prompt) + job.num_outputs)
-    scheduler.add(sequence)
-    output = scheduler.schedule()
-    return [[(entry.sequence.id, entry.start, entry.num_tokens, entry.is_final) for entry in output.entries]]
-
-
-def test_task_6_after_a_preemption_a_sequence_finds_its_own_blocks() -> None:
-    blocks, timeline = on_paper([Job(PROMPT, 9, preempted_at=4)], 3)
-    check_equal(
-        timeline[4], [(0, 12, 3, True)], "rows of the step after it: 11 of prompt, 4 generated, 14 computed"
-    )
-    check_equal(blocks.num_hit_tokens, 12, "hit tokens")
-
-
-def test_task_6_who_is_dropped_in_mid_prefill_leaves_what_it_has_computed() -> None:
-    jobs = [Job(PROMPT, 1, dropped_at=1), Job(PROMPT, 1, arrival=1)]
-    _, timeline = on_paper(jobs, 3, budget=7)
-    check_equal(timeline[1], [(1, 6, 5, True)], "rows of the step after it, 7 tokens computed in blocks of 3")
+@pytest.mark.parametrize("name", ON_PAPER)
+def test_task_6_worked_by_hand(name: str) -> None:
+    jobs, budget, expected = ON_PAPER[name]
+    blocks = manager(200)
+    timeline = serve(Scheduler(SchedulerConfig(budget, 4), blocks), blocks, jobs)
+    check_equal(timeline[: len(expected)], expected, "rows of the first steps, in blocks of 3")
 
 
 @st.composite
@@ -949,10 +811,11 @@ def jobs(draw: st.DrawFn) -> list[Job]:
     return made
 
 
+law = {"deadline": None, "report_multiple_bugs": False, "suppress_health_check": list(HealthCheck)}
+
+
 @pytest.mark.parametrize("hash_name", HASHES)
-@settings(
-    max_examples=400, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=400, **law)
 @given(data=st.data())
 def test_task_6_never_a_wrong_share(hash_name: str, data: st.DataObject) -> None:
     block_size = data.draw(st.integers(1, 4))
@@ -968,9 +831,7 @@ def test_task_6_never_a_wrong_share(hash_name: str, data: st.DataObject) -> None
     serve(Scheduler(config, blocks), blocks, data.draw(jobs()))
 
 
-@settings(
-    max_examples=400, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=400, **law)
 @given(data=st.data())
 def test_task_6_caches_and_evicts_what_plain_tuples_say(data: st.DataObject) -> None:
     block_size, num_blocks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
@@ -1008,7 +869,7 @@ class CollidingPool(Pool):
 
 
 @pytest.mark.parametrize("hash_name", ["chain", "constant", "one bit"])
-@settings(max_examples=25, deadline=None, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, **law)
 @given(data=st.data())
 def test_task_6_each_request_gets_what_it_gets_alone(hash_name: str, data: st.DataObject) -> None:
     pools = st.builds(
@@ -1072,16 +933,12 @@ def test_task_6_a_hit_after_a_preemption_changes_nothing() -> None:
         for _ in range(4):
             engine.step()
         preempt(engine.scheduler, engine.scheduler.running[0])
-        num_computed = []
-        finished: tuple[GenerationResult, ...] = ()
-        while not finished:
-            step = engine.step()
-            num_computed.append(step.scheduled.num_tokens)
-            finished = step.finished
-    check_equal(finished[0].token_ids, alone(MODEL_PROMPT, 9), "token ids")
-    check_equal(
-        num_computed[0], 2, "tokens of the step after it: 16 there, 15 of them computed, in blocks of 2"
-    )
+        steps = [engine.step()]
+        while not steps[-1].finished:
+            steps.append(engine.step())
+    check_equal(steps[-1].finished[0].token_ids, alone(MODEL_PROMPT, 9), "token ids")
+    what = "tokens of the step after it: 16 there, 15 of them computed, in blocks of 2"
+    check_equal(steps[0].scheduled.num_tokens, 2, what)
 
 
 def test_task_6_another_engine_on_the_same_blocks_finds_nothing() -> None:
