@@ -65,7 +65,8 @@ def test_task_1_a_new_sequence_has_its_prompt_and_nothing_computed() -> None:
     sequence = Sequence(7, [11, 12, 13], priority=2)
     seen = (sequence.id, sequence.token_ids, sequence.num_prompt_tokens, sequence.num_computed_tokens)
     check_equal(seen, (7, [11, 12, 13], 3, 0), "id, token_ids, num_prompt_tokens and num_computed_tokens")
-    check_equal((sequence.priority, sequence.arrival), (2, 0), "priority and arrival")
+    others = (sequence.priority, sequence.arrival, sequence.generated_ids)
+    check_equal(others, (2, 0, []), "priority, arrival and generated_ids")
     check_equal(Sequence(7, [11]).priority, 0, "priority, unless given")
 
 
@@ -90,10 +91,6 @@ def test_task_1_a_generated_token_is_one_to_catch_up_with() -> None:
     check_equal(seen, (7, 5, 2), "num_tokens, num_prompt_tokens and num_uncomputed_tokens", mistakes)
     check_equal(sequence.generated_ids, [31, 32], "generated_ids")
     check_equal(sequence.is_prefilling, False, "is_prefilling once the prompt is computed")
-
-
-def test_task_1_nothing_generated_yet() -> None:
-    check_equal(Sequence(0, prompt_of(3)).generated_ids, [], "generated_ids of a new sequence")
 
 
 def test_task_1_what_is_computed_again_is_a_prompt_first() -> None:
@@ -137,14 +134,12 @@ def test_task_1_an_empty_prompt_is_an_error() -> None:
     ("num_tokens", "computed", "limit", "expected"),
     [
         (7, 0, 3, (0, 3, False)),
-        (7, 3, 3, (3, 3, False)),
         (7, 6, 3, (6, 1, True)),
         (7, 4, 3, (4, 3, True)),
         (7, 0, 7, (0, 7, True)),
         (7, 0, 6, (0, 6, False)),
         (7, 0, 99, (0, 7, True)),
         (1, 0, 1, (0, 1, True)),
-        (7, 6, 1, (6, 1, True)),
         (7, 5, 1, (5, 1, False)),
     ],
 )
@@ -203,9 +198,27 @@ def run_by_hand(scheduler: Scheduler, sequence: Sequence) -> None:
     scheduler.running.append(sequence)
 
 
+def started(*lengths: int) -> tuple[Scheduler, SchedulerOutput]:
+    """A scheduler whose prompts all run, and a step of four tokens at most of each."""
+    scheduler = scheduler_with(lengths)
+    for sequence in scheduler.sequences.values():
+        run_by_hand(scheduler, sequence)
+    return scheduler, SchedulerOutput(tuple(next_tokens(each, 0, 4) for each in scheduler.running))
+
+
+def progress_of(scheduler: Scheduler) -> list[tuple[int, list[int]]]:
+    return [(each.num_computed_tokens, each.generated_ids) for each in scheduler.running]
+
+
+def check_nobody_is_there(scheduler: Scheduler) -> None:
+    __tracebackhide__ = True
+    seen = (scheduler.has_work, scheduler.running, len(scheduler.policy))
+    check_equal(seen, (False, [], 0), "has_work, running, and number waiting")
+
+
 def test_task_2_who_is_added_waits_in_order() -> None:
     scheduler = Scheduler(SchedulerConfig())
-    check_equal((scheduler.has_work, len(scheduler.policy)), (False, 0), "has_work, and number waiting")
+    check_nobody_is_there(scheduler)
     sequences = [sequence_of(id, 3) for id in (7, 2, 5)]
     for sequence in sequences:
         scheduler.add(sequence)
@@ -220,9 +233,8 @@ def test_task_2_an_id_twice_is_an_error() -> None:
     for _ in range(2):
         with check_value_error("1"):
             scheduler.add(sequence_of(1, 9))
-    check_equal(
-        (len(scheduler.policy), scheduler.sequences[1].num_tokens), (2, 4), "waiting, and the first's"
-    )
+    seen = (len(scheduler.policy), scheduler.sequences[1].num_tokens)
+    check_equal(seen, (2, 4), "waiting, and the first's")
     scheduler.remove(1)
     scheduler.add(sequence_of(1, 9))
     check_equal(len(scheduler.policy), 2, "number waiting after an id was used again")
@@ -232,68 +244,52 @@ def test_task_2_a_sequence_that_was_computed_elsewhere_is_an_error() -> None:
     scheduler = scheduler_with([])
     with check_value_error("13", "2"):
         scheduler.add(sequence_of(13, 5, computed=2))
-    check_equal((scheduler.has_work, len(scheduler.policy)), (False, 0), "has_work, and number waiting")
+    check_nobody_is_there(scheduler)
 
 
 def test_task_2_a_sequence_that_can_never_run_is_refused_and_not_left_waiting() -> None:
     scheduler = Scheduler(SchedulerConfig(), blocks=FewBlocks(capacity=6))
     with check_value_error("7", "6"):
         scheduler.add(sequence_of(0, 7))
-    check_equal((scheduler.has_work, len(scheduler.policy)), (False, 0), "has_work, and number waiting")
+    check_nobody_is_there(scheduler)
     scheduler.add(sequence_of(1, 6))
     check_equal((len(scheduler.policy), scheduler.sequences[1].arrival), (1, 0), "waiting, and its arrival")
 
 
 def test_task_2_complete_moves_the_counts_and_appends_what_was_sampled() -> None:
-    scheduler = scheduler_with([7, 3])
-    first, second = scheduler.sequences.values()
-    for sequence in (first, second):
-        run_by_hand(scheduler, sequence)
-    output = SchedulerOutput((next_tokens(first, 0, 4), next_tokens(second, 0, 4)))
-    check_equal([each.num_computed_tokens for each in (first, second)], [0, 0], "computed before complete")
+    scheduler, output = started(7, 3)
     scheduler.complete(output, {1: 55})
-    check_equal([each.num_computed_tokens for each in (first, second)], [4, 3], "computed after complete")
-    mistakes = {"the token given to the wrong sequence": [[55], []], "the token lost": [[], []]}
-    found = [each.generated_ids for each in (first, second)]
-    check_equal(found, [[], [55]], "generated_ids of both", mistakes)
+    mistakes = {
+        "the token given to the wrong sequence": [(4, [55]), (3, [])],
+        "the token lost": [(4, []), (3, [])],
+    }
+    what = "num_computed_tokens and generated_ids of both"
+    check_equal(progress_of(scheduler), [(4, []), (3, [55])], what, mistakes)
 
 
 @pytest.mark.parametrize("sampled", [{}, {0: 5}, {0: 5, 1: 6}, {1: 6, 2: 7}], ids=str)
 def test_task_2_tokens_for_other_sequences_than_the_final_ones_are_an_error(sampled: dict[int, int]) -> None:
-    scheduler = scheduler_with([7, 3])
-    for sequence in scheduler.sequences.values():
-        run_by_hand(scheduler, sequence)
-    first, second = scheduler.running
-    output = SchedulerOutput((next_tokens(first, 0, 4), next_tokens(second, 0, 4)))
+    scheduler, output = started(7, 3)
     with check_value_error("[1]", str(sorted(sampled))):
         scheduler.complete(output, sampled)
-    state = [(each.num_computed_tokens, each.generated_ids) for each in scheduler.running]
-    check_equal(state, [(0, [])] * 2, "computed and generated after the error")
+    check_equal(progress_of(scheduler), [(0, [])] * 2, "computed and generated after the error")
 
 
 def test_task_2_a_step_is_completed_once() -> None:
-    scheduler = scheduler_with([3, 7])
-    for sequence in scheduler.sequences.values():
-        run_by_hand(scheduler, sequence)
-    second, first = scheduler.running
-    output = SchedulerOutput((next_tokens(second, 0, 4), next_tokens(first, 0, 4)))
+    scheduler, output = started(3, 7)
     scheduler.complete(output, {0: 55})
     with check_value_error():
         scheduler.complete(output, {0: 56})
-    state = [(each.num_computed_tokens, each.generated_ids) for each in scheduler.running]
-    check_equal(state, [(3, [55]), (4, [])], "computed and generated after the error")
+    check_equal(progress_of(scheduler), [(3, [55]), (4, [])], "computed and generated after the error")
 
 
 def test_task_2_what_was_removed_in_the_meantime_is_passed_over() -> None:
-    scheduler = scheduler_with([3, 2])
-    for sequence in scheduler.sequences.values():
-        run_by_hand(scheduler, sequence)
-    first, second = scheduler.running
-    output = SchedulerOutput((next_tokens(first, 0, 4), next_tokens(second, 0, 4)))
+    scheduler, output = started(3, 2)
+    removed = scheduler.running[0]
     scheduler.remove(0)
     scheduler.complete(output, {0: 55, 1: 56})
-    check_equal((first.num_computed_tokens, first.generated_ids), (0, []), "the one that was removed")
-    check_equal((second.num_computed_tokens, second.generated_ids), (2, [56]), "the other one")
+    check_equal((removed.num_computed_tokens, removed.generated_ids), (0, []), "the one that was removed")
+    check_equal(progress_of(scheduler), [(2, [56])], "the other one")
 
 
 @pytest.mark.parametrize("runs", [False, True])
@@ -316,7 +312,7 @@ def test_task_2_remove_forgets_who_waits_and_who_runs(runs: bool) -> None:
 def test_task_2_the_last_to_leave_leaves_nothing() -> None:
     scheduler = scheduler_with([3])
     scheduler.remove(0)
-    check_equal((scheduler.has_work, len(scheduler.policy)), (False, 0), "has_work, and number waiting")
+    check_nobody_is_there(scheduler)
 
 
 # Task 3: one budget
@@ -345,17 +341,6 @@ def test_task_3_a_lone_prompt_is_computed_in_pieces_of_the_budget() -> None:
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
 
 
-def test_task_3_what_one_leaves_goes_to_the_next() -> None:
-    timeline = advance(scheduler_with([5, 9, 2], budget=8), [2, 2, 2])
-    expected = [
-        [(0, 0, 5, True), (1, 0, 3, False)],
-        [(0, 5, 1, True), (1, 3, 6, True), (2, 0, 1, False)],
-        [(1, 9, 1, True), (2, 1, 1, True)],
-        [(2, 2, 1, True)],
-    ]
-    check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
-
-
 def test_task_3_a_tail_of_three_fits_where_three_are_left() -> None:
     scheduler = scheduler_with([4, 3, 9], budget=7, long_prefill_token_threshold=4)
     output = scheduler.schedule()
@@ -368,27 +353,14 @@ def test_task_3_everyone_who_runs_gets_a_token_in_every_step() -> None:
     advance(scheduler, [99, 99, 99], max_steps=1)
     check_equal([each.id for each in scheduler.running], [0, 1, 2], "who runs after a step")
     scheduler.config = SchedulerConfig(8, 3)
-    timeline = advance(scheduler, [99, 99, 99], max_steps=3)
+    timeline = advance(scheduler, [99, 99, 99], max_steps=2)
     expected = [
         [(0, 2, 1, True), (1, 3, 6, False), (2, 3, 1, True)],
         [(0, 3, 1, True), (1, 9, 6, False), (2, 4, 1, True)],
-        [(0, 4, 1, True), (1, 15, 6, False), (2, 5, 1, True)],
     ]
-    starving = [
-        [(0, 2, 1, True), (1, 3, 7, False)],
-        [(0, 3, 1, True), (1, 10, 7, False)],
-        [(0, 4, 1, True), (1, 17, 7, False)],
-    ]
+    starving = [[(0, 2, 1, True), (1, 3, 7, False)], [(0, 3, 1, True), (1, 10, 7, False)]]
     mistakes = {"all that is left given to a prompt, and nothing to who runs behind it": starving}
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step", mistakes)
-
-
-def test_task_3_a_prompt_goes_on_while_every_place_is_taken() -> None:
-    scheduler = scheduler_with([2, 30], budget=6, max_num_seqs=2)
-    timeline = advance(scheduler, [99, 1], max_steps=7)
-    found = [row for step in timeline for row in step if row[0] == 1]
-    expected = [(1, 0, 4, False), *((1, start, 5, False) for start in (4, 9, 14, 19, 24)), (1, 29, 1, True)]
-    check_equal(found, expected, "tokens of the prompt beside one that decodes, step by step")
 
 
 def test_task_3_never_more_than_max_num_seqs_run_prefills_counted() -> None:
@@ -399,16 +371,6 @@ def test_task_3_never_more_than_max_num_seqs_run_prefills_counted() -> None:
         seen.append(len(output.entries))
         scheduler.complete(output, {entry.sequence.id: 1 for entry in output.final})
     check_equal(seen, [4] * 12, "sequences in each step", {"the limit on sequences is passed": [7] * 12})
-
-
-def test_task_3_who_ends_makes_room_for_the_next() -> None:
-    timeline = advance(scheduler_with([2, 2, 2, 2], budget=8, max_num_seqs=2), [1, 2, 1, 1])
-    expected = [
-        [(0, 0, 2, True), (1, 0, 2, True)],
-        [(1, 2, 1, True), (2, 0, 2, True)],
-        [(3, 0, 2, True)],
-    ]
-    check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
 
 
 def test_task_3_the_threshold_bounds_one_prompt_and_not_the_step() -> None:
@@ -427,18 +389,13 @@ def test_task_3_the_threshold_bounds_one_prompt_and_not_the_step() -> None:
 
 def test_task_3_partial_prefills_are_counted() -> None:
     limits = {"long_prefill_token_threshold": 4, "max_num_partial_prefills": 2}
-    scheduler = scheduler_with([9, 9, 9, 2], budget=30, **limits)
-    first = rows_of(scheduler.schedule())
+    first = rows_of(scheduler_with([9, 9, 9, 2], budget=30, **limits).schedule())
+    expected, whole = [(0, 0, 4, False), (1, 0, 4, False)], (3, 0, 2, True)
     mistakes = {
-        "partial prefills never counted": [
-            (0, 0, 4, False),
-            (1, 0, 4, False),
-            (2, 0, 4, False),
-            (3, 0, 2, True),
-        ],
-        "a later one let pass": [(0, 0, 4, False), (1, 0, 4, False), (3, 0, 2, True)],
+        "partial prefills never counted": [*expected, (2, 0, 4, False), whole],
+        "a later one let pass": [*expected, whole],
     }
-    check_equal(first, [(0, 0, 4, False), (1, 0, 4, False)], "first step", mistakes)
+    check_equal(first, expected, "first step", mistakes)
 
 
 def test_task_3_partial_prefills_under_way_count_too() -> None:
@@ -462,47 +419,26 @@ def test_task_3_partial_prefills_under_way_count_too() -> None:
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step", mistakes)
 
 
-def test_task_3_a_prompt_that_fits_whole_is_no_partial_prefill() -> None:
-    limits = {"long_prefill_token_threshold": 6, "max_num_partial_prefills": 1}
-    output = scheduler_with([20, 6, 5, 7], budget=30, **limits).schedule()
-    expected = [(0, 0, 6, False), (1, 0, 6, True), (2, 0, 5, True)]
-    check_equal(rows_of(output), expected, "first step")
+def test_task_3_a_policy_that_is_empty_is_still_the_one_to_use() -> None:
+    policy = Fcfs()
+    scheduler = Scheduler(SchedulerConfig(), policy=policy)
+    check_equal(scheduler.policy is policy, True, "whether the scheduler has the policy that it was given")
+    scheduler.add(sequence_of(0, 3))
+    check_equal(rows_of(scheduler.schedule()), [(0, 0, 3, True)], "first step")
 
 
-def test_task_3_decodes_are_no_partial_prefills() -> None:
-    scheduler = scheduler_with([2, 2, 20], budget=8, max_num_partial_prefills=1)
-    timeline = advance(scheduler, [9, 9, 1], max_steps=2)
-    expected = [
-        [(0, 0, 2, True), (1, 0, 2, True), (2, 0, 4, False)],
-        [(0, 2, 1, True), (1, 2, 1, True), (2, 4, 6, False)],
-    ]
-    check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
-
-
-def test_task_3_nobody_is_there() -> None:
-    scheduler = scheduler_with([])
-    check_equal(scheduler.schedule(), SchedulerOutput(()), "a step without anybody")
-
-
-def test_task_3_who_arrives_later_joins_while_others_decode() -> None:
-    scheduler = scheduler_with([3], budget=6)
-    timeline = advance(scheduler, [9], max_steps=2)
-    scheduler.add(sequence_of(5, 8))
-    timeline += advance(scheduler, {0: 9, 5: 1}, max_steps=2)
-    expected = [
-        [(0, 0, 3, True)],
-        [(0, 3, 1, True)],
-        [(0, 4, 1, True), (5, 0, 5, False)],
-        [(0, 5, 1, True), (5, 5, 3, True)],
-    ]
-    check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
+def test_task_3_two_schedulers_share_nothing() -> None:
+    first, second = Scheduler(SchedulerConfig()), Scheduler(SchedulerConfig())
+    first.add(sequence_of(0, 3))
+    check_nobody_is_there(second)
+    first.schedule()
+    check_equal(second.schedule(), SchedulerOutput(()), "a step of the other one")
 
 
 def test_task_3_the_output_is_frozen_and_counts_itself() -> None:
     output = scheduler_with([5, 9], budget=8).schedule()
-    check_equal(
-        (output.num_tokens, [entry.sequence.id for entry in output.final]), (8, [0]), "tokens, and final"
-    )
+    final = [entry.sequence.id for entry in output.final]
+    check_equal((output.num_tokens, final), (8, [0]), "tokens, and final")
     check_equal(type(output.entries), tuple, "type of the entries")
     with pytest.raises(FrozenInstanceError):
         output.entries = ()  # type: ignore[misc]
@@ -517,25 +453,6 @@ def test_task_3_schedule_counts_nothing_as_computed() -> None:
     check_equal(state, [(0, 5), (0, 9)], "tokens computed and tokens of those that run")
 
 
-def test_task_3_a_policy_that_is_empty_is_still_the_one_to_use() -> None:
-    policy, other = Fcfs(), Fcfs()
-    schedulers = [Scheduler(SchedulerConfig(), policy=policy), Scheduler(SchedulerConfig(), policy=other)]
-    check_equal([each.policy for each in schedulers], [policy, other], "policies of two schedulers")
-    schedulers[0].add(sequence_of(0, 3))
-    check_equal(
-        (len(policy), len(other), len(schedulers[1].schedule().entries)), (1, 0, 0), "who waits where"
-    )
-    check_equal(rows_of(schedulers[0].schedule()), [(0, 0, 3, True)], "first step")
-
-
-def test_task_3_two_schedulers_share_nothing() -> None:
-    first, second = Scheduler(SchedulerConfig()), Scheduler(SchedulerConfig())
-    first.add(sequence_of(0, 3))
-    first.schedule()
-    check_equal((second.has_work, second.running, len(second.policy)), (False, [], 0), "of the other one")
-    check_equal(second.schedule(), SchedulerOutput(()), "a step of the other one")
-
-
 @pytest.mark.parametrize(("asked", "given"), [(5, 5), (1, 2), (0, 2), (-4, 2), (8, 8), (99, 8)])
 def test_task_3_a_policy_may_ask_for_a_smaller_step(asked: int, given: int) -> None:
     policy = SpyPolicy()
@@ -544,10 +461,8 @@ def test_task_3_a_policy_may_ask_for_a_smaller_step(asked: int, given: int) -> N
         scheduler.add(sequence_of(id, length))
     scheduler.complete(scheduler.schedule(), {0: 9})
     policy.budget = asked
-    output = scheduler.schedule()
-    check_equal(
-        output.num_tokens, given, f"tokens of a step of two that run where the policy asks for {asked}"
-    )
+    num_tokens = scheduler.schedule().num_tokens
+    check_equal(num_tokens, given, f"tokens of a step of two that run where the policy asks for {asked}")
     check_equal(policy.asked[-1], ([0, 1], 8), "what the policy was told: who runs, and the limit")
 
 
@@ -601,15 +516,12 @@ def test_task_3_blocks_are_asked_for_what_is_computed() -> None:
 
 
 def test_task_3_without_room_nobody_is_let_in_and_nobody_passes() -> None:
-    blocks = FewBlocks(capacity=10)
-    scheduler = Scheduler(SchedulerConfig(20, 4), blocks)
+    scheduler = Scheduler(SchedulerConfig(20, 4), FewBlocks(capacity=10))
     for id, length in enumerate((6, 7, 2)):
         scheduler.add(sequence_of(id, length))
-    output = scheduler.schedule()
-    check_equal(rows_of(output), [(0, 0, 6, True)], "first step")
-    check_equal(
-        (len(scheduler.policy), [each.id for each in scheduler.running]), (2, [0]), "waiting, and running"
-    )
+    check_equal(rows_of(scheduler.schedule()), [(0, 0, 6, True)], "first step")
+    seen = (len(scheduler.policy), [each.id for each in scheduler.running])
+    check_equal(seen, (2, [0]), "waiting, and running")
     check_equal(scheduler.sequences[1].num_computed_tokens, 0, "tokens computed of who waits")
     scheduler.remove(0)
     check_equal(rows_of(scheduler.schedule()), [(1, 0, 7, True), (2, 0, 2, True)], "step when there is room")
@@ -638,14 +550,13 @@ def test_task_3_who_is_not_let_in_holds_nothing() -> None:
     blocks = FewBlocks(capacity=99)
     limits = {"long_prefill_token_threshold": 4, "max_num_partial_prefills": 1}
     scheduler = Scheduler(SchedulerConfig(30, 2, **limits), blocks)
-    for id in range(3):
-        scheduler.add(sequence_of(id, 9 - 7 * (id == 1)))
+    for id, length in enumerate((9, 2, 9)):
+        scheduler.add(sequence_of(id, length))
     check_equal(rows_of(scheduler.schedule()), [(0, 0, 4, False), (1, 0, 2, True)], "first step")
     scheduler.complete(output_of((scheduler.running[0], 4), (scheduler.running[1], 2)), {1: 9})
     scheduler.remove(1)
-    check_equal(
-        rows_of(scheduler.schedule()), [(0, 4, 4, False)], "second step, without a place for a partial"
-    )
+    second = rows_of(scheduler.schedule())
+    check_equal(second, [(0, 4, 4, False)], "second step, without a place for a partial")
     check_equal(blocks.held, {0: 8}, "tokens held by id")
 
 
@@ -902,32 +813,18 @@ def test_task_4_logits_are_asked_for_only_where_a_token_is_sampled() -> None:
     check_equal(kept, [0, 0, 1], "logits_to_keep of each chunk", {"logits asked for at every chunk": [1] * 3})
 
 
-def test_task_4_the_sampler_is_called_for_final_entries_alone() -> None:
-    seen: list[tuple[int, ...]] = []
+def test_task_4_the_sampler_is_called_for_final_entries_alone_with_a_distribution_each() -> None:
+    seen: list[tuple[tuple[int, ...], float]] = []
 
     def sampler(logprobs: mx.array) -> mx.array:
-        seen.append(logprobs.shape)
-        check_equal(round(mx.exp(logprobs).sum().item(), 3), 1.0, "sum of the probabilities it gets")
+        seen.append((logprobs.shape, round(mx.exp(logprobs).sum().item(), 3)))
         return mx.array([23])
 
-    runner, first, second = DenseRunner(FakeModel()), sequence_of(0, 7), sequence_of(1, 3)
-    sampled = run_step(runner, (first, 4), (second, 3), sampler=sampler)
-    check_equal((seen, sampled), ([(1, 61)], {1: 23}), "shapes given to the sampler, and what was sampled")
-
-
-def test_task_4_rows_of_one_call_have_a_distribution_each() -> None:
-    seen: list[tuple[int, ...]] = []
-    sums: list[float] = []
-
-    def sampler(logprobs: mx.array) -> mx.array:
-        seen.append(logprobs.shape)
-        sums.append(round(mx.exp(logprobs).sum().item(), 3))
-        return mx.array([23])
-
-    runner, sequences = DenseRunner(FakeModel()), [sequence_of(id, 4) for id in range(3)]
-    run_step(runner, *((each, 4) for each in sequences), sampler=sampler)
-    check_equal(seen, [(1, 61)] * 3, "shapes given to the samplers of three rows")
-    check_equal(sums, [1.0] * 3, "sum of the probabilities that each of three rows of a call gets")
+    sequences = [sequence_of(id, length) for id, length in enumerate((7, 4, 4, 4))]
+    sampled = run_step(DenseRunner(FakeModel()), *((each, 4) for each in sequences), sampler=sampler)
+    what = "shapes given to the samplers, and sums of the probabilities, of three final entries of four"
+    check_equal(seen, [((1, 61), 1.0)] * 3, what)
+    check_equal(sampled, {1: 23, 2: 23, 3: 23}, "what was sampled")
 
 
 def test_task_4_a_step_without_entries() -> None:
@@ -968,25 +865,20 @@ def test_task_4_entries_that_are_alike_share_a_call() -> None:
     for sizes in ((4, 3, 5, 3), (1, 6, 5, 3), (1, 1, 1, 1), (1, 1, 1)):
         run_step(runner, *zip(sequences, sizes, strict=False))
     found = sorted((call.logits_to_keep or 0, len(call.rows[0][1]), len(call.rows)) for call in model.calls)
-    steps = [
-        [(1, 4, 1), (0, 3, 2), (0, 5, 1)],  # two chunks of three, each in the middle of its prompt
-        [(1, 1, 1), (1, 6, 1), (0, 5, 1), (0, 3, 1)],
-        [(0, 1, 1), (1, 1, 3)],  # one token in the middle, and two that decode with the last of a prompt
-        [(1, 1, 3)],
-    ]
-    expected = sorted(itertools.chain.from_iterable(steps))
+    alike, second = (0, 3, 2), [(1, 1, 1), (1, 6, 1), (0, 5, 1), (0, 3, 1)]
+    first = [(1, 4, 1), alike, (0, 5, 1)]  # two chunks of three, each in the middle of its prompt
+    third = [(0, 1, 1), (1, 1, 3)]  # one token in the middle, and two that decode with the last of a prompt
+    expected = [*first, *second, *third, (1, 1, 3)]
+    apart = [(keep, size, 1) for keep, size, rows in expected for _ in range(rows)]
     mistakes = {
-        "a call for each entry": sorted(
-            (keep, size, 1) for keep, size, rows in expected for _ in range(rows)
-        ),
+        "a call for each entry": sorted(apart),
         "a call for each entry of more than one token": sorted(
-            [(0, 3, 1), (0, 3, 1), *(call for call in expected if call != (0, 3, 2))]
+            [(0, 3, 1), (0, 3, 1), *(call for call in expected if call != alike)]
         ),
-        "final entries and others in one call": sorted(
-            [*steps[0], (1, 1, 1), (1, 6, 1), (0, 5, 1), (0, 3, 1), (1, 1, 4), (1, 1, 3)]
-        ),
+        "final entries and others in one call": sorted([*first, *second, (1, 1, 4), (1, 1, 3)]),
     }
-    check_equal(found, expected, "(logits_to_keep, tokens of a row, rows) of all calls, sorted", mistakes)
+    what = "(logits_to_keep, tokens of a row, rows) of all calls, sorted"
+    check_equal(found, sorted(expected), what, mistakes)
     check_tokens(*sequences)
 
 
@@ -999,15 +891,6 @@ def test_task_4_chunks_and_decodes_in_one_step() -> None:
     for _ in range(2):
         run_step(runner, (old, 1), (long, 1), (short, 1))
     check_tokens(old, long, short)
-
-
-def test_task_4_the_order_of_the_entries_does_not_matter() -> None:
-    runner = DenseRunner(FakeModel())
-    sequences = [sequence_of(id, 3 + id) for id in range(4)]
-    run_step(runner, *((each, each.num_tokens) for each in sequences))
-    for order in itertools.islice(itertools.permutations(sequences), 0, 24, 5):
-        run_step(runner, *((each, 1) for each in order))
-    check_tokens(*sequences)
 
 
 @pytest.mark.parametrize("leaver", [0, 1, 2])
@@ -1124,9 +1007,8 @@ def answers_of(steps: Items[EngineStep]) -> dict[int, list[int]]:
 def check_engine_released(engine: Engine, model: FakeModel) -> None:
     """Fail unless the engine is closed and holds nothing."""
     __tracebackhide__ = True
-    check_equal(
-        (engine.is_closed, engine.has_unfinished_requests), (True, False), "is closed, has unfinished"
-    )
+    seen = (engine.is_closed, engine.has_unfinished_requests)
+    check_equal(seen, (True, False), "is closed, has unfinished")
     check_released(model.caches, "caches, two layers each, that still hold keys")
     check_equal(engine.scheduler.has_work, False, "has_work of the scheduler")
     check_equal(engine.runner.caches, {}, "caches by sequence")
@@ -1138,19 +1020,12 @@ def test_task_5_a_lone_request_from_prompt_to_result() -> None:
     check_equal(engine.add_request(prompt_of(7), length(3)), 0, "id of the first request")
     first, second, third = tokens = continuation(prompt_of(7), 3)
     steps = run(engine)
-    expected = [
-        [(0, 0, 3, False)],
-        [(0, 3, 3, False)],
-        [(0, 6, 1, True)],
-        [(0, 7, 1, True)],
-        [(0, 8, 1, True)],
-    ]
-    check_equal(
-        [rows_of(step.scheduled) for step in steps], expected, "(id, start, num_tokens, is_final) by step"
-    )
-    check_equal(
-        [dict(step.sampled) for step in steps], [{}, {}, {0: first}, {0: second}, {0: third}], "sampled"
-    )
+    prefill = [[(0, 0, 3, False)], [(0, 3, 3, False)], [(0, 6, 1, True)]]
+    rows = [rows_of(step.scheduled) for step in steps]
+    what = "(id, start, num_tokens, is_final) by step"
+    check_equal(rows, [*prefill, [(0, 7, 1, True)], [(0, 8, 1, True)]], what)
+    sampled = [dict(step.sampled) for step in steps]
+    check_equal(sampled, [{}, {}, {0: first}, {0: second}, {0: third}], "sampled")
     result = GenerationResult(0, tokenizer.decode(tokens), tuple(tokens), "length")
     check_equal([step.finished for step in steps], [(), (), (), (), (result,)], "finished in each step")
 
@@ -1190,41 +1065,6 @@ def test_task_5_an_idle_engine_computes_nothing() -> None:
     step = engine.step()
     seen = (step.scheduled.entries, dict(step.sampled), step.finished, engine.runner.model.calls)
     check_equal(seen, ((), {}, (), []), "entries, sampled, finished, and model calls")
-
-
-@pytest.mark.parametrize("budget", [2, 5, 64])
-@pytest.mark.parametrize("threshold", [None, 2])
-def test_task_5_each_request_gets_its_own_answer(budget: int, threshold: int | None) -> None:
-    engine = make_engine(budget, max_num_seqs=2, threshold=threshold)
-    jobs = [(prompt_of(size, seed), 1 + seed) for seed, size in enumerate((11, 3, 7, 1, 9))]
-    for prompt, amount in jobs:
-        engine.add_request(prompt, length(amount))
-    expected = {id: continuation(prompt, amount) for id, (prompt, amount) in enumerate(jobs)}
-    check_equal(answers_of(run(engine)), expected, "tokens of each request")
-
-
-def test_task_5_a_request_joins_while_others_decode() -> None:
-    engine = make_engine(budget=4, max_num_seqs=2)
-    jobs = [(prompt_of(3, 1), 9), (prompt_of(9, 2), 4), (prompt_of(5, 3), 3)]
-    steps = []
-    for prompt, amount in jobs:
-        engine.add_request(prompt, length(amount))
-        steps += [engine.step(), engine.step()]
-    expected = {id: continuation(prompt, amount) for id, (prompt, amount) in enumerate(jobs)}
-    check_equal(answers_of([*steps, *run(engine)]), expected, "tokens of each request")
-
-
-def test_task_5_decodes_go_on_in_every_step_of_a_long_prompt() -> None:
-    engine = make_engine(budget=6, max_num_seqs=3)
-    for seed in range(2):
-        engine.add_request(prompt_of(3, seed), length(40))
-    engine.step()
-    engine.add_request(prompt_of(30), length(1))
-    for number in range(7):
-        sampled = sorted(engine.step().sampled)
-        check_equal(
-            sampled[:2], [0, 1], f"sampled in step {number} of the prompt's chunks, beside the prompt"
-        )
 
 
 @pytest.mark.parametrize(("eos_at_length", "num_tokens"), [(7, 0), (9, 2)])
@@ -1299,9 +1139,8 @@ def test_task_5_generate_can_be_called_again() -> None:
     first = engine.generate([prompt_of(3)], length(2))
     second = engine.generate([prompt_of(4, 1), prompt_of(3)], length(2))
     check_equal([result.prompt_idx for result in [*first, *second]], [0, 1, 2], "ids of the results")
-    check_equal(
-        list(second[0].token_ids), continuation(prompt_of(4, 1), 2), "tokens of the second call's first"
-    )
+    tokens = list(second[0].token_ids)
+    check_equal(tokens, continuation(prompt_of(4, 1), 2), "tokens of the second call's first")
 
 
 def test_task_5_generate_takes_no_engine_that_serves_others() -> None:
@@ -1516,11 +1355,8 @@ def serve(simulator: Simulator, requests: Iterable[SimulatedRequest]) -> None:
 
 
 def test_task_6_the_context_of_a_step() -> None:
-    decode, chunk, whole = (
-        sequence_of(0, 5, computed=5, generated=[3]),
-        sequence_of(1, 9, computed=4),
-        sequence_of(2, 3),
-    )
+    decode = sequence_of(0, 5, computed=5, generated=[3])
+    chunk, whole = sequence_of(1, 9, computed=4), sequence_of(2, 3)
     for parts, expected in (
         ([(decode, 1)], 6),
         ([(chunk, 3)], 5 + 6 + 7),
@@ -1562,11 +1398,14 @@ def measured(
 SIZES = [(0, 1), (0, 40), (30, 7), (100, 20), (64, 64), (200, 1), (5, 2)]
 
 
+@pytest.mark.parametrize("sizes", [SIZES, [(0, 1), (0, 4), (30, 2)]], ids=["seven", "three"])
 @pytest.mark.parametrize(
     "cost", [(0.004, 2e-5, 3e-8), (0.0, 1e-3, 0.0), (0.5, 0.0, 1e-4), (1e-3, 1e-6, 0.0)], ids=str
 )
-def test_task_6_exact_measures_give_the_costs_back(cost: tuple[float, float, float]) -> None:
-    fitted = fit_cost_model(measured(cost, SIZES))
+def test_task_6_exact_measures_give_the_costs_back(
+    cost: tuple[float, float, float], sizes: list[tuple[int, int]]
+) -> None:
+    fitted = fit_cost_model(measured(cost, sizes))
     found = np.array([fitted.per_step, fitted.per_token, fitted.per_context]) / max(cost)
     expected = np.array(cost) / max(cost)
     assert np.allclose(found, expected, rtol=1e-6, atol=1e-10), f"fitted {fitted}, expected {cost}"
@@ -1593,12 +1432,6 @@ def test_task_6_no_cost_is_negative() -> None:
     sizes = np.array([[1.0, output.num_tokens] for output, _ in faster])
     best = np.linalg.lstsq(sizes, np.array([t for _, t in faster]), rcond=None)[0]
     assert np.allclose([fitted.per_step, fitted.per_token], best), "the others are not the best without it"
-
-
-def test_task_6_three_measures_are_enough() -> None:
-    fitted = fit_cost_model(measured((0.5, 0.25, 0.125), [(0, 1), (0, 4), (30, 2)]))
-    found = [fitted.per_step, fitted.per_token, fitted.per_context]
-    assert np.allclose(found, [0.5, 0.25, 0.125]), f"fitted {fitted}"
 
 
 def test_task_6_too_few_measures_are_an_error() -> None:
@@ -1654,23 +1487,26 @@ def test_task_6_who_arrives_joins_at_the_next_step() -> None:
     check_equal(ttft, [14.0, 25.0, 16.0, 17.5], "time to first token, counted from the arrival")
 
 
-def test_task_6_an_idle_time_is_skipped() -> None:
+@pytest.mark.parametrize(
+    ("jobs", "steps", "ttft"),
+    [
+        (
+            [(2, 1, 100.0), (3, 1, 7.0), (2, 1, 300.0)],
+            [(7.0, 20.0), (100.0, 112.0), (300.0, 312.0)],
+            [13.0, 12.0, 12.0],
+        ),
+        ([(4, 3), (2, 1, 1000.0)], [(0.0, 14.0), (14.0, 25.0), (25.0, 36.0), (1000.0, 1012.0)], [14.0, 12.0]),
+    ],
+    ids=["idle", "while somebody is served"],
+)
+def test_task_6_an_idle_time_is_skipped_and_no_other(
+    jobs: list[Any], steps: list[tuple[float, float]], ttft: list[float]
+) -> None:
     simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
-    serve(simulator, requests_of((2, 1, 100.0), (3, 1, 7.0), (2, 1, 300.0)))
-    check_equal(
-        [(step.start, step.end) for step in simulator.steps],
-        [(7.0, 20.0), (100.0, 112.0), (300.0, 312.0)],
-        "steps",
-    )
-    check_equal(
-        [simulator.metrics.ttft(id) for id in range(3)], [13.0, 12.0, 12.0], "TTFT, in order of arrival"
-    )
-
-
-def test_task_6_no_time_is_skipped_while_somebody_is_served() -> None:
-    simulator = Simulator(SchedulerConfig(6, 3), CostModel(10.0, 1.0))
-    serve(simulator, requests_of((4, 3), (2, 1, 1000.0)))
-    check_equal([step.start for step in simulator.steps], [0.0, 14.0, 25.0, 1000.0], "start of each step")
+    serve(simulator, requests_of(*jobs))
+    check_equal([(step.start, step.end) for step in simulator.steps], steps, "start and end of each step")
+    found = [simulator.metrics.ttft(id) for id in range(len(jobs))]
+    check_equal(found, ttft, "TTFT, in order of arrival")
 
 
 @pytest.mark.parametrize(
@@ -1686,10 +1522,8 @@ def test_task_6_requests_that_make_no_sense_are_an_error(job: tuple[tuple[int, .
 def test_task_6_nothing_to_serve() -> None:
     simulator = Simulator(SchedulerConfig(), CostModel(1.0, 1.0))
     serve(simulator, [])
-    step = simulator.step()
-    check_equal(
-        (simulator.now, step.output.entries), (0.0, ()), "now, and entries of a step, with nobody there"
-    )
+    seen = (simulator.step().output.entries, simulator.now)
+    check_equal(seen, ((), 0.0), "entries of a step, and now, with nobody there")
 
 
 @settings(max_examples=150)
@@ -1732,18 +1566,13 @@ def test_task_6_a_lone_prompt_takes_the_steps_of_the_formula(
     [
         ((100, 60, 32, 64), (4, 2)),
         ((100, 60, 0, 64), (2, 3)),
-        ((100, 92, 0, 64), (2, 3)),
         ((128, 60, 0, 64), (2, 3)),
         ((100, 200, 0, 64), (2, 5)),
-        ((1, 1, 0, 2), (1, 1)),
         ((2, 1, 0, 2), (1, 2)),
         ((10, 10, 4, 6), (3, 4)),
-        ((10, 10, 6, 8), (2, 3)),
         ((4, 12, 0, 4), (1, 4)),
         ((4, 12, 0, 4, 4), (1, 5)),
-        ((4, 12, 0, 4, 2), (1, 5)),
         ((4, 13, 3, 4, 99), (2, 5)),
-        ((1, 7, 0, 2, 99), (1, 7)),
     ],
 )
 def test_task_7_two_prompts_that_share_a_budget(
@@ -1755,17 +1584,15 @@ def test_task_7_two_prompts_that_share_a_budget(
 
 @pytest.mark.parametrize("num_outputs", [1, 2, 4, 9])
 def test_task_7_it_is_what_the_simulator_counts_in_every_small_case(num_outputs: int) -> None:
-    for first, second, threshold, budget in itertools.product(
-        range(1, 9), range(1, 12), range(6), range(2, 8)
-    ):
+    cases = itertools.product(range(1, 9), range(1, 12), range(6), range(2, 8))
+    for first, second, threshold, budget in cases:
         simulator = Simulator(SchedulerConfig(budget, 2, threshold or None), CostModel(1.0, 0.0))
         prompts = ((1,) * first, num_outputs), ((1,) * second, 1)
         serve(simulator, [SimulatedRequest(*prompt) for prompt in prompts])
         counted = tuple(int(simulator.metrics.ttft(id) or 0) for id in (0, 1))
         arguments = (first, second, threshold, budget, num_outputs)
-        check_equal(
-            num_prefill_steps_of_two(*arguments), counted, f"steps until each is computed, for {arguments}"
-        )
+        found = num_prefill_steps_of_two(*arguments)
+        check_equal(found, counted, f"steps until each is computed, for {arguments}")
 
 
 def test_task_7_long_prompts_need_no_counting() -> None:
@@ -1785,7 +1612,6 @@ def test_task_7_long_prompts_need_no_counting() -> None:
         ((5, 5, 0, 8, 0), "0"),
         ((5, 5, -1, 8), "-1"),
         ((5, 5, 0, 1), "1"),
-        ((5, 5, 0, 0), "0"),
     ],
 )
 def test_task_7_numbers_that_make_no_sense_are_an_error(arguments: tuple[int, ...], shown: str) -> None:

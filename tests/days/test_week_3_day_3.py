@@ -1,8 +1,9 @@
 """Week 3, day 3: one ragged forward."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -83,13 +84,10 @@ def test_task_1_tokens_of_all_entries_in_a_row() -> None:
 
 
 def test_task_1_one_token_of_one_sequence() -> None:
-    found = [x.tolist() for x in flatten(entries_of((sequence_of(3, 1), 1)))]
+    arrays = flatten(entries_of((sequence_of(3, 1), 1)))
+    found = [x.tolist() for x in arrays]
     check_equal(found, [prompt_of(1, 3), [0], [0, 1]], "token ids, positions and query_starts")
-
-
-def test_task_1_types() -> None:
-    kinds = {str(x.dtype) for x in flatten(three_entries())}
-    check_equal(kinds, {"int32"}, "types of token ids, positions and query_starts")
+    check_equal({str(x.dtype) for x in arrays}, {"int32"}, "their types")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -118,9 +116,8 @@ def test_task_1_final_rows() -> None:
     mistakes = {"the last of every entry": [3, 4, 7], "the first of each": [4, 5], "one too far": [5, 8]}
     check_equal(final_rows(entries, query_starts).tolist(), [4, 7], "final rows", mistakes)
     none = final_rows(entries[:1], query_starts[:2])
-    check_equal(
-        (none.tolist(), str(none.dtype)), ([], "int32"), "final rows where nobody samples, and their type"
-    )
+    what = "final rows where nobody samples, and their type"
+    check_equal((none.tolist(), str(none.dtype)), ([], "int32"), what)
 
 
 def test_task_1_block_tables_of_different_lengths() -> None:
@@ -129,9 +126,8 @@ def test_task_1_block_tables_of_different_lengths() -> None:
     check_equal(padded.tolist(), [[7, 3, 11], [5, 0, 0], [2, 8, 0]], "block tables, filled up")
     check_equal(str(padded.dtype), "int32", "type of the block tables")
     padded[0, 0] = 99
-    check_equal(
-        [each.block_ids for each in tables], [[7, 3, 11], [5], [2, 8]], "blocks of the tables afterwards"
-    )
+    after = [each.block_ids for each in tables]
+    check_equal(after, [[7, 3, 11], [5], [2, 8]], "blocks of the tables afterwards")
 
 
 def slots_by_hand(
@@ -175,16 +171,15 @@ def test_task_1_what_is_stored_already_goes_to_the_sink() -> None:
     pool = PagedKvPool(1, 12, 4)
     tables = np.array([[7, 3], [5, 9], [2, 0]], np.int32)
     positions, starts = np.array([6, 7, 6, 7, 3, 4]), np.array([0, 2, 4, 6])
-    slots = batch_slots(positions, starts, tables, np.array([4, 8, 4]), pool)
+    slots = batch_slots(positions, starts, tables, np.array([4, 8, 4]), pool).tolist()
     mistakes = {
         "written into blocks that others read": [14, 15, 38, 39, 11, 0],
         "the sink for all of a sequence that shares blocks": [48] * 6,
         "the token behind the stored ones in the sink too": [14, 15, 48, 48, 48, 48],
         "the sink for the first token of each entry alone": [14, 15, 48, 39, 48, 0],
     }
-    check_equal(
-        slots.tolist(), [14, 15, 48, 48, 48, 0], "slots where 4, 8 and 4 tokens were stored before", mistakes
-    )
+    what = "slots where 4, 8 and 4 tokens were stored before"
+    check_equal(slots, [14, 15, 48, 48, 48, 0], what, mistakes)
 
 
 def tables_of(blocks: BlockManager, *sequences: Sequence) -> Mapping[int, BlockTable]:
@@ -283,19 +278,21 @@ def check_what_does_not_fit(attend: Attend) -> None:
             attend(query, keys, values, *changed)
 
 
+def check_random_shapes_and_a_scale(attend: Attend, seed: int) -> None:
+    __tracebackhide__ = True
+    check_paged(attend, draw(MIXED), scale=0.3)
+    random = np.random.default_rng(seed)
+    for number in range(12):
+        check_paged(attend, draw(random_shape(random, (8, 24)), seed=number))
+
+
 @every_shape
 def test_task_2_attention_to_blocks(shape: Shape) -> None:
     check_paged(paged_attention_simple, draw(shape))
 
 
-def test_task_2_scale() -> None:
-    check_paged(paged_attention_simple, draw(MIXED), scale=0.3)
-
-
-def test_task_2_random_shapes() -> None:
-    random = np.random.default_rng(2)
-    for seed in range(12):
-        check_paged(paged_attention_simple, draw(random_shape(random, (8, 24)), seed=seed))
+def test_task_2_random_shapes_and_a_scale() -> None:
+    check_random_shapes_and_a_scale(paged_attention_simple, seed=2)
 
 
 def test_task_2_blocks_that_several_share() -> None:
@@ -367,13 +364,12 @@ def test_task_3_sequences_with_as_many_queries(L: int) -> None:
     ragged = draw(Shape((L, L, L), (9, 17, 4)))
     query = ragged.query.reshape(3, L, 4, 32)
     tables, lengths = np.array(ragged.block_tables), np.array(ragged.context_lengths)
-    result = attend_alike(query, ragged.keys, ragged.values, tables, lengths, None)
-    check_equal(result.shape, (3, L, 4, 32), "shape of the attention of three sequences")
-    check_paged(
-        lambda *_: result.reshape(-1, 4, 32), ragged, f"attention of three sequences, {L} queries each"
-    )
-    scaled = attend_alike(query, ragged.keys, ragged.values, tables, lengths, 0.3)
-    check_paged(lambda *_, scale: scaled.reshape(-1, 4, 32), ragged, "the same, scale 0.3", scale=0.3)
+    for scale in (None, 0.3):
+        result = attend_alike(query, ragged.keys, ragged.values, tables, lengths, scale)
+        check_equal(result.shape, (3, L, 4, 32), "shape of the attention of three sequences")
+        what = f"attention of three sequences, {L} queries each, {scale=}"
+        rows = result.reshape(-1, 4, 32)
+        check_paged(lambda *_, rows=rows, **__: rows, ragged, what, scale=scale)
 
 
 @every_shape
@@ -381,14 +377,8 @@ def test_task_3_attention_to_blocks(shape: Shape) -> None:
     check_paged(paged_attention, draw(shape))
 
 
-def test_task_3_scale() -> None:
-    check_paged(paged_attention, draw(MIXED), scale=0.3)
-
-
-def test_task_3_random_shapes() -> None:
-    random = np.random.default_rng(3)
-    for seed in range(12):
-        check_paged(paged_attention, draw(random_shape(random, (8, 24)), seed=seed))
+def test_task_3_random_shapes_and_a_scale() -> None:
+    check_random_shapes_and_a_scale(paged_attention, seed=3)
 
 
 def test_task_3_one_call_for_all_that_decode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,14 +520,6 @@ def test_task_4_chunks_of_a_prompt(sizes: tuple[int, ...], block_size: int) -> N
     check_continuations(sequence)
 
 
-def test_task_4_a_prompt_of_one_token() -> None:
-    runner = ModelRunner(FakeModel(), BlockManager(30, 4))
-    sequences = [sequence_of(id, 1) for id in (8, 3)]
-    for _ in range(6):
-        run_step(runner, *((each, 1) for each in sequences))
-    check_continuations(*sequences)
-
-
 def test_task_4_logits_of_those_that_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model, shapes = FakeModel(), []
     logits = model.logits
@@ -587,19 +569,8 @@ def test_task_4_each_with_its_own_sampler() -> None:
 
 def test_task_4_an_empty_step() -> None:
     model = FakeModel()
-    runner = ModelRunner(model, BlockManager(30, 4))
-    check_equal(
-        (runner.run(SchedulerOutput(()), {}), len(model.calls)), ({}, 0), "what it samples, model calls"
-    )
-
-
-def test_task_4_the_order_of_the_entries_does_not_matter() -> None:
-    runner = ModelRunner(FakeModel(), BlockManager(30, 3))
-    sequences = [sequence_of(id, 3 + id) for id in range(4)]
-    run_step(runner, *((each, each.num_tokens) for each in sequences))
-    for order in ((3, 1, 0, 2), (2, 3, 1, 0), (0, 1, 2, 3), (1, 0, 3, 2)):
-        run_step(runner, *((sequences[id], 1) for id in order))
-    check_continuations(*sequences)
+    sampled = ModelRunner(model, BlockManager(30, 4)).run(SchedulerOutput(()), {})
+    check_equal((sampled, len(model.calls)), ({}, 0), "what it samples, model calls")
 
 
 def test_task_4_blocks_change_hands() -> None:
@@ -896,27 +867,24 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
     called = kernels_called(monkeypatch)
     ragged = draw(MIXED, dtype)
     check_pieces(ragged)
-    query, *others = ragged.arguments
+    query, keys, values, *places = ragged.arguments
+    wide_keys, wide_values = keys.astype(mx.float32), values.astype(mx.float32)
     use_device(mx.cpu, monkeypatch)
-    result = dispatch_paged_attention(query, *others)
-    check_equal(
-        (called, result.dtype), (["paged_attention_cpu"], dtype), "called for keys that nobody copies"
-    )
-    check_sums(dispatch_paged_attention, dtype)
-    float_keys = [x.astype(mx.float32) for x in others[:2]]
-    called.clear()
-    result = dispatch_paged_attention(query, *float_keys, *others[2:])
-    check_equal((called, result.dtype), (["paged_attention_cpu"], dtype), "called for a query of few bits")
-    for keys, values in ((float_keys[0], others[1]), (others[0], float_keys[1])):
+    for key, value, expected in (
+        (keys, values, "paged_attention_cpu"),
+        (wide_keys, wide_values, "paged_attention_cpu"),
+        (wide_keys, values, "paged_attention"),
+        (keys, wide_values, "paged_attention"),
+    ):
         called.clear()
-        dispatch_paged_attention(query, keys, values, *others[2:])
-        check_equal(
-            called, ["paged_attention"], f"called for keys of {keys.dtype} and values of {values.dtype}"
-        )
+        result = dispatch_paged_attention(query, key, value, *places)
+        what = f"called for keys of {key.dtype} and values of {value.dtype}, and the type of the result"
+        check_equal((called, result.dtype), ([expected], dtype), what)
+    check_sums(dispatch_paged_attention, dtype)
     use_device(mx.gpu, monkeypatch)
     called.clear()
-    dispatch_paged_attention(query, *others)
-    dispatch_paged_attention(query, *float_keys, *others[2:])
+    dispatch_paged_attention(query, keys, values, *places)
+    dispatch_paged_attention(query, wide_keys, wide_values, *places)
     expected = ["paged_attention_gpu", "paged_attention"]
     check_equal(called, expected, "called on a GPU for one type, and for two")
 
@@ -955,32 +923,57 @@ GPU_SHAPES = [
     Shape((33, 32), (65, 32), 2, 2, 64, 16),
     Shape((40, 1, 9, 5), (77, 131, 90, 60), 4, 2, 32, 7),
 ]
-gpu_shapes = pytest.mark.parametrize("shape", GPU_SHAPES, ids=str)
-every_head_dim = pytest.mark.parametrize("D", HEAD_DIMS)
-every_precision = pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
 need_metal = pytest.mark.skipif(not mx.metal.is_available(), reason="needs an Apple GPU (Metal)")
 need_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="needs an NVIDIA GPU (CUDA)")
 
 
 def check_on_gpu(
     target: Target,
-    ragged: Ragged,
+    shape: Shape,
     tolerance: float = 1e-5,
     scale: float | None = None,
+    **options: Any,
 ) -> None:
+    """Compare attention on a target, of what is drawn with these options, with that in numpy."""
     __tracebackhide__ = True
-    what = f"attention, {ragged.shape}, order {target.order}"
-    check_paged(paged_attention_gpu, ragged, what, tolerance, scale, target=target)
+    what = f"attention, {shape}, order {target.order}"
+    check_paged(paged_attention_gpu, draw(shape, **options), what, tolerance, scale, target=target)
 
 
-def check_orders(language: Language, shape: Shape) -> None:
+GPU_CHECKS: dict[str, Callable[[Target], None]] = {
+    **{f"attention to blocks, {shape}": partial(check_on_gpu, shape=shape) for shape in GPU_SHAPES},
+    **{
+        f"head dimension {D}": partial(check_on_gpu, shape=Shape((2, 34), (41, 41), 2, 1, D, 16))
+        for D in HEAD_DIMS
+    },
+    "scale": partial(check_on_gpu, shape=GPU_SHAPES[4], scale=0.3),
+    "large scores": partial(
+        check_on_gpu, shape=Shape((2, 34), (83, 83), 2, 1, 64), size=300.0, tolerance=1e-4
+    ),
+    **{
+        str(each.values[0]).removeprefix("mlx.core."): partial(
+            check_on_gpu,
+            shape=Shape((1, 33), (300, 90), 4, 2, 64, 16),
+            dtype=each.values[0],
+            tolerance=each.values[1],
+        )
+        for each in LOW_PRECISION
+    },
+    "blocks that several share": partial(
+        check_on_gpu, shape=Shape((2, 1, 40), (63, 51, 61), block_size=5), num_shared=4
+    ),
+}
+each_gpu_check = pytest.mark.parametrize("check", GPU_CHECKS.values(), ids=GPU_CHECKS)
+
+
+def check_orders(language: Language) -> None:
     """In every order of the threads the result must be the same to the last bit."""
     __tracebackhide__ = True
-    ragged, first = draw(shape), None
+    shape, first = Shape((34, 2), (70, 70), 2, 1, 32, 16), None
     for order in ORDERS:
         target = Target(language, "emulator", order)
-        check_on_gpu(target, ragged)
-        result = paged_attention_gpu(*ragged.arguments, target=target)
+        check_on_gpu(target, shape)
+        result = paged_attention_gpu(*draw(shape).arguments, target=target)
         first = result if first is None else first
         check_close(result, first, f"order {order} of the threads, against order {FORWARD}", tolerance=0)
 
@@ -994,45 +987,24 @@ def check_random_shapes(target: Target, seed: int, count: int = 8) -> None:
         shape = random_shape(random, HEAD_DIMS[:4], longest=40)
         dtype, tolerance = types[random.integers(3)]
         place = Target(target.language, target.device, int(random.integers(50)))
-        check_on_gpu(place, draw(shape, dtype, seed=number), tolerance, [None, 0.3][random.integers(2)])
+        scale = [None, 0.3][random.integers(2)]
+        check_on_gpu(place, shape, tolerance, scale, dtype=dtype, seed=number)
 
 
 METAL = Target("metal", "emulator")
 
 
-@gpu_shapes
-def test_task_6_attention_to_blocks(shape: Shape) -> None:
-    check_on_gpu(METAL, draw(shape))
-
-
-@every_head_dim
-def test_task_6_every_head_dimension(D: int) -> None:
-    check_on_gpu(METAL, draw(Shape((2, 34), (41, 41), 2, 1, D, 16)))
-
-
-def test_task_6_scale() -> None:
-    check_on_gpu(METAL, draw(GPU_SHAPES[4]), scale=0.3)
-
-
-def test_task_6_large_scores() -> None:
-    check_on_gpu(METAL, draw(Shape((2, 34), (83, 83), 2, 1, 64), size=300.0), tolerance=1e-4)
-
-
-@every_precision
-def test_task_6_low_precision(dtype: mx.Dtype, tolerance: float) -> None:
-    check_on_gpu(METAL, draw(Shape((1, 33), (300, 90), 4, 2, 64, 16), dtype), tolerance)
+@each_gpu_check
+def test_task_6_metal(check: Callable[[Target], None]) -> None:
+    check(METAL)
 
 
 def test_task_6_the_order_of_the_threads_does_not_matter() -> None:
-    check_orders("metal", Shape((34, 2), (70, 70), 2, 1, 32, 16))
+    check_orders("metal")
 
 
 def test_task_6_random_shapes() -> None:
     check_random_shapes(METAL, seed=4)
-
-
-def test_task_6_blocks_that_several_share() -> None:
-    check_on_gpu(METAL, draw(Shape((2, 1, 40), (63, 51, 61), block_size=5), num_shared=4))
 
 
 @need_metal
@@ -1043,39 +1015,17 @@ def test_task_6_on_the_gpu() -> None:
 CUDA = Target("cuda", "emulator")
 
 
-@gpu_shapes
-def test_task_7_attention_to_blocks(shape: Shape) -> None:
-    check_on_gpu(CUDA, draw(shape))
-
-
-@every_head_dim
-def test_task_7_every_head_dimension(D: int) -> None:
-    check_on_gpu(CUDA, draw(Shape((2, 34), (41, 41), 2, 1, D, 16)))
-
-
-def test_task_7_scale() -> None:
-    check_on_gpu(CUDA, draw(GPU_SHAPES[4]), scale=0.3)
-
-
-def test_task_7_large_scores() -> None:
-    check_on_gpu(CUDA, draw(Shape((2, 34), (83, 83), 2, 1, 64), size=300.0), tolerance=1e-4)
-
-
-@every_precision
-def test_task_7_low_precision(dtype: mx.Dtype, tolerance: float) -> None:
-    check_on_gpu(CUDA, draw(Shape((1, 33), (300, 90), 4, 2, 64, 16), dtype), tolerance)
+@each_gpu_check
+def test_task_7_cuda(check: Callable[[Target], None]) -> None:
+    check(CUDA)
 
 
 def test_task_7_the_order_of_the_threads_does_not_matter() -> None:
-    check_orders("cuda", Shape((34, 2), (70, 70), 2, 1, 32, 16))
+    check_orders("cuda")
 
 
 def test_task_7_random_shapes() -> None:
     check_random_shapes(CUDA, seed=5)
-
-
-def test_task_7_blocks_that_several_share() -> None:
-    check_on_gpu(CUDA, draw(Shape((2, 1, 40), (63, 51, 61), block_size=5), num_shared=4))
 
 
 @need_cuda
@@ -1086,10 +1036,8 @@ def test_task_7_on_the_gpu() -> None:
 def check_everything_once(target: Target) -> None:
     """What the emulator is asked, asked of a GPU."""
     __tracebackhide__ = True
+    for check in GPU_CHECKS.values():
+        check(target)
     for shape in GPU_SHAPES:
-        check_on_gpu(target, draw(shape))
-        check_on_gpu(target, draw(shape), scale=0.3)
-    for D in HEAD_DIMS:
-        check_on_gpu(target, draw(Shape((2, 34), (41, 41), 2, 1, D, 16)))
-    check_on_gpu(target, draw(Shape((2, 34), (83, 83), 2, 1, 64), size=300.0), tolerance=1e-4)
+        check_on_gpu(target, shape, scale=0.3)
     check_random_shapes(target, seed=6, count=40)
