@@ -1,10 +1,11 @@
 """One suite for two packages: the tests import `tiny_llm`, and --ref makes that name mean the reference."""
 
 import ctypes
+import functools
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,6 +97,34 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[py
     task = collector.config.getoption("--task")
     is_left_out = task is not None and name.startswith("test_") and not name.startswith(f"test_task_{task}_")
     return [] if is_left_out else None
+
+
+class HoleError(BaseException):
+    """Carries the error of what is not written yet through hypothesis, which looks at exceptions only."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """End a test of hypothesis at the first hole: a smaller example of it would take longer than the rest."""
+    handle = getattr(pyfuncitem.obj, "hypothesis", None)
+    if handle is None:
+        return (yield)
+    inner = handle.inner_test
+
+    @functools.wraps(inner)
+    def test(*args: object, **kwargs: object) -> object:
+        try:
+            return inner(*args, **kwargs)
+        except NotImplementedError as error:
+            raise HoleError from error
+
+    handle.inner_test = test
+    try:
+        return (yield)
+    except HoleError as hole:
+        raise (hole.__cause__ or hole) from None
+    finally:
+        handle.inner_test = inner
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -47,8 +47,9 @@ def cache_of(L: int, seed: int, **kwargs: int | mx.Dtype) -> TinyKvFullCache:
 def small_model(vocab_size: int = VOCAB_SIZE) -> Qwen3Model:
     """A Qwen3 of three layers with random weights."""
     variant = Variant("small", "qwen3", {"vocab_size": vocab_size, "hidden_size": 96})
+    config = ModelConfig.from_dict(variant.config)  # before mlx-lm is imported, which takes a second
     weights = dict(tree_flatten(build(variant).parameters()))
-    return build_model(ModelConfig.from_dict(variant.config), Tensors(weights))
+    return build_model(config, Tensors(weights))
 
 
 def prefill(request: Request) -> None:

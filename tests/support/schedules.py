@@ -253,9 +253,10 @@ def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]
 def random_qwen3() -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
     variant = Variant("invariance", "qwen3", SIZES)
+    config = ModelConfig.from_dict(variant.config)  # before mlx-lm is imported, which takes a second
     tensors = dict(tree_flatten(build(variant, seed=11).parameters()))
     louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
-    return build_model(ModelConfig.from_dict(variant.config), Tensors(louder))
+    return build_model(config, Tensors(louder))
 
 
 def run_together(schedule: Schedule) -> list[GenerationResult]:
