@@ -77,19 +77,19 @@ def test_task_1_each_slot_holds_its_own_request() -> None:
         check_slot(cache, slot, cache_of(length, seed=slot))
 
 
-def test_task_1_the_next_token_of_a_row_goes_where_it_ends() -> None:
-    cache = slots_with({0: 2, 1: 5, 3: 7})
-    check_equal(cache.offset, [2, 5, 7], "offset, a row each")
-    cache.remove_request(0)
-    check_equal(cache.offset, [7, 5], "offset after a request left, whose place the last row took")
-
-
 def test_task_1_remove_frees_that_slot_alone() -> None:
     cache = slots_with({0: 2, 1: 5, 3: 7})
     cache.remove_request(1)
     check_equal(lengths_by_slot(cache), {0: 2, 3: 7}, "number of tokens in each slot after the removal")
     for slot, length in ((0, 2), (3, 7)):
         check_slot(cache, slot, cache_of(length, seed=slot))
+
+
+def test_task_1_the_next_token_of_a_row_goes_where_it_ends() -> None:
+    cache = slots_with({0: 2, 1: 5, 3: 7})
+    check_equal(cache.offset, [2, 5, 7], "offset, a row each")
+    cache.remove_request(0)
+    check_equal(cache.offset, [7, 5], "offset after a request left, whose place the last row took")
 
 
 def test_task_1_a_freed_slot_takes_another_request() -> None:

@@ -89,8 +89,7 @@ def attend_in_blocks(query, keys, values, block_tables, query_starts, context_le
     sequence = np.repeat(np.arange(len(tables)), np.diff(starts))
     position = np.arange(starts[-1]) + (lengths - starts[1:])[sequence]
     held, where = (
-        np.array(x)[tables, :, 0, 0].astype(np.int64).reshape(len(tables), -1)[sequence]
-        for x in (keys, values)
+        np.array(x[block_tables]).astype(np.int64).reshape(len(tables), -1)[sequence] for x in (keys, values)
     )
     visible = np.arange(held.shape[1])[None, :] <= position[:, None]
     return mx.array(sums_of(held, where, visible))[:, None, None]
