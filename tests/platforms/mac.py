@@ -24,13 +24,12 @@ from kernel_runtime.emulation import compile_emulated, generate_source
 from kernel_runtime.gpu_kernel import GpuKernel
 from kernel_runtime.launch import Language
 from scripts import setup
-from tests.platforms.gpu_sources import GPU_KERNELS
+from tests.platforms.kernel_sources import CPU_SOURCES, GPU_KERNELS
 from tests.platforms.mach_o import read_library, write_stub
 from tests.platforms.zig import zig
 
 MACOS = "14.0"
 LANGUAGES: tuple[Language, ...] = ("metal", "cuda")
-CPU_SOURCES = sorted((cpu_kernel.FOLDER / "cpu").glob("*.cpp"))
 LIBCXX = "/usr/lib/libc++.1.dylib"
 # Nothing here lists what macOS's libc++ offers. What MLX asks of it is there; so are these names.
 MORE_OF_LIBCXX = {

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from kernel_runtime.gpu_kernel import GpuKernel
-from tests.platforms.gpu_sources import declarations, parameters, templates
+from tests.platforms.kernel_sources import declarations, parameters, templates
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 HEADER = """

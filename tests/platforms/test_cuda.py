@@ -11,7 +11,7 @@ import pytest
 from kernel_runtime.gpu_kernel import GpuKernel
 from scripts.book.cuda import RECORD, Kernel, Takes, read_kernels, write_kernels
 from scripts.course import ROOT
-from tests.platforms.gpu_sources import GPU_KERNELS
+from tests.platforms.kernel_sources import GPU_KERNELS
 from tests.platforms.nvrtc import ARCHITECTURES, Usage, usage_of
 
 FILE = ROOT / "book" / "records" / RECORD

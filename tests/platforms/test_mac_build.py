@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernel_runtime import native
+from tests.platforms.kernel_sources import CPU_SOURCES
 from tests.platforms.mac import (
-    CPU_SOURCES,
     LIBCXX,
     as_on_a_mac,
     build_all,

@@ -9,7 +9,7 @@ import pytest
 
 from kernel_runtime.gpu_kernel import GpuKernel
 from kernel_runtime.launch import Template
-from tests.platforms.gpu_sources import GPU_KERNELS, declarations, parameters, templates
+from tests.platforms.kernel_sources import GPU_KERNELS, declarations, parameters, templates
 from tests.platforms.zig import zig
 
 HEADER = Path(__file__).parent / "address_spaces"

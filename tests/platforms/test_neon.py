@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_runtime.cpu_kernel import FOLDER
+from tests.platforms.kernel_sources import CPU_SOURCES
 from tests.platforms.neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_builds
 from tests.support.oracles import causal_mask, grouped_attention, rms_norm, silu
 
-CPU = FOLDER / "cpu"
 SIMD = (
     "sum",
     "exponential",
@@ -24,7 +23,7 @@ SIMD = (
     "load_columns",
 )
 FUNCTIONS = {f"simd_{name}": SIMD_OPERATIONS for name in SIMD} | {
-    source.stem: source for source in sorted(CPU.glob("*.cpp"))
+    source.stem: source for source in CPU_SOURCES
 }
 PRODUCTS = ("quantized_matmul_simple", "quantized_matmul_simd", "integer_matmul")
 ROWS, COLUMNS = (1, 2, 3, 7, 8, 9, 16, 17, 23), (1, 2, 7, 8, 9, 17)
@@ -33,6 +32,11 @@ ROWS, COLUMNS = (1, 2, 3, 7, 8, 9, 16, 17, 23), (1, 2, 7, 8, 9, 17)
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, "Future[Path]"]:
     return start_builds(tmp_path_factory.mktemp("neon"), FUNCTIONS)
+
+
+def test_every_kernel_has_cases_and_all_cases_have_a_kernel() -> None:
+    named = {name.removesuffix("_cases") for name in globals() if name.endswith("_cases")}
+    assert {*named - {"product", "check"}, *PRODUCTS} == FUNCTIONS.keys()
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -192,7 +196,7 @@ def flash_attention_cases() -> Cases:
         query, key, value = normal(1, H_q, L, D), normal(1, H, S, D, seed=2), normal(1, H, S, D, seed=3)
         mask = normal(1, H_q, L, S, seed=4)
         added = (0.0, causal_mask(L, S), *exact(mask))[kind]
-        expected = grouped_attention(*exact(query, key, value), 0.3, added)
+        expected = grouped_attention(*exact(query, key, value), 0.3, added).swapaxes(1, 2)
         inputs = [query, key, value, *([mask] if kind == 2 else [])]
         name = f"L {L}, S {S}, D {D}, {H_q} heads, {('no', 'causal', 'any')[kind]} mask"
         yield name, Case(inputs, [expected], (0.3, kind == 1, kind == 2))

@@ -1,4 +1,4 @@
-"""The GPU kernels of the course, and each with the signature that MLX makes for it."""
+"""The kernels of the course, and those for GPUs with the signature that MLX makes for each."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -7,8 +7,10 @@ import mlx.core as mx
 
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
 from kernel_runtime.launch import Language, Template
+from scripts.course import ROOT
 from tiny_llm_ref.kernels.given import gpu_operations, paged_gpu
 
+CPU_SOURCES = sorted((ROOT / "tiny_llm_ref" / "kernels").rglob("*.cpp"))
 GPU_KERNELS = list(
     {
         value.name: value
