@@ -1,18 +1,16 @@
-"""The smallest edit that makes one version of a definition into another, safe from renamed variables."""
+"""Edits of a definition: applied, and made from two versions of it, safe from renamed variables."""
 
-import ast
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
-from scripts.author.bank.matching import find_matches, substitute
+from scripts.author.bank.matching import find_matches, rename, substitute
 from scripts.sources.symbols import Symbol
 from scripts.sources.tokens import Token, canonical, local_names, tokens
 
-MAX_NEAR = 20  # fragments that are tried
 MIN_TOKENS = 3  # of a fragment: a reader should see what it means
-MAX_COST = 1.5  # of an edit, in lengths of the definition; beyond it the definition is written as a whole
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,6 @@ class Edit:
     replace: str = ""
     near: str = ""
     body: str = ""
-
-    @property
-    def cost(self) -> int:
-        """Characters to read."""
-        return len(self.find) + len(self.replace) + 2 * len(self.near)
 
     def code(self, symbol: Symbol) -> str:
         """What becomes of the symbol.
@@ -48,98 +41,56 @@ class Edit:
             substitute(symbol.code, matches[0], self.replace, symbol.is_python), symbol.is_python
         )
 
+    def in_words_of(self, symbol: Symbol) -> "Edit":
+        """The same edit with the names that the symbol's local variables have now."""
+        matches = find_matches(symbol.code, self.find, self.near, symbol.is_python) if self.find else []
+        if len(matches) != 1:
+            return self
+        texts = (self.find, self.replace, self.near)
+        return Edit(*(rename(text, matches[0].names, symbol.is_python) for text in texts))
+
 
 def make_edit(before: str, after: str, is_python: bool) -> Edit:
-    """The cheapest edit from one definition to another, both as `canonical` writes them.
+    """The smallest edit by lines from one definition to another, both as `canonical` writes them.
 
-    It still fits when all local variables are renamed.
+    It has as many lines around the change as it takes to fit once, and still to fit when all local variables
+    are renamed.
     """
-    left, right = tokens(before, is_python), tokens(after, is_python)
+    left, right = before.split("\n"), after.split("\n")
     start = num_equal(left, right)
     rest = num_equal(left[start:][::-1], right[start:][::-1])
-    parts = list(readable_parts(before, left, is_python))
-    edits = []
-    for first, last in parts:
-        if first <= start and last >= len(left) - rest and last - first >= MIN_TOKENS:
-            find = cut(before, left[first:last])
-            instead = cut(after, right[first : last + len(right) - len(left)])
-            if find is not None and instead is not None:
-                edits.append(Edit(find, instead))
-    best = Edit(body=after)
-    limit = MAX_COST * len(after)
-    for edit in sorted(edits, key=lambda edit: edit.cost):
-        if edit.cost >= limit:
-            break
-        whole = completed(before, after, edit, is_python, parts)
-        if whole is not None and whole.cost < limit:
-            best, limit = whole, whole.cost
-    return best
+    windows = [(first, last) for first in range(start + 1) for last in range(len(left) - rest, len(left) + 1)]
+    for first, last in sorted(windows, key=lambda window: window[1] - window[0]):
+        find, instead = cut(left[first:last]), cut(right[first : last + len(right) - len(left)])
+        if last - first < len(left) and find and instead is not None:
+            edit = Edit(find, instead)
+            if fits(before, after, edit, is_python):
+                return edit
+    return Edit(body=after)
 
 
-def num_equal(left: Sequence[Token], right: Sequence[Token]) -> int:
-    """How many tokens two sequences share at their beginnings."""
-    pairs = zip(left, right, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
+def num_equal(left: Sequence[str], right: Sequence[str]) -> int:
+    """How many lines two sequences share at their beginnings."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-def readable_parts(code: str, found: Sequence[Token], is_python: bool) -> Iterator[tuple[int, int]]:
-    """The readable parts of a definition: runs of lines and Python's expressions; as places in its tokens."""
-    starts = {token.start: index for index, token in enumerate(found)}
-    ends = {token.end: index + 1 for index, token in enumerate(found)}
-    lines = [0]
-    for line in code.splitlines(keepends=True):
-        lines.append(lines[-1] + len(line))
-    heads = [
-        index for index, token in enumerate(found) if code[: token.start].rpartition("\n")[2].strip() == ""
-    ]
-    heads = [index for index in heads if not found[index].text.startswith("\n")]
-    for first in heads:
-        for last in [*heads[1:], len(found)]:
-            if last > first:
-                yield first, last - (is_python and last < len(found))
-    for node in ast.walk(ast.parse(code)) if is_python else ():
-        if isinstance(node, ast.expr):
-            start = place(code, lines, node.lineno, node.col_offset)
-            end = place(code, lines, node.end_lineno or 0, node.end_col_offset or 0)
-            if start in starts and end in ends:
-                yield starts[start], ends[end]
-
-
-def place(code: str, lines: Sequence[int], line: int, column: int) -> int:
-    """Where a line and a column in bytes is, in characters."""
-    start = lines[line - 1]
-    return start + len(code[start:].encode()[:column].decode())
-
-
-def cut(code: str, chosen: Sequence[Token]) -> str | None:
-    """The code of some tokens, with the first line's indent taken from all; None if a line has less."""
-    if not chosen:
-        return ""
-    before, text = code[: chosen[0].start], code[chosen[0].start : chosen[-1].end]
-    line = before.rpartition("\n")[2] + text
-    indent = line[: len(line) - len(line.lstrip(" "))]
-    first, *others = text.split("\n")
-    if any(other.strip() and not other.startswith(indent) for other in others):
+def cut(lines: Sequence[str]) -> str | None:
+    """Some lines without the first one's indent; None if another has less."""
+    indent = re.match(" *", "".join(lines[:1]))[0]  # type: ignore[index]
+    if any(line.strip() and not line.startswith(indent) for line in lines):
         return None
-    return "\n".join([first, *(other.removeprefix(indent) for other in others)])
+    return "\n".join(line.removeprefix(indent) for line in lines)
 
 
-def completed(
-    before: str, after: str, edit: Edit, is_python: bool, parts: Sequence[tuple[int, int]]
-) -> Edit | None:
-    """An edit, with a fragment near it for variables that it does not show; None if it does not fit."""
-    variables, left = local_names(before, is_python), tokens(before, is_python)
-    missing = names_of(tokens(edit.replace, is_python)) & variables - names_of(tokens(edit.find, is_python))
-    near: list[str] = [""]
-    if missing:
-        chosen = (left[first:last] for first, last in parts if missing <= names_of(left[first:last]))
-        near = sorted({text for part in chosen if (text := cut(before, part))}, key=len)[:MAX_NEAR]
-    for text in near:
-        matches = find_matches(before, edit.find, text, is_python, renamed=variables)
-        if len(matches) == 1:
-            made = canonical(substitute(before, matches[0], edit.replace, is_python), is_python)
-            return replace(edit, near=text) if texts(made, is_python) == texts(after, is_python) else None
-    return None
+def fits(before: str, after: str, edit: Edit, is_python: bool) -> bool:
+    """Whether an edit is readable, shows every variable that it uses, fits once and makes `after`."""
+    variables, found = local_names(before, is_python), tokens(edit.find, is_python)
+    missing = names_of(tokens(edit.replace, is_python)) & variables - names_of(found)
+    matches = find_matches(before, edit.find, "", is_python, renamed=variables)
+    if missing or len(found) < MIN_TOKENS or len(matches) != 1:
+        return False
+    made = canonical(substitute(before, matches[0], edit.replace, is_python), is_python)
+    return texts(made, is_python) == texts(after, is_python)
 
 
 def names_of(found: Sequence[Token]) -> set[str]:

@@ -23,9 +23,7 @@ from scripts.sources.symbols import Package, Symbol, symbols_of
 from scripts.sources.tokens import canonical, tokens
 
 MIN_LIKENESS = 0.6  # of two definitions, for one to be the other renamed
-SURVIVOR = re.compile(r"^\[\[survivor\]\]\n", re.M)
-ENTRY = re.compile(r"^\[\[wrong\]\]\n", re.M)
-EMPTY_ARCHIVE = bytes(10240)
+HEADS = re.compile(r"^\[\[(?:wrong|survivor)\]\]\n", re.M)
 FIELDS = tuple(vars(Edit()))
 PIECES = {"lines": re.compile(r".*\n|.+"), "words": re.compile(r"\n *|\w+|[^\w\n]")}
 
@@ -43,7 +41,7 @@ def package_at(commit: str, root: Path = ROOT) -> Package:
         if result.returncode and folder == REFERENCE:
             reason = result.stderr.decode().strip()
             raise ValueError(f"{commit!r} is no commit with {folder.name}: {reason}")
-        with tarfile.open(fileobj=io.BytesIO(result.stdout or EMPTY_ARCHIVE)) as archive:
+        with tarfile.open(fileobj=io.BytesIO(result.stdout or bytes(10240))) as archive:
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is not None and Path(member.name).suffix in SUFFIXES:
@@ -53,7 +51,7 @@ def package_at(commit: str, root: Path = ROOT) -> Package:
 
 def rebase_file(path: Path, day: Day, rebase: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> list[str]:
     """Carry the entries of a file over, and say which need a human and why; they stay as they were."""
-    header, *blocks = ENTRY.split(path.read_text(encoding="utf-8"))
+    header, *blocks = HEADS.split(path.read_text(encoding="utf-8"))
     left = []
     for index, block in enumerate(blocks):
         entry = load_toml(block)
@@ -71,7 +69,7 @@ def rebase_file(path: Path, day: Day, rebase: Callable[[Mapping[str, Any]], Mapp
 
 def rebase_survivors(path: Path, way: "Rebase") -> list[str]:
     """Give excused mutants the names that their functions have now, and say which functions are gone."""
-    header, *blocks = SURVIVOR.split(path.read_text(encoding="utf-8"))
+    header, *blocks = HEADS.split(path.read_text(encoding="utf-8"))
     left = []
     for index, block in enumerate(blocks):
         id = load_toml(block)["id"]
@@ -88,15 +86,10 @@ def rebase_survivors(path: Path, way: "Rebase") -> list[str]:
 
 def entry_text(entry: Mapping[str, Any]) -> str:
     """An entry as TOML."""
-    lines = []
-    for name, value in entry.items():
-        if name in FIELDS:
-            lines.append(f"{name} = {toml_text(value)}")
-        else:
-            lines.append(
-                f"{name} = {value if isinstance(value, int) else json.dumps(value, ensure_ascii=False)}"
-            )
-    return "\n".join(lines) + "\n"
+    return "".join(
+        f"{name} = {toml_text(value) if name in FIELDS else json.dumps(value, ensure_ascii=False)}\n"
+        for name, value in entry.items()
+    )
 
 
 class Rebase:
@@ -117,19 +110,21 @@ class Rebase:
         kept = {name: entry[name] for name in ("task", "name", "misconception")}
         names = self.renamed_words(before, now, wrong)
         base, wrong = (replace_words(code, names) for code in (before.code, wrong))
-        after = self.carried(base, wrong, now)
+        own = Edit(**{field: replace_words(entry.get(field, ""), names) for field in FIELDS})
+        own = Edit() if "file" in entry else own.in_words_of(now)
+        after = self.carried(base, wrong, now, own)
         if texts(after, now.is_python) == texts(now.code, now.is_python):
             raise ValueError(f"{now.key} is like that by now")
-        gone = (words(after, now) - words(now.code, now)) & (self.old.defined - self.new.words)
-        if gone:
+        if gone := (words(after, now) - words(now.code, now)) & (self.old.defined - self.new.words):
             raise ValueError(f"it uses {', '.join(sorted(gone))}, which is gone")
         check_source(now.path, now.replaced(after))
         if before.code == now.code and not names and "file" not in entry:
             return {**entry, "symbol": self.new.short_name(now)}
-        edit = make_edit(now.code, after, now.is_python)
-        fields = {name: value for name, value in vars(edit).items() if value}
-        if "find" in fields:
-            fields = {"find": edit.find, "replace": edit.replace, **fields}
+        still_fits = own.find and applied(own, now) == after
+        edit = own if still_fits else make_edit(now.code, after, now.is_python)
+        fields = {
+            name: text for name, text in vars(edit).items() if text or (name == "replace" and edit.find)
+        }
         return {**kept, "symbol": self.new.short_name(now), **fields}
 
     def old_version(self, entry: Mapping[str, Any]) -> tuple[Symbol, str]:
@@ -147,11 +142,10 @@ class Rebase:
         """What has become of a symbol: one of the same name, or else the one most like it."""
         before = self.old.symbols[key]
         same = self.new.by_own_name.get(before.own_name, [])
-        suffix = before.path.suffix
         if len(same) == 1:
             return same[0]
-        others = [symbol for symbol in self.new.symbols.values() if symbol.path.suffix == suffix]
         least = 0.0 if same else MIN_LIKENESS
+        others = (symbol for symbol in self.new.symbols.values() if symbol.path.suffix == before.path.suffix)
         new = [symbol for symbol in others if symbol.own_name not in self.old.by_own_name]
         likeness = {symbol.key: like(before, symbol, least) for symbol in same or new}
         best = max(likeness, key=likeness.__getitem__, default=key)
@@ -171,18 +165,13 @@ class Rebase:
                         continue
         return names
 
-    def carried(self, base: str, wrong: str, now: Symbol) -> str:
+    def carried(self, base: str, wrong: str, now: Symbol, own: Edit) -> str:
         """The symbol as it is now with the change from base to wrong; ValueError if they conflict."""
         if base == now.code:
             return wrong
-        edit = make_edit(base, wrong, now.is_python)
-        if edit.find:
-            try:
-                made = edit.code(now)
-                check_source(now.path, now.replaced(made))
+        for edit in (own, make_edit(base, wrong, now.is_python)):
+            if edit.find and (made := applied(edit, now)):
                 return made
-            except ValueError:
-                pass
         for pattern in PIECES.values():
             merged = merge(base, now.code, wrong, pattern)
             with contextlib.suppress(SyntaxError):
@@ -190,6 +179,16 @@ class Rebase:
                     ast.parse(merged if now.is_python else "")
                     return canonical(merged, now.is_python)
         raise ValueError(f"it conflicts with what became of {now.key}")
+
+
+def applied(edit: Edit, now: Symbol) -> str | None:
+    """What an edit makes of a symbol; None if it does not fit."""
+    try:
+        made = edit.code(now)
+        check_source(now.path, now.replaced(made))
+    except ValueError:
+        return None
+    return made
 
 
 def changed_symbol(path: Path, source: str, wrong: str) -> tuple[Symbol, str]:
