@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 
+from benches.load import EndlessTokenizer
 from scripts.run.recorder import Recorder
 from tiny_llm_ref import (
     BatchGenerator,
@@ -45,16 +46,6 @@ class PacedModel:
         entries = mx.zeros((B, 1, L, 1))
         cache[0].update_and_fetch(entries, entries, "causal")
         return mx.zeros((B, L if logits_to_keep is None else logits_to_keep, 3))
-
-
-class EndlessTokenizer:
-    """No token ends a text."""
-
-    bos_token = None
-    eos_token_ids: set[int] = set()
-
-    def decode(self, token_ids) -> str:
-        return ""
 
 
 def play(settings: dict) -> dict:

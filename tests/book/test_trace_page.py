@@ -12,11 +12,12 @@ import pytest
 from playwright.sync_api import Browser, Page
 from py_mini_racer import MiniRacer
 
+from benches.load import EndlessTokenizer
 from scripts.course import ROOT
 from scripts.run.recorder import Recorder
 from scripts.run.run_report import as_json
 from tests.book.figure_pages import VIZ, new_page, serious_faults
-from tests.book.reference_runs import Clock, EndlessTokenizer, PacedModel
+from tests.book.reference_runs import Clock, PacedModel
 from tests.book.twins import twin
 from tiny_llm_ref import BatchGenerator, SamplingParams
 

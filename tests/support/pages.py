@@ -37,11 +37,9 @@ def hold_by_hand(
 class SharingBlocks(BlockManager):
     """Says of every new sequence that the blocks in `shared` hold its first tokens."""
 
-    shared: list[int]
-
-    def __init__(self, num_blocks: int, block_size: int, overcommit: bool = False) -> None:
-        super().__init__(num_blocks, block_size, overcommit)
-        self.shared = []
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks, block_size)
+        self.shared: list[int] = []
 
     def find_shared_blocks(self, sequence: Sequence) -> list[int]:
         return self.shared

@@ -236,7 +236,7 @@ def statement_at(file: Path, line: int) -> ast.stmt | None:
     return max(around, key=lambda node: node.lineno, default=None)
 
 
-def definitions(where: Where, test: Any, line: int | None = None) -> list[Place]:
+def definitions(where: Where, test: Any, line: int | None) -> list[Place]:
     """Where the learner wrote what a test calls at a line, or else anywhere; nothing if that is not clear.
 
     What no test names is called by what it does name: kernels, and parts of a larger whole.

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,51 +100,48 @@ def test_cuda_is_chosen_by_its_group() -> None:
     assert "mlx-cpu" not in names
 
 
+SetUp = Callable[..., list[set[str]]]
+
+
 @pytest.fixture
 def stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment that no set-up has touched; what would be installed is noted in `stamp.installed`."""
-    path = tmp_path / "stamp.txt"
-    monkeypatch.setattr(setup, "STAMP_FILE", path)
+    """Notes what is installed in an environment that no set-up has touched."""
+    monkeypatch.setattr(setup, "STAMP_FILE", tmp_path / "stamp.txt")
     monkeypatch.setattr(sys, "argv", ["setup.py"])
     monkeypatch.delenv("TINY_LLM_BACKEND", raising=False)
-    return path
+    return tmp_path / "stamp.txt"
 
 
-def installed_by_main(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    calls: list[set[str]] = []
-    monkeypatch.setattr(setup, "install", calls.append)
-    setup.main()
-    return calls
+@pytest.fixture
+def set_up(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> SetUp:
+    """Runs set-up with some options; returns the groups of each installation that it would start."""
+
+    def run(*options: str) -> list[set[str]]:
+        calls: list[set[str]] = []
+        monkeypatch.setattr(setup, "install", calls.append)
+        monkeypatch.setattr(sys, "argv", ["setup.py", *options])
+        setup.main()
+        return calls
+
+    return run
 
 
-def test_the_second_setup_does_nothing(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert installed_by_main(monkeypatch) == [{"default", "cpu"}]
-    assert installed_by_main(monkeypatch) == []
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [(("--dev",), {"dev"}), (("--group", "book", "--group", "pages"), {"book", "pages"})],
+)
+def test_groups_are_added_and_kept_and_nothing_is_installed_twice(
+    options: tuple[str, ...], groups: set[str], set_up: SetUp
+) -> None:
+    assert [set_up(), set_up()] == [[{"default", "cpu"}], []]
+    assert [set_up(*options), set_up(*options), set_up()] == [[{"default", "cpu", *groups}], [], []]
 
 
-def test_dev_tools_are_added_and_kept(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed_by_main(monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["setup.py", "--dev"])
-    assert installed_by_main(monkeypatch) == [{"default", "cpu", "dev"}]
-    monkeypatch.setattr(sys, "argv", ["setup.py"])
-    assert installed_by_main(monkeypatch) == []
-
-
-def test_groups_are_added_and_kept(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed_by_main(monkeypatch)
-    monkeypatch.setattr(sys, "argv", ["setup.py", "--group", "book", "--group", "pages"])
-    assert installed_by_main(monkeypatch) == [{"default", "cpu", "book", "pages"}]
-    assert installed_by_main(monkeypatch) == []
-
-
-def test_a_module_is_run_once_its_packages_are_there(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_run_once_its_packages_are_there(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda program, arguments: ran.append(arguments))
-    monkeypatch.setattr(
-        sys, "argv", ["setup.py", "--group", "book", "-m", "scripts.book", "--port", "3", "-m"]
-    )
-    assert installed_by_main(monkeypatch) == [{"default", "cpu", "book"}]
-    assert installed_by_main(monkeypatch) == []
+    options = ("--group", "book", "-m", "scripts.book", "--port", "3", "-m")
+    assert [set_up(*options), set_up(*options)] == [[{"default", "cpu", "book"}], []]
     assert ran == [[sys.executable, "-m", "scripts.book", "--port", "3", "-m"]] * 2
 
 
@@ -166,12 +164,12 @@ def test_every_command_but_doctor_sets_up_first() -> None:
     assert entries["check"]["composite"][0].startswith("setup ")
 
 
-def test_a_new_lock_file_is_installed(stamp: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    installed_by_main(monkeypatch)
+def test_a_new_lock_file_is_installed(set_up: SetUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    set_up()
     other = tmp_path / "pdm.lock"
     other.write_text(LOCK_FILE.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     monkeypatch.setattr(setup, "LOCK_FILE", other)
-    assert installed_by_main(monkeypatch) == [{"default", "cpu"}]
+    assert set_up() == [{"default", "cpu"}]
 
 
 def test_a_failed_installation_is_not_taken_for_done(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +180,8 @@ def test_a_failed_installation_is_not_taken_for_done(stamp: Path, monkeypatch: p
     assert not stamp.exists()
 
 
-def test_the_backend_of_an_environment_is_not_changed(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed_by_main(monkeypatch)
+def test_the_backend_of_an_environment_is_not_changed(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_up()
     monkeypatch.setenv("TINY_LLM_BACKEND", "cuda")
     with pytest.raises(SystemExit, match="This environment has MLX's cpu backend"):
         setup.main()
