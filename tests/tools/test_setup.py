@@ -134,7 +134,8 @@ def test_groups_are_added_and_kept_and_nothing_is_installed_twice(
     options: tuple[str, ...], groups: set[str], set_up: SetUp
 ) -> None:
     assert [set_up(), set_up()] == [[{"default", "cpu"}], []]
-    assert [set_up(*options), set_up(*options), set_up()] == [[{"default", "cpu", *groups}], [], []]
+    assert set_up("--group", "engines") == [{"default", "cpu", "engines"}]
+    assert [set_up(*options), set_up()] == [[{"default", "cpu", "engines", *groups}], []]
 
 
 def test_a_module_is_run_once_its_packages_are_there(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
