@@ -85,12 +85,7 @@ KERNEL = "dispatch_attention"
 CASES = (
     # day 1
     Case("TinyKvFullCache", "A prompt and 60 tokens", cached),
-    Case(
-        "simple_generate_with_kv_cache",
-        "16 tokens, greedily",
-        generated,
-        ("simple_generate_with_kv_cache", 16),
-    ),
+    Case(WITH_CACHE, "16 tokens, greedily", generated, (WITH_CACHE, 16)),
     # day 2
     Case("dequantize_weights", "4, 8 and 3 bits", dequantized),
     Case("quantize.quantized_matmul_simple", "37 rows", product, ("quantized_matmul_simple", 37)),

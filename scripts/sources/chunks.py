@@ -1,7 +1,7 @@
 """A source cut into chunks, whatever its language, and what can be done with a list of them."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
@@ -78,15 +78,6 @@ class Chunk:
 def join(chunks: Sequence[Chunk]) -> str:
     """The source."""
     return "".join(chunk.gap + chunk.text for chunk in chunks)
-
-
-def numbered(chunks: Sequence[Chunk]) -> Iterator[tuple[int, Chunk]]:
-    """The chunks, each with the line that it begins at, counted from 1."""
-    line = 1
-    for chunk in chunks:
-        line += chunk.gap.count("\n")
-        yield line, chunk
-        line += chunk.text.count("\n")
 
 
 def functions(chunks: Sequence[Chunk], name: str) -> list[int]:
