@@ -13,10 +13,10 @@ import pytest
 
 from benches import prefix
 from kernel_runtime import self_check
-from scripts import compare
 from scripts.author import record_figures, schedules
 from scripts.book import run_fences
 from scripts.checkpoints import compare_mlx_lm
+from scripts.compare import __main__ as compare
 from tests.support.cpu_kernels import use_device
 from tiny_llm_ref.given import accelerate
 from tiny_llm_ref.ops import basics
