@@ -229,11 +229,18 @@ def on_one_line(lines: Sequence[str]) -> str:
     return " ".join(" ".join(lines).split()).replace("( ", "(").replace(" )", ")").replace(",)", ")")
 
 
+@cache
 def statement_at(file: Path, line: int) -> ast.stmt | None:
     """The innermost statement of a source that has a line."""
-    nodes = (node for node in ast.walk(tree_of(str(file))) if isinstance(node, ast.stmt))
+    nodes = statements_of(str(file))
     around = [node for node in nodes if node.lineno <= line <= (node.end_lineno or node.lineno)]
     return max(around, key=lambda node: node.lineno, default=None)
+
+
+@cache
+def statements_of(file: str) -> list[ast.stmt]:
+    """All statements of a source, those within others too."""
+    return [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.stmt)]
 
 
 def definitions(where: Where, test: Any, line: int | None) -> list[Place]:
@@ -279,6 +286,7 @@ def names_at(function: FunctionType, line: int) -> set[str]:
     return names | {f".{node.attr}" for node in nodes if isinstance(node, ast.Attribute)}
 
 
+@cache
 def names_in(code: CodeType) -> set[str]:
     """Names that a function and the functions within it use from elsewhere, those after a point with it."""
     inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
