@@ -26,7 +26,7 @@ from tests.support.heads import block_mistakes
 from tests.support.oracles import LOW_PRECISION, Array, exact, grouped_attention, grouped_attention_mistakes
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
-from tiny_llm import scaled_dot_product_attention_grouped
+from tiny_llm import ModelConfig, scaled_dot_product_attention_grouped
 from tiny_llm.given.fused_parts import FusedNorm, FusedRope, fused_mlp
 from tiny_llm.kernels import dispatch_attention as attention_module
 from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_cpu
@@ -722,6 +722,7 @@ def test_task_5_a_gpu_gets_what_its_kernels_know(
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
     chosen = [variant for variant in VARIANTS if variant.name in MODELS]
+    ModelConfig.from_dict(chosen[0].config)  # a hole there is found before mlx-lm's import takes a second
     return {variant.name: save(variant, build(variant), folder / variant.name) for variant in chosen}
 
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from scripts.hardware.memory import memory_use
 from tests.support.batching import (
+    SAMPLED,
     check_all_released,
     check_released,
     ends_within,
+    length,
     peak_bytes,
     sampled_alone,
     small_model,
@@ -341,10 +343,6 @@ def test_task_2_peak_memory_does_not_grow_with_the_number_of_chunks() -> None:
 # Task 3: three phases
 
 
-def length(num_tokens: int) -> SamplingParams:
-    return SamplingParams(max_tokens=num_tokens)
-
-
 @dataclass(frozen=True)
 class Job:
     """A prompt, and the most tokens to answer it with."""
@@ -559,20 +557,9 @@ def test_task_3_text_prompts_and_stop_strings() -> None:
     check_equal(found, expected, "text of each prompt, and why it is done")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        [
-            {"temperature": 1.5, "seed": 1, "max_tokens": 8},
-            {"max_tokens": 6},
-            {"temperature": 3.0, "top_k": 30, "seed": 2, "max_tokens": 7},
-        ],
-        [{"temperature": 2.0, "seed": 7, "max_tokens": 6}],
-    ],
-    ids=["one each", "one for all"],
-)
-def test_task_3_params_for_each_prompt_or_for_all_share_no_sampler(options: list[dict[str, Any]]) -> None:
-    params = [SamplingParams(**each) for each in options]
+@pytest.mark.parametrize("name", SAMPLED)
+def test_task_3_params_for_each_prompt_or_for_all_give_what_they_give_alone(name: str) -> None:
+    params = [SamplingParams(**options) for options in SAMPLED[name]]
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
     given_params = params if len(params) == 3 else params[0]
     results = generate_all(prompts, tokenizer=endless, params=given_params, batch_size=2, prefill_step=3)

@@ -13,14 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.batching import check_released, ends_within, peak_bytes, sampled_alone, small_model
+from tests.support.batching import (
+    SAMPLED,
+    check_released,
+    ends_within,
+    length,
+    peak_bytes,
+    sampled_alone,
+    small_model,
+)
 from tests.support.budget import (
     FewBlocks,
     Row,
     SpyPolicy,
     Timeline,
     advance,
+    answers_of,
     rows_of,
+    run,
     sequence_of,
     serve_on_paper,
 )
@@ -184,11 +194,18 @@ def test_task_2_nothing_of_the_sequence_changes() -> None:
     check_equal((sequence.num_computed_tokens, sequence.num_tokens), (2, 5), "tokens computed, and tokens")
 
 
-def scheduler_with(lengths: Items[int], budget: int = 64, max_num_seqs: int = 4, **limits: Any) -> Scheduler:
+def scheduler_with(
+    lengths: Items[int],
+    budget: int = 64,
+    max_num_seqs: int = 4,
+    blocks: FewBlocks | None = None,
+    policy: SpyPolicy | None = None,
+    **limits: Any,
+) -> Scheduler:
     """A scheduler to which prompts of these lengths were added, with ids from 0."""
-    scheduler = Scheduler(SchedulerConfig(budget, max_num_seqs, **limits))
-    for id, length in enumerate(lengths):
-        scheduler.add(sequence_of(id, length))
+    scheduler = Scheduler(SchedulerConfig(budget, max_num_seqs, **limits), blocks, policy)
+    for id, num_tokens in enumerate(lengths):
+        scheduler.add(sequence_of(id, num_tokens))
     return scheduler
 
 
@@ -456,9 +473,7 @@ def test_task_3_schedule_counts_nothing_as_computed() -> None:
 @pytest.mark.parametrize(("asked", "given"), [(5, 5), (1, 2), (0, 2), (-4, 2), (8, 8), (99, 8)])
 def test_task_3_a_policy_may_ask_for_a_smaller_step(asked: int, given: int) -> None:
     policy = SpyPolicy()
-    scheduler = Scheduler(SchedulerConfig(8, 3), policy=policy)
-    for id, length in enumerate((2, 30, 30)):
-        scheduler.add(sequence_of(id, length))
+    scheduler = scheduler_with([2, 30, 30], 8, 3, policy=policy)
     scheduler.complete(scheduler.schedule(), {0: 9})
     policy.budget = asked
     num_tokens = scheduler.schedule().num_tokens
@@ -506,9 +521,7 @@ def test_task_3_who_runs_stands_in_the_order_of_rank() -> None:
 
 def test_task_3_blocks_are_asked_for_what_is_computed() -> None:
     blocks = FewBlocks(capacity=40)
-    scheduler = Scheduler(SchedulerConfig(6, 3), blocks)
-    for id, length in enumerate((4, 9)):
-        scheduler.add(sequence_of(id, length))
+    scheduler = scheduler_with([4, 9], 6, 3, blocks=blocks)
     advance(scheduler, [3, 1], max_steps=2)
     check_equal(blocks.held, {0: 5, 1: 7}, "tokens held by id after two steps")
     advance(scheduler, {0: 1, 1: 1})
@@ -516,9 +529,7 @@ def test_task_3_blocks_are_asked_for_what_is_computed() -> None:
 
 
 def test_task_3_without_room_nobody_is_let_in_and_nobody_passes() -> None:
-    scheduler = Scheduler(SchedulerConfig(20, 4), FewBlocks(capacity=10))
-    for id, length in enumerate((6, 7, 2)):
-        scheduler.add(sequence_of(id, length))
+    scheduler = scheduler_with([6, 7, 2], 20, 4, blocks=FewBlocks(capacity=10))
     check_equal(rows_of(scheduler.schedule()), [(0, 0, 6, True)], "first step")
     seen = (len(scheduler.policy), [each.id for each in scheduler.running])
     check_equal(seen, (2, [0]), "waiting, and running")
@@ -529,9 +540,7 @@ def test_task_3_without_room_nobody_is_let_in_and_nobody_passes() -> None:
 
 @pytest.mark.parametrize("is_made", [False, True])
 def test_task_3_without_room_who_runs_asks_for_some(is_made: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = Scheduler(SchedulerConfig(20, 4), FewBlocks(capacity=7))
-    for id, length in enumerate((4, 2)):
-        scheduler.add(sequence_of(id, length))
+    scheduler = scheduler_with([4, 2], 20, 4, blocks=FewBlocks(capacity=7))
     asked: list[Row] = []
 
     def make_room(entry: ScheduledTokens) -> bool:
@@ -549,9 +558,7 @@ def test_task_3_without_room_who_runs_asks_for_some(is_made: bool, monkeypatch: 
 def test_task_3_who_is_not_let_in_holds_nothing() -> None:
     blocks = FewBlocks(capacity=99)
     limits = {"long_prefill_token_threshold": 4, "max_num_partial_prefills": 1}
-    scheduler = Scheduler(SchedulerConfig(30, 2, **limits), blocks)
-    for id, length in enumerate((9, 2, 9)):
-        scheduler.add(sequence_of(id, length))
+    scheduler = scheduler_with([9, 2, 9], 30, 2, blocks=blocks, **limits)
     check_equal(rows_of(scheduler.schedule()), [(0, 0, 4, False), (1, 0, 2, True)], "first step")
     scheduler.complete(output_of((scheduler.running[0], 4), (scheduler.running[1], 2)), {1: 9})
     scheduler.remove(1)
@@ -562,9 +569,7 @@ def test_task_3_who_is_not_let_in_holds_nothing() -> None:
 
 def test_task_3_a_prefix_that_is_held_is_not_computed() -> None:
     blocks = FewBlocks(capacity=40, prefix=3)
-    scheduler = Scheduler(SchedulerConfig(8, 3), blocks)
-    for id, length in enumerate((9, 5)):
-        scheduler.add(sequence_of(id, length))
+    scheduler = scheduler_with([9, 5], 8, 3, blocks=blocks)
     timeline = advance(scheduler, [1, 1])
     expected = [[(0, 3, 6, True), (1, 3, 2, True)]]
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
@@ -634,8 +639,8 @@ def test_task_3_the_limits_hold_whatever_comes_and_goes(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
     scheduler = Scheduler(config)
-    for id, (length, _, _) in enumerate(jobs):
-        scheduler.add(sequence_of(id, length))
+    for id, (num_tokens, _, _) in enumerate(jobs):
+        scheduler.add(sequence_of(id, num_tokens))
     for _ in range(200):
         running = list(scheduler.running)
         output = scheduler.schedule()
@@ -695,8 +700,8 @@ def check_tokens(*sequences: Sequence) -> None:
 def caches_holding(*lengths: int) -> list[TinyKvFullCache]:
     """Caches of one row that hold so many tokens, other ones in each."""
     caches = [TinyKvFullCache() for _ in lengths]
-    for seed, (cache, length) in enumerate(zip(caches, lengths, strict=True)):
-        cache.update_and_fetch(normal(1, 2, length, 5, seed=seed), normal(1, 2, length, 5, seed=seed + 50))
+    for seed, (cache, L) in enumerate(zip(caches, lengths, strict=True)):
+        cache.update_and_fetch(normal(1, 2, L, 5, seed=seed), normal(1, 2, L, 5, seed=seed + 50))
     return caches
 
 
@@ -882,17 +887,6 @@ def test_task_4_entries_that_are_alike_share_a_call() -> None:
     check_tokens(*sequences)
 
 
-def test_task_4_chunks_and_decodes_in_one_step() -> None:
-    runner = DenseRunner(FakeModel())
-    old, long, short = sequence_of(0, 4), sequence_of(1, 11), sequence_of(2, 2)
-    run_step(runner, (old, 4))
-    run_step(runner, (old, 1), (long, 5))
-    run_step(runner, (old, 1), (long, 5), (short, 2))
-    for _ in range(2):
-        run_step(runner, (old, 1), (long, 1), (short, 1))
-    check_tokens(old, long, short)
-
-
 @pytest.mark.parametrize("leaver", [0, 1, 2])
 def test_task_4_who_leaves_makes_room_for_the_next(leaver: int) -> None:
     runner = DenseRunner(FakeModel())
@@ -981,27 +975,9 @@ def test_task_4_a_real_model_s_tokens_are_those_of_each_alone() -> None:
 # Task 5: the engine
 
 
-def length(num_tokens: int) -> SamplingParams:
-    return SamplingParams(max_tokens=num_tokens)
-
-
 def make_engine(budget: int = 6, max_num_seqs: int = 3, max_seq_len: int = 64, **options: Any) -> Engine:
     config = SchedulerConfig(budget, max_num_seqs, options.pop("threshold", None))
     return Engine(FakeModel(**options), tokenizer, config, max_seq_len, UnlimitedBlocks())
-
-
-def run(engine: Engine, max_steps: int = 500) -> list[EngineStep]:
-    """Step until nothing is unfinished."""
-    steps: list[EngineStep] = []
-    while engine.has_unfinished_requests:
-        if len(steps) == max_steps:
-            pytest.fail(f"there are unfinished requests after {max_steps} steps")
-        steps.append(engine.step())
-    return steps
-
-
-def answers_of(steps: Items[EngineStep]) -> dict[int, list[int]]:
-    return {result.prompt_idx: list(result.token_ids) for step in steps for result in step.finished}
 
 
 def check_engine_released(engine: Engine, model: FakeModel) -> None:
@@ -1067,15 +1043,6 @@ def test_task_5_an_idle_engine_computes_nothing() -> None:
     check_equal(seen, ((), {}, (), []), "entries, sampled, finished, and model calls")
 
 
-@pytest.mark.parametrize(("eos_at_length", "num_tokens"), [(7, 0), (9, 2)])
-def test_task_5_the_end_of_text_ends_a_request(eos_at_length: int, num_tokens: int) -> None:
-    engine = make_engine(eos_at_length=eos_at_length)
-    engine.add_request(prompt_of(7), length(20))
-    (result,) = [result for step in run(engine) for result in step.finished]
-    expected = (tuple(continuation(prompt_of(7), num_tokens)), "stop")
-    check_equal((result.token_ids, result.finish_reason), expected, "tokens without the end, and reason")
-
-
 @pytest.mark.parametrize(("max_seq_len", "num_tokens"), [(7, 0), (8, 1), (12, 5)])
 def test_task_5_max_seq_len_bounds_prompt_and_answer(max_seq_len: int, num_tokens: int) -> None:
     engine = make_engine(max_seq_len=max_seq_len)
@@ -1092,35 +1059,23 @@ def test_task_5_max_seq_len_may_be_a_single_token_and_no_less() -> None:
         make_engine(max_seq_len=0)
 
 
-def test_task_5_stop_strings_end_answers() -> None:
-    answer = tokenizer.decode(continuation(prompt_of(7), 9))
-    params = [SamplingParams(stop=(answer[4:6],)), length(6)]
-    results = make_engine().generate([prompt_of(7), prompt_of(3)], params)
-    expected = (answer[: answer.index(answer[4:6])], "stop")
-    check_equal((results[0].text, results[0].finish_reason), expected, "text and reason")
-    check_equal(list(results[1].token_ids), continuation(prompt_of(3), 6), "tokens of the other prompt")
+def test_task_5_text_prompts_stop_strings_and_no_prompts() -> None:
+    whole = [tokenizer.decode(continuation(tokenizer.encode(text), 9)) for text in ("TINY", "LLM")]
+    params = [length(3), SamplingParams(stop=(whole[1][4:6],))]
+    found = [(each.text, each.finish_reason) for each in make_engine().generate(["TINY", "LLM"], params)]
+    expected = [(whole[0][:3], "length"), (whole[1][: whole[1].index(whole[1][4:6])], "stop")]
+    check_equal(found, expected, "text of each prompt, and why it is done")
+    check_equal(make_engine().generate([]), [], "results of no prompts")
 
 
-def test_task_5_seeds_give_what_they_give_alone() -> None:
-    prompts = [prompt_of(5, 1), prompt_of(4, 2), prompt_of(7, 3)]
-    params = [
-        SamplingParams(temperature=1.5, seed=1, max_tokens=8),
-        SamplingParams(max_tokens=6),
-        SamplingParams(temperature=3.0, top_k=30, seed=2, max_tokens=7),
-    ]
-    engine = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64, UnlimitedBlocks())
-    results = engine.generate(prompts, params)
-    expected = [sampled_alone(*job, job[1].max_tokens or 0) for job in zip(prompts, params, strict=True)]
-    check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
-
-
-def test_task_5_params_for_all_prompts_share_no_sampler() -> None:
-    params = SamplingParams(temperature=2.0, seed=7, max_tokens=6)
+@pytest.mark.parametrize("name", SAMPLED)
+def test_task_5_params_for_each_prompt_or_for_all_give_what_they_give_alone(name: str) -> None:
+    params = [SamplingParams(**options) for options in SAMPLED[name]]
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
-    results = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64, UnlimitedBlocks()).generate(
-        prompts, params
-    )
-    expected = [sampled_alone(prompt, params, 6) for prompt in prompts]
+    engine = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64, UnlimitedBlocks())
+    results = engine.generate(prompts, params if len(params) == 3 else params[0])
+    jobs = zip(prompts, params if len(params) == 3 else params * 3, strict=True)
+    expected = [sampled_alone(prompt, each, each.max_tokens or 0) for prompt, each in jobs]
     check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
 
 
@@ -1149,13 +1104,6 @@ def test_task_5_generate_takes_no_engine_that_serves_others() -> None:
     with check_value_error("1"):
         engine.generate([prompt_of(4)])
     check_equal(answers_of(run(engine)), {0: continuation(prompt_of(3), 2)}, "tokens of the other request")
-
-
-def test_task_5_text_prompts_and_no_prompts() -> None:
-    results = make_engine().generate(["TINY", "LLM"], length(3))
-    expected = [tokenizer.decode(continuation(tokenizer.encode(text), 3)) for text in ("TINY", "LLM")]
-    check_equal([result.text for result in results], expected, "text of each prompt")
-    check_equal(make_engine().generate([]), [], "results of no prompts")
 
 
 @pytest.mark.parametrize("num_params", [0, 1])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.batching import check_released, ends_within
-from tests.support.budget import FewBlocks, SpyPolicy, Timeline, advance, rows_of
+from tests.support.batching import check_released, ends_within, length
+from tests.support.budget import FewBlocks, SpyPolicy, Timeline, advance, answers_of, rows_of, run
 from tests.support.check import check_equal, check_value_error
 from tests.support.fakes import (
     VOCAB_SIZE,
@@ -25,12 +25,10 @@ from tiny_llm import (
     BlockManager,
     CostModel,
     Engine,
-    EngineStep,
     Fcfs,
     LatencyTarget,
     PrefixCachingBlockManager,
     Priority,
-    SamplingParams,
     ScheduledTokens,
     Scheduler,
     SchedulerConfig,
@@ -56,8 +54,8 @@ def crowded(
 ) -> Scheduler:
     """A scheduler to which requests were added, by prompt and answer, with ids from 0."""
     scheduler = Scheduler(SchedulerConfig(budget, max_num_seqs, **limits), blocks)
-    for id, (length, num_outputs) in enumerate(jobs):
-        scheduler.add(Sequence(id, prompt_of(length, id), max_num_tokens=length + num_outputs))
+    for id, (num_tokens, num_outputs) in enumerate(jobs):
+        scheduler.add(Sequence(id, prompt_of(num_tokens, id), max_num_tokens=num_tokens + num_outputs))
     return scheduler
 
 
@@ -251,24 +249,6 @@ def test_task_1_a_prefix_is_found_again_after_a_preemption() -> None:
 def paged_engine(blocks: BlockManager, budget: int = 12, max_num_seqs: int = 4, **options: Any) -> Engine:
     config = SchedulerConfig(budget, max_num_seqs, options.pop("threshold", None))
     return Engine(options.pop("model", FakeModel()), endless, config, 64, blocks, options.pop("policy", None))
-
-
-def length(num_tokens: int) -> SamplingParams:
-    return SamplingParams(max_tokens=num_tokens)
-
-
-def run(engine: Engine, max_steps: int = 500) -> list[EngineStep]:
-    """Step until nothing is unfinished."""
-    steps: list[EngineStep] = []
-    while engine.has_unfinished_requests:
-        if len(steps) == max_steps:
-            pytest.fail(f"there are unfinished requests after {max_steps} steps")
-        steps.append(engine.step())
-    return steps
-
-
-def answers_of(steps: Items[EngineStep]) -> dict[int, list[int]]:
-    return {result.prompt_idx: list(result.token_ids) for step in steps for result in step.finished}
 
 
 @settings(max_examples=200)

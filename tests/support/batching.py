@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import FrameType
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -69,6 +70,22 @@ def submit_prefilled(
     prefill(request)
     generator.prefilling = request
     return request
+
+
+SAMPLED: dict[str, list[dict[str, Any]]] = {
+    "one each": [
+        {"temperature": 1.5, "seed": 1, "max_tokens": 8},
+        {"max_tokens": 6},
+        {"temperature": 3.0, "top_k": 30, "seed": 2, "max_tokens": 7},
+    ],
+    "one for all": [{"temperature": 2.0, "seed": 7, "max_tokens": 6}],
+}
+"""Parameters of three prompts."""
+
+
+def length(num_tokens: int) -> SamplingParams:
+    """Greedy, and so many tokens."""
+    return SamplingParams(max_tokens=num_tokens)
 
 
 def sampled_alone(prompt: Sequence[int], params: SamplingParams, num_tokens: int) -> list[int]:

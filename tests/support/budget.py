@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.fakes import prompt_of
-from tiny_llm import Scheduler, SchedulerConfig, SchedulerOutput, Sequence
+from tiny_llm import Engine, EngineStep, Scheduler, SchedulerConfig, SchedulerOutput, Sequence
 
 Row = tuple[int, int, int, bool]
 """(id, start, num_tokens, is_final) of an entry."""
@@ -44,6 +44,21 @@ def advance(
             if len(entry.sequence.generated_ids) >= num_outputs[entry.sequence.id]:
                 scheduler.remove(entry.sequence.id)
     return timeline
+
+
+def run(engine: Engine, max_steps: int = 500) -> list[EngineStep]:
+    """Step until nothing is unfinished."""
+    steps: list[EngineStep] = []
+    while engine.has_unfinished_requests:
+        if len(steps) == max_steps:
+            pytest.fail(f"there are unfinished requests after {max_steps} steps")
+        steps.append(engine.step())
+    return steps
+
+
+def answers_of(steps: Items[EngineStep]) -> dict[int, list[int]]:
+    """The tokens of each request that finished in these steps."""
+    return {result.prompt_idx: list(result.token_ids) for step in steps for result in step.finished}
 
 
 @dataclass
