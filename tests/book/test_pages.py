@@ -67,9 +67,12 @@ def set_details(page: Page, is_open: bool) -> None:
 
 
 def check_theme(page: Page, scheme: str) -> None:
-    """The page has the theme that the reader's machine asks for."""
+    """The page has the theme that the reader's machine asks for, with the colours of its code."""
     page.emulate_media(color_scheme=scheme)
     page.locator(f"html.{THEMES[scheme]}").wait_for(state="attached")
+    page.wait_for_function(  # a style sheet that was switched on is loaded only then
+        "[...document.querySelectorAll('link[rel=stylesheet]')].every(each => each.disabled || each.sheet)"
+    )
 
 
 def too_wide(page: Page) -> list[str]:
