@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -131,6 +132,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def pytest_runtest_makereport(item: pytest.Item) -> None:
     """Keep hypothesis from a patch that adds a failing example to the tests: it takes seconds, unasked."""
     vars(item).pop("_hypothesis_failing_examples", None)
+
+
+@pytest.fixture(autouse=True)
+def _shared_things_stay() -> Iterator[None]:
+    """Fail a test that changed what calls or instances share by default."""
+    yield
+    from tests.support.contracts import check_shared
+
+    check_shared()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from tests.support.contracts import guard_package  # only after the package
+
+    support = [module for name, module in sys.modules.items() if name.startswith("tests.support.")]
+    guard_package([*{item.module for item in items if isinstance(item, pytest.Function)}, *support])
 
 
 def pytest_collection_finish() -> None:

@@ -1,8 +1,9 @@
 """Checks whose messages a learner reads: what was compared, what was expected, what came, where, and why."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 import mlx.core as mx
@@ -20,6 +21,7 @@ from tests.support.causes import (
     known_mistake,
     likely_cause,
 )
+from tests.support.state import changed_place, is_packages_own, state_of
 
 LONGEST = 70  # characters of a value that is shown whole
 
@@ -87,12 +89,13 @@ def check_close(
 
 
 @contextmanager
-def check_value_error(*words: str, what: str | None = None) -> Iterator[None]:
+def check_value_error(*words: str, what: str | None = None, keeps_all: bool = True) -> Iterator[None]:
     """Fail unless the block raises a ValueError whose sentence holds all these words.
 
     Args:
         words: what the sentence must mention.
         what: the thing in the words of the task; the block's call with its values unless given.
+        keeps_all: whether no object may have changed when the call is refused, not even a count.
     """
     __tracebackhide__ = True
     caller = sys._getframe(2)  # beyond the context manager
@@ -104,12 +107,15 @@ def check_value_error(*words: str, what: str | None = None) -> Iterator[None]:
         name = what or call_in_block(caller, line)
         return f"{name}: {sentence}" if name else sentence
 
+    before = objects_in(caller)
     try:
         yield
     except ValueError as error:
         for word in words:
             if word not in str(error):
                 fail(said(f"the ValueError should mention {word!r}, it says: {error}"))
+        if keeps_all:
+            check_nothing_changed(said, before, objects_in(caller))
     except NotImplementedError:  # a hole speaks for itself
         raise
     except Exception as error:
@@ -117,6 +123,20 @@ def check_value_error(*words: str, what: str | None = None) -> Iterator[None]:
         raise pytest.fail.Exception(said(f"expected a ValueError{holding}, got {got}")) from error
     else:
         fail(said(f"expected a ValueError{holding}, nothing was raised"))
+
+
+def objects_in(frame: FrameType) -> dict[str, Any]:
+    """The state of the package's objects that a test has names for."""
+    return {name: state_of(value) for name, value in frame.f_locals.items() if is_packages_own(value)}
+
+
+def check_nothing_changed(said: Callable[[str], str], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Fail if a call that was refused has changed an object."""
+    __tracebackhide__ = True
+    for name, state in before.items():
+        if after.get(name, state) != state:
+            place = f"{name}{changed_place(state, after[name])}"
+            fail(said(f"refused as it should be, but it changed {place} before: check first, then change"))
 
 
 def normal(*shape: int, seed: int, dtype: mx.Dtype = mx.float32) -> mx.array:

@@ -1,0 +1,150 @@
+"""What holds for every function of the package: checked wherever a test calls one, whatever it tests.
+
+A call leaves its arguments as they were and hands out nothing that its object goes on using; what calls and
+instances share stays as it was; a call that is refused changes nothing. Only calls from a test's own lines
+are looked at: what the package does within itself is its own.
+"""
+
+import functools
+import inspect
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from tests.support.check import fail
+from tests.support.evaluations import evaluations
+from tests.support.state import MUTABLE, is_of_package, is_packages_own, state_of
+
+LAZY = ("ops.", "kernels.", "model.", "generation.sampler", "serving.paged_kv_cache", "serving.forward_batch")
+"""Parts of the package whose functions wait for no number."""
+WAITING: dict[str, Callable[[Any, Any], int]] = {
+    "Request.try_prefill": lambda request, num_tokens: 1,
+    "BatchGenerator.decode_phase": lambda generator, is_done: len(generator.slots),
+    "BatchGenerator.promote_phase": lambda generator, is_done: 0,
+    "DenseRunner.run": lambda runner, sampled: len(sampled),
+    "ModelRunner.run": lambda runner, sampled: len(sampled),
+    "Engine.step": lambda engine, step: len(step.scheduled.final),
+}
+"""Who evaluates, and that once: how many numbers it may read, by its first argument and its result."""
+shared: list[tuple[str, Any, Any]] = []
+"""What calls or instances share by default: its name, the thing itself, and what it was at the start."""
+
+
+def guard_package(test_modules: Iterable[ModuleType]) -> None:
+    """Guard the methods of all classes of the package, and the functions that these modules name."""
+    for module in {id(each): each for name, each in sys.modules.items() if is_of_package(name)}.values():
+        for owner in list(vars(module).values()):
+            if isinstance(owner, type) and owner.__module__ == module.__name__:
+                guard_class(owner)
+    for module in test_modules:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FunctionType) and is_of_package(value.__module__):
+                setattr(module, name, guarded(value, value.__name__))
+
+
+def guard_class(owner: type) -> None:
+    """Guard the methods that a class defines itself, and note what its instances share."""
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, MUTABLE):
+            shared.append((f"{owner.__name__}.{name}", value, state_of(value)))
+        is_public = not name.startswith("_") or name in ("__init__", "__call__")
+        if isinstance(value, FunctionType) and is_public:
+            label = owner.__name__ if name in ("__init__", "__call__") else f"{owner.__name__}.{name}"
+            setattr(owner, name, guarded(value, label))
+
+
+def guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
+    """The function, which fails a test that called it if it breaks a contract."""
+    if hasattr(function, "__guarded__"):
+        return function
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    shared.extend(
+        (f"a default of {label}", each, state_of(each)) for each in defaults if isinstance(each, MUTABLE)
+    )
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if not is_called_by_a_test():
+            return function(*args, **kwargs)
+        given = [*args, *kwargs.values()]
+        before = [state_of(each, False) if isinstance(each, MUTABLE) else None for each in given]
+        with evaluations() as counts:
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                check_unchanged(function, label, given, before)
+        check_waits(function.__module__, label, args, result, counts)
+        check_own(label, args[0] if "." in function.__qualname__ else None, result)
+        return guarded(result, f"what {label} returns") if isinstance(result, FunctionType) else result
+
+    call.__guarded__ = True  # type: ignore[attr-defined]
+    return call
+
+
+def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, counts: Counter[str]) -> None:
+    """Fail if a function waits for numbers more often than it must."""
+    __tracebackhide__ = True
+    num_evaluations = sum(counts.pop(name, 0) for name in ("eval", "async_eval", "synchronize"))
+    most_evaluations, most_reads = 0, 0
+    if label in WAITING:
+        most_evaluations, most_reads = 1, WAITING[label](args[0], result)
+    elif not module.partition(".")[2].startswith(LAZY):
+        return
+    if num_evaluations > most_evaluations:
+        fail(
+            f"{label} evaluates {num_evaluations} times, and {most_evaluations or 'no'} time is enough.",
+            "Each waits until all of it is computed.",
+        )
+    if counts.total() > most_reads:
+        fail(f"{label} reads {counts.total()} numbers out of arrays, and {most_reads or 'none'} is needed.")
+
+
+def is_called_by_a_test() -> bool:
+    """Whether the caller of a guarded function is a line of the tests, in the thread that they run in."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and sys._getframe(2).f_globals.get("__name__", "").startswith("tests.")
+
+
+def check_unchanged(function: Callable[..., Any], label: str, given: list[Any], before: list[Any]) -> None:
+    """Fail if an argument is not what it was, with its name."""
+    __tracebackhide__ = True
+    for i, (value, state) in enumerate(zip(given, before, strict=True)):
+        if state is not None and state_of(value, False) != state:
+            names = list(inspect.signature(function).parameters)
+            is_array = isinstance(value, mx.array | np.ndarray)
+            fail(
+                f"{label} changed its argument {names[min(i, len(names) - 1)]}, which is the caller's.",
+                "`x -= y` changes an array in place: write `x = x - y`." if is_array else None,
+            )
+
+
+def check_own(label: str, owner: Any, result: Any) -> None:
+    """Fail if a result is something that its object goes on using."""
+    __tracebackhide__ = True
+    held = {id(value): name for name, value in held_by(owner)}
+    for item in result if isinstance(result, tuple) else (result,):
+        if isinstance(item, MUTABLE) and id(item) in held:
+            fail(f"{label} returns the object's own {held[id(item)]}, not a copy that the caller may change.")
+
+
+def held_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object of the package has under names, and what the objects among it have."""
+    for name, inner in getattr(value, "__dict__", {}).items() if is_packages_own(value) else ():
+        yield name, inner
+        if is_packages_own(inner):
+            yield from ((f"{name}.{deeper}", each) for deeper, each in getattr(inner, "__dict__", {}).items())
+
+
+def check_shared() -> None:
+    """Fail if what calls or instances share by default has changed."""
+    __tracebackhide__ = True
+    for name, value, state in shared:
+        if state_of(value) != state:
+            fail(f"{name} was changed, and is the same for all: make a new one each time.")

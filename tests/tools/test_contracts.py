@@ -1,0 +1,106 @@
+"""The contracts that every function of the package is held to: one that breaks them fails its caller."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from tests.support import contracts
+from tests.support.check import check_value_error
+from tests.support.contracts import check_shared, guard_class, guarded
+
+SOURCE = """
+def in_place(x):
+    x -= 1
+    return x
+
+def sorts(values):
+    return values.sort()
+
+def evaluates(x):
+    mx.eval(x)
+    return x
+
+def reads(x):
+    return x.item()
+
+def makes(scale):
+    return lambda x: x.tolist()
+
+def lazy(x):
+    return x * 2
+
+class Held:
+    shared = []
+
+    def __init__(self, values=[]):
+        self.values, self.count = values, 0
+
+    def own(self):
+        return self.values
+
+    def copy(self):
+        return list(self.values)
+
+    def grow(self, value):
+        self.values.append(value)
+
+    def refuse(self, counts_first):
+        self.count += counts_first
+        raise ValueError("no")
+"""
+BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
+    "in_place": (lambda f: f(mx.zeros(3)), "changed its argument x"),
+    "sorts": (lambda f: f([3, 1]), "changed its argument values"),
+    "evaluates": (lambda f: f(mx.zeros(3)), "evaluates 1 times"),
+    "reads": (lambda f: f(mx.array(3)), "reads 1 numbers"),
+    "makes": (lambda f: f(2)(mx.zeros(3)), "what makes returns reads 1 numbers"),
+}
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A module of the package that breaks every contract."""
+    monkeypatch.setattr(contracts, "shared", [])
+    namespace: dict[str, Any] = {"__name__": "tiny_llm.ops.made_up", "mx": mx}
+    exec(SOURCE, namespace)
+    return SimpleNamespace(**namespace)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_contract_fails_the_test_that_called(made_up: SimpleNamespace, name: str) -> None:
+    call, sentence = BROKEN[name]
+    with pytest.raises(pytest.fail.Exception, match=sentence):
+        call(guarded(getattr(made_up, name), name))
+
+
+def test_who_keeps_them_is_left_alone(made_up: SimpleNamespace) -> None:
+    assert guarded(made_up.lazy, "lazy")(mx.array(3)).item() == 6
+
+
+def test_a_method_hands_out_nothing_of_its_own(made_up: SimpleNamespace) -> None:
+    guard_class(made_up.Held)
+    assert made_up.Held([1]).copy() == [1]
+    with pytest.raises(pytest.fail.Exception, match=r"Held\.own returns the object's own values"):
+        made_up.Held([1]).own()
+
+
+@pytest.mark.parametrize("change", [lambda held: held.grow(1), lambda held: held.shared.append(1)])
+def test_what_instances_share_stays(made_up: SimpleNamespace, change: Callable[[Any], object]) -> None:
+    guard_class(made_up.Held)
+    check_shared()
+    change(made_up.Held())
+    with pytest.raises(pytest.fail.Exception, match="is the same for all"):
+        check_shared()
+
+
+def test_a_call_that_is_refused_changes_nothing(made_up: SimpleNamespace) -> None:
+    held = made_up.Held([1])
+    with check_value_error("no"):
+        held.refuse(0)
+    with check_value_error("no", keeps_all=False):
+        held.refuse(1)
+    with pytest.raises(pytest.fail.Exception, match=r"it changed held\.count"), check_value_error("no"):
+        held.refuse(1)
