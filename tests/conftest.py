@@ -5,7 +5,6 @@ import functools
 import gc
 import os
 import signal
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -148,8 +147,8 @@ def _shared_things_stay() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from tests.support.contracts import guard_package  # only after the package
 
-    support = [module for name, module in sys.modules.items() if name.startswith("tests.support.")]
-    guard_package([*{item.module for item in items if isinstance(item, pytest.Function)}, *support])
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    guard_package({item.module for item in functions if item.module.__name__.startswith("tests.days.")})
 
 
 def pytest_collection_finish() -> None:

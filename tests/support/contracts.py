@@ -21,6 +21,7 @@ from tests.support.check import fail
 from tests.support.evaluations import evaluations
 from tests.support.state import MUTABLE, is_of_package, is_packages_own, state_of
 
+CALLERS = ("tests.days.", "tests.support.", "tests.tools.test_contracts")
 LAZY = ("ops.", "kernels.", "model.", "generation.sampler", "serving.paged_kv_cache", "serving.forward_batch")
 """Parts of the package whose functions wait for no number."""
 WAITING: dict[str, Callable[[Any, Any], int]] = {
@@ -107,9 +108,9 @@ def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, cou
 
 
 def is_called_by_a_test() -> bool:
-    """Whether the caller of a guarded function is a line of the tests, in the thread that they run in."""
+    """Whether a task's test calls a guarded function, in the thread that tests run in."""
     is_main = threading.current_thread() is threading.main_thread()
-    return is_main and sys._getframe(2).f_globals.get("__name__", "").startswith("tests.")
+    return is_main and sys._getframe(2).f_globals.get("__name__", "").startswith(CALLERS)
 
 
 def check_unchanged(function: Callable[..., Any], label: str, given: list[Any], before: list[Any]) -> None:
