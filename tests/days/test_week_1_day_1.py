@@ -308,6 +308,16 @@ def test_task_3_a_masked_key_is_not_seen() -> None:
     check_close(actual, expected_heads(weights(), inputs(), HEADS, mask), "many heads with a causal mask")
 
 
+def test_task_3_a_mask_of_three_axes_is_one_a_head_in_a_batch_of_as_many_rows() -> None:
+    xs = [normal(HEADS, n, E, seed=70 + i) for i, n in enumerate((7, 11, 11))]
+    mask = 2 * normal(HEADS, 7, 11, seed=61)
+    actual = SimpleMultiHeadAttention(E, HEADS, *weights())(*xs, mask=mask)
+    wrong = expected_heads(weights(), xs, HEADS, exact(mask)[:, None])
+    name = "many heads with the mask taken as one a batch row: [H, L, S] is broadcast to [B, H, L, S]"
+    expected = expected_heads(weights(), xs, HEADS, exact(mask))
+    check_close(actual, expected, "many heads with a mask [H, L, S], B = H", mistakes={name: wrong})
+
+
 def test_task_3_self_attention() -> None:
     x = inputs(7, 7)[0]
     actual = SimpleMultiHeadAttention(E, HEADS, *weights())(x, x, x)

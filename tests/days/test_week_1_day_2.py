@@ -224,6 +224,11 @@ def test_task_3_one_offset_a_row_and_no_other_number(offsets: list[int]) -> None
         rotate_four(offsets, 3)
 
 
+def test_task_3_no_row_and_no_offset() -> None:
+    x = mx.zeros((0, FOUR, 3, D))
+    check_equal(RoPE(D, SEQ_LEN, BASE)(x, []).shape, x.shape, "shape of no rows rotated by a list of none")
+
+
 @pytest.mark.parametrize(
     "offset", [slice(5, 8), slice(5, 10), slice(5, None), slice(4, 12, 2), slice(5, 9, 2)], ids=str
 )
@@ -310,6 +315,9 @@ def yarn_frequencies(
     return frequencies / factor * ramp + frequencies * (1 - ramp)
 
 
+CLOSE_BETAS = {"dims": 64, "base": 10000.0, "factor": 4.0, "context": 2048, "beta_fast": 12, "beta_slow": 11}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -320,8 +328,18 @@ def yarn_frequencies(
         {"dims": 64, "base": 10000.0, "factor": 4.0, "context": 128},  # pair 0 turns less than 32 times
         {"dims": 10, "base": 7.0, "factor": 4.0, "context": 640},  # the ramp would end at pair 12
         {"dims": 62, "base": 10000.0, "factor": 4.0, "context": 70, "beta_fast": 12.0, "beta_slow": 12.0},
+        {**CLOSE_BETAS, "truncate": False},  # from pair 11.5 to 11.8
     ],
-    ids=["usual", "qwen3", "other betas", "not truncated", "starts before", "ends after", "no ramp"],
+    ids=[
+        "usual",
+        "qwen3",
+        "other betas",
+        "not truncated",
+        "starts before",
+        "ends after",
+        "no ramp",
+        "between two pairs",
+    ],
 )
 def test_task_4_yarn_follows_its_formula(settings: dict[str, Any]) -> None:
     rest = {name: settings[name] for name in ("beta_fast", "beta_slow", "truncate") if name in settings}
@@ -331,7 +349,7 @@ def test_task_4_yarn_follows_its_formula(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.5, 4.0, 40.0])
-@pytest.mark.parametrize("mscale", [1.0, 0.7])
+@pytest.mark.parametrize("mscale", [1.0, 0.7, 0.0])
 def test_task_4_yarn_amplitude_grows_with_the_logarithm_of_a_longer_context(
     factor: float, mscale: float
 ) -> None:

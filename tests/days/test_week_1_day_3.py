@@ -6,7 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.attentions import Boundary, at_every_boundary, check_boundary
+from tests.support.batching import peak_bytes
+from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.oracles import (
     LOW_PRECISION,
     Array,
@@ -259,3 +261,21 @@ def test_task_2_uneven_groups_are_refused(H_q: int, H: int) -> None:
 def test_task_2_a_word_that_is_no_mask_is_refused(mask: Any) -> None:
     with check_value_error(mask):
         scaled_dot_product_attention_grouped(*qkv(B), mask=mask)
+
+
+@at_every_boundary
+def test_task_2_boundaries_of_attention(boundary: Boundary) -> None:
+    check_boundary(scaled_dot_product_attention_grouped, boundary)
+
+
+def test_task_2_keys_and_values_are_not_copied_for_each_query_head() -> None:
+    query, key, value = (
+        normal(1, heads, length, 64, seed=60) for heads, length in ((8, 1), (2, 4096), (2, 4096))
+    )
+    mx.eval(query, key, value)
+    peak = peak_bytes(lambda: mx.eval(scaled_dot_product_attention_grouped(query, key, value)))
+    if peak > key.nbytes:
+        fail(
+            f"attention of 8 query heads to 2 key heads held {peak / key.nbytes:.1f} times the keys.",
+            "They were copied for each query head: broadcast them, with expand_dims and not with repeat.",
+        )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.counting import Counted, check_calls
 from tests.support.oracles import (
     LOW_PRECISION,
     Array,
@@ -178,6 +179,13 @@ def test_task_2_mlp_takes_projections(which: tuple[int, ...]) -> None:
     x, weights = normal(2, 3, E, seed=43), mlp_weights()
     parts = [as_callable(weight) if i in which else weight for i, weight in enumerate(weights)]
     check_close(Qwen3MLP(E, HIDDEN, *parts)(x), expected_mlp(x, weights), "MLP of x")
+
+
+def test_task_2_mlp_calls_each_projection_once() -> None:
+    names = ("gate", "up", "down")
+    parts = {name: Counted(as_callable(w)) for name, w in zip(names, mlp_weights(), strict=True)}
+    Qwen3MLP(E, HIDDEN, *parts.values())(normal(2, 3, E, seed=43))
+    check_calls(parts, 1, "in one call of the MLP")
 
 
 def test_task_2_mlp_with_biases_inside_its_projections() -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import BASE_CONFIG, LLAMA3, VARIANTS, Variant, build, save
+from tests.support.counting import Counted, check_calls
 from tests.support.oracles import (
     LOW_PRECISION,
     Array,
@@ -351,6 +352,39 @@ def test_task_2_the_attention_function_comes_from_outside() -> None:
     check_close(actual, 2 * expected_self_attention(x, range(L)), "self-attention doubled by its function")
 
 
+@pytest.mark.parametrize("length", [1, L])
+@pytest.mark.parametrize("num_cached", [None, 5])
+def test_task_2_each_part_is_called_once(num_cached: int | None, length: int) -> None:
+    parts = {name: Counted(linear_by(weight)) for name, weight in attention_weights().items()}
+    parts |= {name: Counted(norm) for name, norm in head_norms().items()}
+    parts["attention"] = Counted(scaled_dot_product_attention_grouped)
+    cache = None if num_cached is None else PrefixCache(num_cached)
+    make_attention(**parts)(normal(B, length, E, seed=39), num_cached or 0, cache)
+    check_calls(parts, 1, f"in a self-attention {'without' if cache is None else 'with'} a cache")
+
+
+def linear_by(weight: mx.array) -> Callable[[mx.array], mx.array]:
+    return lambda x: linear(x, weight)
+
+
+@pytest.mark.parametrize("mask", [normal(B, 1, 1, 1, seed=53), "causal", None], ids=["array", "word", "none"])
+@pytest.mark.parametrize("num_cached", [None, 5])
+def test_task_2_a_single_token_passes_its_mask_on(num_cached: int | None, mask: Any) -> None:
+    seen = []
+
+    def attention(query, key, value, scale=None, mask=None):  # type: ignore[no-untyped-def]
+        seen.append(mask)
+        return query
+
+    cache = None if num_cached is None else PrefixCache(num_cached)
+    make_attention(attention=attention)(normal(B, 1, E, seed=39), num_cached or 0, cache, mask)
+    if len(seen) != 1 or seen[0] is not mask:
+        fail(
+            f"masks that the attention got for one token: expected {mask}, got {seen}",
+            "One query may be masked.",
+        )
+
+
 # --- task 3 ------------------------------------------------------------------------------------------------
 
 
@@ -663,6 +697,30 @@ def test_task_4_what_a_missing_value_means(field: str, default: Any) -> None:
     check_field(read(**{field: ...}), field, default)
 
 
+OPTIONAL = [
+    "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "rope_theta", "rope_traditional",
+    "rope_scaling", "rope_parameters", "partial_rotary_factor", "tie_word_embeddings", "attention_bias",
+    "mlp_bias", "layer_types", "use_sliding_window", "sliding_window", "max_window_layers", "quantization",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", OPTIONAL)
+def test_task_4_null_counts_as_missing(key: str) -> None:
+    size = {"num_attention_heads": 4}  # so that a head_dim follows
+    check_equal(read(**{**size, key: None}), read(**{**size, key: ...}), f"the config where {key!r} is null")
+
+
+ROPE_KEYS = ["rope_theta", "type", "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale",
+             "mscale_all_dim", "partial_rotary_factor"]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ROPE_KEYS)
+@pytest.mark.parametrize("spelling", ["rope_scaling", "rope_parameters"])
+def test_task_4_null_counts_as_missing_for_rope(spelling: str, key: str) -> None:
+    actual = read(**{spelling: {**YARN, key: None}})
+    check_equal(actual, read(**{spelling: YARN}), f"the config where {key!r} of {spelling} is null")
+
+
 def test_task_4_key_heads_null_are_one_each() -> None:
     check_field(read(num_key_value_heads=None), "num_key_value_heads", 6)
 
@@ -818,6 +876,7 @@ def test_task_4_a_scaling_that_lacks_a_value_is_refused(scaling: dict[str, Any],
 
 SLIDING = {"use_sliding_window": True, "sliding_window": 64}
 REFUSED = {
+    "a sliding window from layer null on": ({**SLIDING, "max_window_layers": None}, "sliding"),
     "mixture of experts": ({"model_type": "qwen3_moe"}, "qwen3_moe"),
     "another family": ({"model_type": "gemma3"}, "gemma3"),
     "another activation": ({"hidden_act": "gelu"}, "gelu"),
@@ -941,7 +1000,7 @@ def test_task_5_the_model_is_made_of_the_operations_given(tmp_path: Path) -> Non
     check_equal(made.count("Qwen3MLP"), 3, "MLPs made as the table says, for 3 layers")
     check_equal(made.count("Qwen3MultiHeadAttention"), 3, "self-attentions made as the table says")
     check_equal(made.count("RMSNorm"), 13, "norms made as the table says, 4 a layer and the last")
-    check_equal(made.count("RoPE") > 0, True, "a rotation made as the table says")
+    check_equal(made.count("RoPE"), 1, "rotations made as the table says, one that all layers share")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.counting import check_calls, count_calls
 from tests.support.fakes import EOS, Call, FakeModel, FakeTokenizer, continuation
 from tests.support.oracles import exact, log_softmax
 from tiny_llm import simple_generate
@@ -55,9 +56,10 @@ def test_task_1_one_beginning_of_text(prompt: str) -> None:
     check_equal(encode_prompt(BosTokenizer(), prompt), [BOS_ID, 3, 1, 2], f"tokens of {prompt!r}")
 
 
-def test_task_1_a_beginning_of_text_later_on_is_not_the_first() -> None:
-    tokens = encode_prompt(BosTokenizer(), "A<s>")
-    check_equal(tokens[0], BOS_ID, "first token of 'A<s>'")
+@pytest.mark.parametrize("prompt", ["A<s>", " <s>A", "\n<s>A"], ids=repr)
+def test_task_1_a_beginning_of_text_later_on_is_not_the_first(prompt: str) -> None:
+    tokens = encode_prompt(BosTokenizer(), prompt)
+    check_equal(tokens[0], BOS_ID, f"first token of {prompt!r}, which starts with another")
 
 
 @pytest.mark.parametrize("prompt", ["", [], ()], ids=repr)
@@ -194,9 +196,10 @@ def test_task_3_without_an_end_of_text_id_nothing_ends_early() -> None:
     check_equal(text, "C@B", "text of a tokenizer without end-of-text ids")
 
 
-def test_task_3_end_of_text_inside_the_prompt_ends_nothing() -> None:
-    text = simple_generate(ScriptedModel(3, 1, 2), FakeTokenizer(), "A@B", greedy, max_tokens=3)
-    check_equal(text, "CAB", "continuation of a prompt that holds the end of a text")
+@pytest.mark.parametrize("prompt", ["A@B", "AB@", "@"])
+def test_task_3_end_of_text_in_the_prompt_ends_nothing(prompt: str) -> None:
+    text = simple_generate(ScriptedModel(3, 1, 2), FakeTokenizer(), prompt, greedy, max_tokens=3)
+    check_equal(text, "CAB", f"continuation of {prompt!r}, where @ is the end of a text")
 
 
 def test_task_3_the_sampler_sees_logprobs_of_one_row() -> None:
@@ -311,6 +314,22 @@ def test_task_2_bytes_that_never_become_a_character_do_not_stop_the_text() -> No
     check_equal(text, f"a{BROKEN}bc", "text")
 
 
+class PieceTokenizer(FakeTokenizer):
+    """Tokens of several bytes, which end in the middle of a character."""
+
+    parts = (b"ab\xc3", b"\xa9c\xf0\x9f", b"\xa6", b"\x99d")
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return b"".join(self.parts[token] for token in token_ids).decode(errors="replace")
+
+
+def test_task_2_what_stands_before_a_broken_character_is_handed_on() -> None:
+    pieces, text = stream_pieces(PieceTokenizer(), [0, 1])
+    mistakes = {"what comes when all waits for a character that is not whole": ["", "", f"abéc{BROKEN}"]}
+    check_equal(pieces, ["ab", "éc", BROKEN], "pieces after each token and at the end", mistakes)
+    check_equal(text, f"abéc{BROKEN}", "text")
+
+
 def test_task_2_text_of_a_token_depends_on_those_before() -> None:
     pieces, text = stream_pieces(WordTokenizer(), [0, 1, 2, 1])
     check_equal(pieces, ["the", " cat", " sat", " cat", ""], "pieces after each token and at the end")
@@ -331,6 +350,17 @@ def test_task_2_text_without_anyone_listening() -> None:
     for token in "a🦙".encode():
         stream.add(token)
     check_equal(stream.finish(), "a🦙", "text of a stream without on_text")
+
+
+def test_task_2_nothing_is_decoded_for_nobody() -> None:
+    tokenizer = ByteTokenizer()
+    decode = {"decode": count_calls(tokenizer, "decode")}
+    stream = TextStream(tokenizer)
+    for token in b"abc":
+        stream.add(token)
+    check_calls(decode, 0, "for three tokens of a stream without on_text")
+    stream.finish()
+    check_calls(decode, 1, "at the end of a stream without on_text")
 
 
 @given(text=st.text(max_size=12), num_missing=st.integers(0, 3))

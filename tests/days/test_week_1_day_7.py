@@ -13,7 +13,7 @@ import pytest
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.oracles import Array, exact, log_softmax, softmax
 from tiny_llm import SamplingParams, make_sampler
-from tiny_llm.generation.sampler import keep_likely
+from tiny_llm.generation.sampler import keep_likely, random_keys
 
 V = 11
 NUM_DRAWS = 40_000
@@ -90,6 +90,14 @@ def test_task_1_logprobs_are_divided_by_the_temperature(temp: float) -> None:
     row = exact(logprobs)[0]
     mistakes = temperature_mistakes(row, temp)
     check_draws(drawn, softmax(row / temp), f"tokens at temperature {temp}", mistakes)
+
+
+@pytest.mark.parametrize("temp", [1e-3, 1e-7])
+def test_task_1_a_small_temperature_still_draws_among_equals(temp: float) -> None:
+    logprobs = mx.log(mx.array([[0.1, 0.4, 0.1, 0.4]]))
+    drawn = make_sampler(temp, seed=5)(mx.broadcast_to(logprobs, (64, 4)))
+    found = sorted(set(drawn.tolist()))
+    check_equal(found, [1, 3], f"tokens drawn at temperature {temp}, two equally likely: only 0 is greedy")
 
 
 def test_task_1_each_row_has_its_own_distribution() -> None:
@@ -314,6 +322,41 @@ def test_task_3_different_seeds_make_different_draws() -> None:
 def test_task_3_a_seeded_sampler_moves_on() -> None:
     first, second, third = draws(make_sampler(1.0, seed=7))
     check_equal(len({str(first), str(second), str(third)}), 3, "number of different draws of three calls")
+
+
+NUM_KEYS = 1500
+RELATED = [7, 8, 9, 6, 7 + 2**32, 8 + 2**32, 7 << 32, 2**64 - 8, 2**63 + 7]
+
+
+def keys_of(seed: int, count: int) -> list[tuple[int, ...]]:
+    """The first keys of a seed."""
+    keys = [key for key in itertools.islice(random_keys(seed), count) if key is not None]
+    return [tuple(key) for key in mx.stack(keys).tolist()]
+
+
+def test_task_3_keys_of_a_seed_never_come_again() -> None:
+    keys = keys_of(7, NUM_KEYS)
+    check_equal(len(set(keys)), NUM_KEYS, f"number of different keys among {NUM_KEYS} of one seed")
+
+
+def test_task_3_related_seeds_share_no_key() -> None:
+    owners: dict[tuple[int, ...], tuple[int, int]] = {}
+    for seed in RELATED:
+        for draw, key in enumerate(keys_of(seed, 30)):
+            other = owners.setdefault(key, (seed, draw))
+            if other != (seed, draw):
+                fail(f"draw {draw} of seed {seed} has the key of draw {other[1]} of seed {other[0]}")
+
+
+def test_task_3_a_key_that_is_drawn_with_makes_no_other_key() -> None:
+    keys = [mx.random.key(7), *itertools.islice(random_keys(7), 8)]
+    made = {tuple(child): i for i, key in enumerate(keys[1:]) for child in mx.random.split(key).tolist()}
+    for draw, key in enumerate(keys_of(7, 9)):
+        if key in made:
+            fail(
+                f"the key of draw {draw} is split off the one of draw {made[key]}, which was drawn with.",
+                "Split first: one half for the draw, the other for what comes after.",
+            )
 
 
 def test_task_3_the_draws_of_a_seeded_sampler_follow_the_distribution() -> None:

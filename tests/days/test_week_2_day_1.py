@@ -207,7 +207,8 @@ def test_task_1_released_cache_is_usable_again() -> None:
 
 
 def misfit(**kwargs: int | mx.Dtype) -> tuple[mx.array, mx.array]:
-    return keys_and_values(**{"L": 2, "seed": 9, "B": 2, **kwargs})
+    """More tokens than there is room for, so that one who makes room before the check is noticed."""
+    return keys_and_values(**{"L": 70, "seed": 9, "B": 2, **kwargs})
 
 
 FITTING = misfit()
@@ -257,6 +258,12 @@ def test_task_2_each_call_makes_fresh_caches() -> None:
     fresh = model.create_kv_cache()
     check_equal([cache.offset for cache in fresh], [0, 0, 0], "offsets of a second request's caches")
     check_equal(len({id(cache) for cache in [*used, *fresh]}), 6, "different caches of two requests")
+
+
+def test_task_2_a_model_with_fewer_layers_than_its_file_says_has_as_few_caches() -> None:
+    whole = small_model()
+    model = Qwen3Model(whole.config, whole.embedding, whole.layers[:2], whole.norm)
+    check_equal(len(model.create_kv_cache()), 2, "caches of a model whose third layer was left out")
 
 
 def cached_wrongly(
@@ -319,6 +326,12 @@ def test_task_3_same_text_as_without_a_cache() -> None:
     text = simple_generate_with_kv_cache(FakeModel(), tokenizer, PROMPT, greedy, max_tokens=23)
     check_equal(text, simple_generate(FakeModel(), tokenizer, PROMPT, greedy, max_tokens=23), "text")
     check_equal(text, tokenizer.decode(continuation(tokenizer.encode(PROMPT), 23)), "text")
+
+
+def test_task_3_no_tokens_asked_for_is_no_text() -> None:
+    model = FakeModel()
+    check_equal(simple_generate_with_kv_cache(model, tokenizer, PROMPT, greedy, 0), "", "text of 0 tokens")
+    check_equal(len(model.calls), 0, "model calls for 0 tokens")
 
 
 def test_task_3_same_sampled_text_on_a_real_model() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import mlx.core as mx
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.batching import peak_bytes
-from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import VARIANTS, build, save
 from tests.support.cpu_kernels import compiled_for, on_every_target, poison, spread, threads, use_device
 from tests.support.oracles import LOW_PRECISION, exact
@@ -312,6 +313,26 @@ def test_task_3_weights_expanded_by_any_number_of_threads() -> None:
             check_expanded(dequantize(weights), weights, f"weights expanded by {count} threads")
 
 
+def seconds_to_expand(N: int) -> float:
+    """The shortest of some runs for N rows of 1024 weights."""
+    weights, runs = make_weights(N, 1024, 4, 64), []
+    mx.eval(dequantize(weights))
+    for _ in range(5):
+        start = perf_counter()
+        mx.eval(dequantize(weights))
+        runs.append(perf_counter() - start)
+    return min(runs)
+
+
+def test_task_3_each_part_of_the_weights_is_expanded_once() -> None:
+    few, many = seconds_to_expand(128), seconds_to_expand(2048)
+    if many > 48 * few:
+        fail(
+            f"16 times as many weights took {many / few:.0f} times as long to expand.",
+            "parallel_for calls the body once for each part: expand the groups from first to last alone.",
+        )
+
+
 @on_every_target
 @pytest.mark.parametrize("bits", [4, 8])
 def test_task_3_other_processors(target: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +360,10 @@ def test_task_3_sums_are_float32(M: int, dtype: mx.Dtype) -> None:
 
 def test_task_3_few_rows_do_not_expand_the_weights() -> None:
     check_packed_weights_stay_packed(quantized_matmul_cpu)
+
+
+def test_task_3_up_to_64_rows_do_not_expand_the_weights() -> None:
+    check_packed_weights_stay_packed(quantized_matmul_cpu, 64)
 
 
 def test_task_3_many_rows_expand_the_weights() -> None:
@@ -398,15 +423,15 @@ def check_type(multiply: Multiply, M: int, dtype: mx.Dtype) -> None:
         check_close(actual, expected, what, rounding if x_type == scale_type else 1e-5)
 
 
-def check_packed_weights_stay_packed(multiply: Multiply) -> None:
+def check_packed_weights_stay_packed(multiply: Multiply, M: int = 3) -> None:
     """Few rows take far less memory than the plain weights would."""
     __tracebackhide__ = True
     for bits in (4, 8):
-        x, weights = normal(1, 3, 1024, seed=3), make_weights(1031, 1024, bits, 64)
+        x, weights = normal(1, M, 1024, seed=3), make_weights(1031, 1024, bits, 64)
         mx.eval(x, weights.weight, weights.scales, weights.biases)
         peak, plain = peak_bytes(lambda x=x, w=weights: mx.eval(multiply(x, w))), 4 * 1031 * 1024
         assert peak <= plain / 8, (
-            f"{peak} bytes at once for 3 rows and {bits} bits: the weights in float32 would be {plain}"
+            f"{peak} bytes at once for {M} rows and {bits} bits: the weights in float32 would be {plain}"
         )
 
 

@@ -9,8 +9,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from tests.support.attentions import Boundary, at_every_boundary, check_boundary
 from tests.support.batching import peak_bytes
-from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.oracles import (
     Array,
@@ -432,6 +433,23 @@ def test_task_3_one_block_of_scores_at_a_time() -> None:
     assert peak <= all_scores / 4, f"{peak} bytes at once for key blocks of 256; {what}"
 
 
+def test_task_3_a_block_begins_when_the_one_before_is_summed_up(on_cpu: None) -> None:
+    inputs = block_inputs(L=64, S=16384)
+    mx.eval(inputs)
+    peak = peak_bytes(lambda: mx.eval(attend_queries(*inputs, None, range(64), 256)))
+    check_blocks_at_once(peak, 4 * 64 * 256, 9, "key blocks")
+
+
+def check_blocks_at_once(peak: int, block: int, most: int, what: str) -> None:
+    """Fail if more was held at once than so many blocks of scores."""
+    __tracebackhide__ = True
+    if peak > most * block:
+        fail(
+            f"{peak / block:.1f} times one block's scores were held at once, and {most} times is enough.",
+            f"Are the {what} in order? MLX begins one when it can, unless mx.depends says what comes before.",
+        )
+
+
 # --- task 4 ------------------------------------------------------------------------------------------------
 
 B, H_Q, H, L, S, D = 2, 6, 3, 5, 11, 7
@@ -581,6 +599,12 @@ def test_task_4_a_given_scale_replaces_the_default(scale: float, is_causal: bool
     check_attention(actual, inputs, f"attention {scale=}", scale, is_causal=is_causal)
 
 
+@pytest.mark.parametrize("blocks", [(128, 512), (2, 4)])
+@at_every_boundary
+def test_task_4_boundaries_of_attention(boundary: Boundary, blocks: tuple[int, int]) -> None:
+    check_boundary(partial(flash_attention, query_block=blocks[0], key_block=blocks[1]), boundary)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(mx.float16, 1e-3), (mx.bfloat16, 8e-3)], ids=str)
 @pytest.mark.parametrize("is_causal", [False, True], ids=["all keys", "causal"])
 def test_task_4_type_is_kept_and_sums_are_float32(dtype: mx.Dtype, tolerance: float, is_causal: bool) -> None:
@@ -651,6 +675,13 @@ def test_task_4_memory_grows_with_the_length_not_its_square(dtype: mx.Dtype) -> 
         f"{long} bytes for 4096 queries and keys; all their scores would be {all_scores} bytes: "
         "are all blocks begun before one is done?"
     )
+
+
+def test_task_4_a_block_of_queries_begins_when_the_one_before_is_done(on_cpu: None) -> None:
+    inputs = qkv(1, H_q=1, H=1, L=2048, S=2048, D=8)
+    mx.eval(inputs)
+    peak = peak_bytes(lambda: mx.eval(flash_attention(*inputs, None, None, 32, 2048)))
+    check_blocks_at_once(peak, 4 * 32 * 2048, 12, "query blocks")
 
 
 def test_task_4_memory_of_the_plain_version_grows_with_the_square() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support import oracles
+from tests.support.attentions import Boundary, at_every_boundary, check_boundary
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.checkpoints import VARIANTS, build, save
 from tests.support.cpu_kernels import (
@@ -638,6 +639,12 @@ def test_task_5_additive_masks_and_scales(D: int) -> None:
     for L in (3, 35):
         check_masks(dispatch_attention, (2, 4, 2, L, 71, D))
         check_attention(dispatch_attention, (2, 4, 2, L, 71, D), "causal", scale=0.3)
+
+
+@pytest.mark.parametrize("D", [16, 20])
+@at_every_boundary
+def test_task_5_boundaries_of_attention(boundary: Boundary, D: int) -> None:
+    check_boundary(dispatch_attention, boundary, D)
 
 
 @pytest.mark.parametrize("D", [16, 20])

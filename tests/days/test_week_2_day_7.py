@@ -557,11 +557,14 @@ def test_task_3_text_prompts_and_stop_strings() -> None:
     check_equal(found, expected, "text of each prompt, and why it is done")
 
 
+@pytest.mark.parametrize("container", [list, tuple])
 @pytest.mark.parametrize("name", SAMPLED)
-def test_task_3_params_for_each_prompt_or_for_all_give_what_they_give_alone(name: str) -> None:
+def test_task_3_params_for_each_prompt_or_for_all_give_what_they_give_alone(
+    name: str, container: type[list[Any] | tuple[Any, ...]]
+) -> None:
     params = [SamplingParams(**options) for options in SAMPLED[name]]
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
-    given_params = params if len(params) == 3 else params[0]
+    given_params = container(params) if len(params) == 3 else params[0]
     results = generate_all(prompts, tokenizer=endless, params=given_params, batch_size=2, prefill_step=3)
     jobs = zip(prompts, params if len(params) == 3 else params * 3, strict=True)
     expected = [sampled_alone(prompt, each, each.max_tokens or 0) for prompt, each in jobs]
@@ -782,6 +785,8 @@ MEASURED = {  # tokens a second, target in s, active decodes, and the chunk size
     "half of the slots takes off a quarter": (2048, 0.0625, 2, 96),
     "three of four take off three eighths": (2048, 0.0625, 3, 80),
     "more decodes than slots count as a full batch": (2048, 0.0625, 9, 64),
+    "half a token that fits counts until the end": (2072, 0.0625, 2, 97),
+    "half a token at the end does not count": (2072, 0.0625, 4, 64),
 }
 
 
@@ -789,7 +794,12 @@ MEASURED = {  # tokens a second, target in s, active decodes, and the chunk size
 def test_task_4_a_chunk_takes_what_the_target_leaves(name: str) -> None:
     speed, target, decodes, expected = MEASURED[name]
     fits = int(speed * target)
-    mistakes = {"all that fits in the target, whoever decodes": fits, "half, however few decode": fits // 2}
+    mistakes = {
+        "all that fits in the target, whoever decodes": fits,
+        "half, however few decode": fits // 2,
+        "one more: the size is rounded down, not to the nearest": expected + 1,
+        "rounded down twice: only the size at the end is": int(fits * (1 - min(decodes, 4) / 8)),
+    }
     what = f"chunk size beside {decodes} decodes in 4 slots, where {fits} tokens fit in the target"
     check_equal(chunker_at(speed, target).chunk_size(decodes, 4), expected, what, mistakes)
 
@@ -952,6 +962,29 @@ def test_task_5_time_to_first_token_includes_the_waiting() -> None:
     metrics = recorded({3: (2.5, 9.0), 8: (4.0,), 5: ()}, arrivals={3: 1.0, 8: 1.5, 5: 2.0})
     times = [metrics.ttft(request_id) for request_id in (3, 8, 5, 99)]
     check_equal(times, [1.5, 2.5, None, None], "time to first token of each request")
+
+
+def test_task_5_a_time_of_zero_is_a_time() -> None:
+    metrics = recorded({3: (0.0, 0.0)}, arrivals={3: 0.0})
+    request = metrics.requests[3]
+    request.record_scheduled(0.0)
+    found = (
+        metrics.ttft(3),
+        metrics.gaps(3),
+        metrics.gap_percentile(50, 3),
+        request.queue_time,
+        request.tpot,
+    )
+    what = "ttft, gaps, median gap, queue_time and tpot of a request whose times are all 0"
+    check_equal(found, (0.0, [0.0], 0.0, 0.0, 0.0), what)
+
+
+def test_task_5_an_id_that_arrives_again_begins_anew() -> None:
+    metrics = recorded({3: (2.0, 5.0)})
+    metrics.record_arrival(3, 6.0)
+    check_equal((metrics.ttft(3), metrics.gaps(3)), (None, []), "ttft and gaps, once it arrived again")
+    metrics.record_token(3, 6.5)
+    check_equal(metrics.ttft(3), 0.5, "ttft of the second request of this id, which arrived at 6 s")
 
 
 def test_task_5_gaps_are_within_a_request() -> None:

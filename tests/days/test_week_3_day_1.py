@@ -35,6 +35,7 @@ from tests.support.budget import (
     serve_on_paper,
 )
 from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.counting import check_calls, count_calls
 from tests.support.fakes import FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
 from tiny_llm import (
     CostModel,
@@ -128,8 +129,9 @@ def test_task_1_the_most_tokens_it_may_come_to_have() -> None:
     sequences = [Sequence(0, prompt_of(5)), Sequence(1, prompt_of(5), max_num_tokens=9)]
     check_equal([each.max_num_tokens for each in sequences], [5, 9], "max_num_tokens, not given and given")
     check_equal([each.num_preemptions for each in sequences], [0, 0], "num_preemptions")
-    with check_value_error("5", "4"):
-        Sequence(2, prompt_of(5), max_num_tokens=4)
+    for most in (4, 0):
+        with check_value_error("5", str(most)):
+            Sequence(2, prompt_of(5), max_num_tokens=most)
 
 
 def test_task_1_an_empty_prompt_is_an_error() -> None:
@@ -298,6 +300,25 @@ def test_task_2_a_step_is_completed_once() -> None:
     with check_value_error():
         scheduler.complete(output, {0: 56})
     check_equal(progress_of(scheduler), [(3, [55]), (4, [])], "computed and generated after the error")
+
+
+def test_task_2_an_error_at_the_second_entry_completes_nothing() -> None:
+    scheduler, output = started(3, 7)
+    scheduler.running[1].num_computed_tokens = 4  # as if its part of the step was completed before
+    with check_value_error("1", "4"):
+        scheduler.complete(output, {0: 55})
+    check_equal(progress_of(scheduler), [(0, []), (4, [])], "computed and generated after the error")
+
+
+def test_task_2_who_was_removed_is_passed_over_though_its_id_came_again() -> None:
+    scheduler, output = started(3, 7)
+    old, new = scheduler.sequences[0], sequence_of(0, 5)
+    scheduler.remove(0)
+    scheduler.add(new)
+    scheduler.complete(output, {0: 55})
+    found = [(each.num_computed_tokens, each.generated_ids) for each in (old, new)]
+    what = "computed and generated of the sequence removed in mid-step, and of one added with its id"
+    check_equal(found, [(0, []), (0, [])], what)
 
 
 def test_task_2_what_was_removed_in_the_meantime_is_passed_over() -> None:
@@ -573,6 +594,18 @@ def test_task_3_a_prefix_that_is_held_is_not_computed() -> None:
     timeline = advance(scheduler, [1, 1])
     expected = [[(0, 3, 6, True), (1, 3, 2, True)]]
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
+
+
+@pytest.mark.parametrize("limit", ["no room", "too many partial"])
+def test_task_3_a_prefix_counts_when_its_sequence_is_let_in(limit: str) -> None:
+    limits = {"long_prefill_token_threshold": 2, "max_num_partial_prefills": 1}
+    blocks = FewBlocks(capacity=12 if limit == "no room" else 99, prefix=3)
+    scheduler = scheduler_with([12, 12], 30, 4, blocks=blocks, **({} if limit == "no room" else limits))
+    scheduler.schedule()
+    check_equal([each.id for each in scheduler.running], [0], f"who runs with {limit}")
+    waiting = scheduler.sequences[1]
+    what = f"num_computed_tokens of who waits ({limit}): a prefix that was found is not its own yet"
+    check_equal(waiting.num_computed_tokens, 0, what)
 
 
 @pytest.mark.parametrize(
@@ -1068,12 +1101,15 @@ def test_task_5_text_prompts_stop_strings_and_no_prompts() -> None:
     check_equal(make_engine().generate([]), [], "results of no prompts")
 
 
+@pytest.mark.parametrize("container", [list, tuple])
 @pytest.mark.parametrize("name", SAMPLED)
-def test_task_5_params_for_each_prompt_or_for_all_give_what_they_give_alone(name: str) -> None:
+def test_task_5_params_for_each_prompt_or_for_all_give_what_they_give_alone(
+    name: str, container: type[list[Any] | tuple[Any, ...]]
+) -> None:
     params = [SamplingParams(**options) for options in SAMPLED[name]]
     prompts = [prompt_of(5), prompt_of(5), prompt_of(3)]
     engine = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64, UnlimitedBlocks())
-    results = engine.generate(prompts, params if len(params) == 3 else params[0])
+    results = engine.generate(prompts, container(params) if len(params) == 3 else params[0])
     jobs = zip(prompts, params if len(params) == 3 else params * 3, strict=True)
     expected = [sampled_alone(prompt, each, each.max_tokens or 0) for prompt, each in jobs]
     check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
@@ -1146,6 +1182,14 @@ def test_task_5_a_refused_prompt_does_not_harm_the_others(name: str) -> None:
     check_equal(answers_of([*steps, *run(engine)]), expected, "tokens of each request that was accepted")
 
 
+def test_task_5_a_request_that_the_blocks_refuse_is_not_there() -> None:
+    engine = Engine(FakeModel(), tokenizer, SchedulerConfig(6, 3), 64, FewBlocks(capacity=5))
+    with check_value_error("9", "5"):
+        engine.add_request(prompt_of(9))
+    seen = (engine.has_unfinished_requests, engine.requests)
+    check_equal(seen, (False, {}), "has unfinished requests, and which, after the only one was refused")
+
+
 def test_task_5_a_request_that_its_first_token_ends_takes_no_step_more() -> None:
     engine = make_engine(max_num_seqs=1, budget=3)
     for seed in range(3):
@@ -1159,6 +1203,16 @@ def test_task_5_what_ended_is_forgotten() -> None:
     engine.generate([prompt_of(3), prompt_of(9)], length(4))
     seen = (engine.requests, engine.scheduler.sequences, engine.scheduler.running, engine.runner.caches)
     check_equal(seen, ({}, {}, [], {}), "requests, sequences, running, and caches")
+
+
+def test_task_5_an_answer_is_decoded_once_when_it_ends() -> None:
+    tokenizer = FakeTokenizer()
+    engine = Engine(FakeModel(), tokenizer, SchedulerConfig(6, 3), 64, UnlimitedBlocks())
+    decode = {"decode": count_calls(tokenizer, "decode")}
+    engine.add_request(prompt_of(4), length(5))
+    for step in range(5):
+        engine.step()
+        check_calls(decode, int(step == 4), f"of the tokenizer in step {step} of 5, without stop strings")
 
 
 STAGES = {"waiting": 0, "in prefill": 1, "prefilled": 3, "decoding": 5}

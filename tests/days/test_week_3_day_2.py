@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.attentions import Boundary, at_every_boundary, check_boundary
 from tests.support.batching import keys_and_values, peak_bytes, small_model
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.fakes import FakeModel, ModelFailureError, continuation, prompt_of
@@ -38,7 +40,7 @@ from tiny_llm import (
     Simulator,
     TinyKvFullCache,
 )
-from tiny_llm.ops.attention import scaled_dot_product_attention_grouped
+from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
 from tiny_llm.serving.paged_kv_cache import slot_mapping
 
 H, D = 2, 5
@@ -968,6 +970,31 @@ def test_task_5_each_query_gets_what_it_gets_from_the_dense_cache() -> None:
             for each in (paged, dense)
         )
         check_close(found, expected, f"what {L} queries get, {dense.offset} tokens stored", 1e-6)
+
+
+def by_paged_caches(
+    query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
+) -> mx.array:
+    """Attention in which each row has a paged cache, its queries the newest tokens."""
+    (B, _, L, _), S = query.shape, key.shape[2]
+    if isinstance(mask, mx.array):
+        mask = mx.broadcast_to(mask, (*query.shape[:3], S))
+    attention, outputs = partial(scaled_dot_product_attention_grouped, scale=scale), []
+    for row in range(B):
+        cache = PagedKvCache(PagedKvPool(1, 7, 3), 0, [4, 0, 6, 2])
+        own_query, own_key, own_value = (x[row : row + 1] for x in (query, key, value))
+        if S > L:
+            earlier = own_key[:, :, : S - L]
+            cache.attend(earlier, earlier, own_value[:, :, : S - L], attention)
+        own_mask = mask[row : row + 1] if isinstance(mask, mx.array) else mask
+        newest = own_key[:, :, S - L :], own_value[:, :, S - L :]
+        outputs.append(cache.attend(own_query, *newest, attention, own_mask))
+    return mx.concatenate(outputs)
+
+
+@at_every_boundary
+def test_task_5_boundaries_of_attention(boundary: Boundary) -> None:
+    check_boundary(by_paged_caches, boundary)
 
 
 def test_task_5_tokens_lie_in_the_slots_of_its_blocks() -> None:

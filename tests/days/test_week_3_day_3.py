@@ -280,7 +280,8 @@ def check_what_does_not_fit(attend: Attend) -> None:
 
 def check_random_shapes_and_a_scale(attend: Attend, seed: int) -> None:
     __tracebackhide__ = True
-    check_paged(attend, draw(MIXED), scale=0.3)
+    for scale in (0.3, 0.0):
+        check_paged(attend, draw(MIXED), scale=scale)
     random = np.random.default_rng(seed)
     for number in range(12):
         check_paged(attend, draw(random_shape(random, (8, 24)), seed=number))
@@ -364,7 +365,7 @@ def test_task_3_sequences_with_as_many_queries(L: int) -> None:
     ragged = draw(Shape((L, L, L), (9, 17, 4)))
     query = ragged.query.reshape(3, L, 4, 32)
     tables, lengths = np.array(ragged.block_tables), np.array(ragged.context_lengths)
-    for scale in (None, 0.3):
+    for scale in (None, 0.3, 0.0):
         result = attend_alike(query, ragged.keys, ragged.values, tables, lengths, scale)
         check_equal(result.shape, (3, L, 4, 32), "shape of the attention of three sequences")
         what = f"attention of three sequences, {L} queries each, {scale=}"
@@ -783,7 +784,8 @@ def test_task_5_attention_to_blocks(shape: Shape) -> None:
 
 
 def test_task_5_scale() -> None:
-    check_on_cpu(draw(Shape((65, 1), (71, 300), 4, 2, 16)), scale=0.3)
+    for scale in (0.3, 0.0):
+        check_on_cpu(draw(Shape((65, 1), (71, 300), 4, 2, 16)), scale=scale)
 
 
 @pytest.mark.parametrize("D", [16, 32, 48, 64, 80, 96, 112, 128, 256])
@@ -855,11 +857,11 @@ def test_task_5_which_is_used_for_a_head_dimension(
     use_device(mx.gpu if device == "gpu" else mx.cpu, monkeypatch)
     ragged = draw(Shape((4, 1), (11, 6), D=D))
     check_pieces(ragged)
-    check_paged(dispatch_paged_attention, ragged)
-    check_paged(dispatch_paged_attention, ragged, scale=0.3)
+    for scale in (None, 0.3, 0.0):
+        check_paged(dispatch_paged_attention, ragged, scale=scale)
     is_known = D in HEAD_DIMS if device == "gpu" else D % 16 == 0
     expected = f"paged_attention_{device}" if is_known else "paged_attention"
-    check_equal(called, [expected] * 2, f"what is called for {D=} on a {device.upper()}")
+    check_equal(called, [expected] * 3, f"what is called for {D=} on a {device.upper()}")
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)

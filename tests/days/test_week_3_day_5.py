@@ -109,6 +109,20 @@ def test_task_1_who_is_behind_it_gives_way_and_nobody_before_it() -> None:
     check_equal(blocks.held, {0: 2, 1: 2}, "tokens held by id")
 
 
+def test_task_1_the_policy_gets_who_gave_way_when_all_is_counted() -> None:
+    scheduler, blocks = of_fake_blocks(8, [2, 2, 2, 2])
+    seen: list[tuple[bool, bool, int, int]] = []
+
+    def add(sequence: Sequence) -> None:
+        is_out = sequence not in scheduler.running, sequence.id not in blocks.held
+        seen.append((*is_out, sequence.num_computed_tokens, sequence.num_preemptions))
+
+    scheduler.policy.add = add  # type: ignore[method-assign]
+    scheduler.make_room(ScheduledTokens(scheduler.running[0], 2, 1, False))
+    what = "out of running, without blocks, tokens computed and preemptions of who is handed to policy.add"
+    check_equal(seen, [(True, True, 0, 1)], what)
+
+
 TWO_THAT_GROW = [(4, 4), (4, 3)]
 
 
@@ -497,6 +511,13 @@ def test_task_3_steps_without_entries_do_not_count() -> None:
     last = varied(16)[15]
     policy.record(last, seconds_of(last))
     check_costs(policy, 1.0, "costs after one step more")
+
+
+def test_task_3_a_step_that_took_no_time_counts() -> None:
+    policy = learned(16)
+    policy.record(varied(17)[16], 0.0)
+    found = (len(policy.steps), len(policy.ratios), policy.ratios[-1] if policy.ratios else None)
+    check_equal(found, (17, 1, 0.0), "steps, ratios and the last ratio, after 16 steps and one of 0 s")
 
 
 def test_task_3_steps_that_take_no_time_are_no_error() -> None:

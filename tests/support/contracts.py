@@ -99,12 +99,24 @@ def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, cou
     elif not module.partition(".")[2].startswith(LAZY):
         return
     if num_evaluations > most_evaluations:
+        what = at_most("evaluate", most_evaluations)
         fail(
-            f"{label} evaluates {num_evaluations} times, and {most_evaluations or 'no'} time is enough.",
-            "Each waits until all of it is computed.",
+            f"{label} should {what}, but it does so {times(num_evaluations)}.",
+            "Each evaluation waits until everything in it is computed.",
         )
     if counts.total() > most_reads:
-        fail(f"{label} reads {counts.total()} numbers out of arrays, and {most_reads or 'none'} is needed.")
+        what = at_most("read a number out of an array", most_reads)
+        fail(f"{label} should {what}, but it does so {times(counts.total())}.")
+
+
+def times(count: int) -> str:
+    """How often, in words where English has one."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def at_most(verb: str, count: int) -> str:
+    """What may be done so often, after the word "should"."""
+    return f"{verb} at most {times(count)}" if count else f"not {verb}"
 
 
 def is_called_by_a_test() -> bool:

@@ -157,6 +157,9 @@ def mistakes(ragged: Ragged, scale: float | None) -> Mistakes:
         "attention without the newest key": without_the_newest,
     }
     found: Mistakes = {name: partial(ragged.each, kind) for name, kind in kinds.items()}
+    if scale == 0:
+        name = "attention with the scale 1 / sqrt(D): 0 is a scale as well, only None stands for the default"
+        found = {name: lambda: ragged.each(partial(causal, scale=None)), **found}
     if len(ragged.own_keys) > 1:
         other = replace(ragged, own_keys=ragged.own_keys[:1] * len(ragged.own_keys))
         found["attention to the first sequence's keys"] = lambda: other.each(from_the_start)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import contracts
 from tests.support.check import check_value_error
-from tests.support.contracts import check_shared, guard_class, guarded
+from tests.support.contracts import at_most, check_shared, guard_class, guarded, times
 
 SOURCE = """
 def in_place(x):
@@ -54,9 +54,12 @@ class Held:
 BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
     "in_place": (lambda f: f(mx.zeros(3)), "changed its argument x"),
     "sorts": (lambda f: f([3, 1]), "changed its argument values"),
-    "evaluates": (lambda f: f(mx.zeros(3)), "evaluates 1 times"),
-    "reads": (lambda f: f(mx.array(3)), "reads 1 numbers"),
-    "makes": (lambda f: f(2)(mx.zeros(3)), "what makes returns reads 1 numbers"),
+    "evaluates": (lambda f: f(mx.zeros(3)), "evaluates should not evaluate, but it does so once"),
+    "reads": (
+        lambda f: f(mx.array(3)),
+        "should not read a number out of an array, but it does so once",
+    ),
+    "makes": (lambda f: f(2)(mx.zeros(3)), "what makes returns should not read a number"),
 }
 
 
@@ -74,6 +77,18 @@ def test_a_broken_contract_fails_the_test_that_called(made_up: SimpleNamespace, 
     call, sentence = BROKEN[name]
     with pytest.raises(pytest.fail.Exception, match=sentence):
         call(guarded(getattr(made_up, name), name))
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "sentence"),
+    [
+        (1, 0, "decode should not evaluate, but it does so once"),
+        (2, 1, "decode should evaluate at most once, but it does so twice"),
+        (5, 2, "decode should evaluate at most twice, but it does so 5 times"),
+    ],
+)
+def test_how_often_is_good_english(count: int, most: int, sentence: str) -> None:
+    assert f"decode should {at_most('evaluate', most)}, but it does so {times(count)}" == sentence
 
 
 def test_who_keeps_them_is_left_alone(made_up: SimpleNamespace) -> None:

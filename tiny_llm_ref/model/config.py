@@ -46,12 +46,13 @@ class ModelConfig:
                 something that is not supported.
         """
         check_config(config)
+        config = _given(config)
         model_type = _required(config, "model_type")
         _check_supported(config, model_type)
         hidden_size = _required(config, "hidden_size")
         num_heads = _required(config, "num_attention_heads")
         attention_bias = bool(config.get("attention_bias", False))
-        rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+        rope = {**_given(config.get("rope_scaling") or {}), **_given(config.get("rope_parameters") or {})}
         return ModelConfig(
             model_type=model_type,
             hidden_size=hidden_size,
@@ -74,6 +75,11 @@ class ModelConfig:
         )
 
 
+def _given(config: ConfigDict) -> ConfigDict:
+    """Without what is null, which counts as missing."""
+    return {key: value for key, value in config.items() if value is not None}
+
+
 def _required(config: ConfigDict, key: str, where: str = "config.json") -> Any:
     if config.get(key) is None:
         raise ValueError(f"{where} does not say {key!r}, which this model needs")
@@ -87,7 +93,7 @@ def _check_supported(config: ConfigDict, model_type: str) -> None:
         )
     if config.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act {config['hidden_act']!r} is not supported: the MLP is SwiGLU")
-    rope_parameters = config.get("rope_parameters") or {}
+    rope_parameters = _given(config.get("rope_parameters") or {})
     if any(isinstance(value, dict) for value in rope_parameters.values()):
         raise ValueError("rope_parameters that differ by layer are not supported: all layers share one RoPE")
     if any(part.get("partial_rotary_factor", 1.0) != 1.0 for part in (config, rope_parameters)):

@@ -104,7 +104,7 @@ class RoPE:
         if isinstance(offset, list):
             if len(offset) != B:
                 raise ValueError(f"{len(offset)} offsets for the {B} rows of x: give one a row")
-            return offset
+            return offset or [0]  # without rows no position counts
         return [offset]
 
     def _rotate(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:

@@ -1,0 +1,68 @@
+"""The ends of what an attention function takes, which hold for each that the course writes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from tests.support.check import check_close, normal
+from tests.support.oracles import Array, causal_mask, exact, grouped_attention
+from tiny_llm.ops.attention import Attention
+
+B, H_Q, H, S = 2, 4, 2, 11
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """L queries with a scale, and a mask of a shape: random, with hidden keys; or the word; or none."""
+
+    L: int
+    scale: float | None = None
+    mask: tuple[int, ...] | Literal["causal"] | None = None
+
+
+BOUNDARIES = {
+    "scale 0": Boundary(3, 0.0),
+    "scale 0, causal": Boundary(3, 0.0, "causal"),
+    "scale 0, one query": Boundary(1, 0.0),
+    "scale 0, many queries": Boundary(S, 0.0, "causal"),
+    "one query, a mask for all": Boundary(1, mask=(1, S)),
+    "one query, a mask for each key": Boundary(1, mask=(S,)),
+    "one query, a mask for each head": Boundary(1, mask=(H_Q, 1, S)),
+    "one query, a mask for each row": Boundary(1, mask=(B, 1, 1, S)),
+    "one query, a mask for each row and head": Boundary(1, mask=(B, H_Q, 1, S)),
+    "no query": Boundary(0),
+    "no query, causal": Boundary(0, mask="causal"),
+    "no query, a mask for all": Boundary(0, mask=(1, S)),
+    "one query, scale 0 and a mask": Boundary(1, 0.0, (B, 1, 1, S)),
+}
+at_every_boundary = pytest.mark.parametrize("boundary", BOUNDARIES.values(), ids=BOUNDARIES)
+
+
+def check_boundary(attention: Attention, boundary: Boundary, D: int = 16) -> None:
+    """Compare grouped attention [B, H_q, L, D] with the formula at one of its boundaries."""
+    __tracebackhide__ = True
+    L, scale = boundary.L, boundary.scale
+    query, key, value = (normal(B, *size, D, seed=i) for i, size in enumerate(((H_Q, L), (H, S), (H, S))))
+    mask: mx.array | Literal["causal"] | None = None
+    added: Array | float = 0.0
+    if isinstance(boundary.mask, tuple):
+        mask = mx.where(normal(*boundary.mask, seed=3) < 0.5, 0.0, -mx.inf)
+        mask[..., 4] = 0.0  # each query sees at least one key
+        added = exact(mask)
+    elif boundary.mask == "causal":
+        mask, added = "causal", causal_mask(L, S)
+    operands = [exact(x) for x in (query, key, value)]
+    mistakes = {}
+    if scale == 0:
+        name = "attention with the scale 1 / sqrt(D): 0 is a scale as well, only None stands for the default"
+        mistakes[name] = grouped_attention(*operands, None, added)
+    if mask is not None:
+        name = "attention without the mask: a single query needs it too, where it hides keys"
+        mistakes[name] = grouped_attention(*operands, scale)
+    actual = attention(query, key, value, scale=scale, mask=mask)
+    words = "no mask" if mask is None else "causal" if isinstance(mask, str) else f"a mask {mask.shape}"
+    what = f"attention of {L} {'query' if L == 1 else 'queries'}, scale {scale}, {words}"
+    check_close(actual, grouped_attention(*operands, scale, np.asarray(added)), what, mistakes=mistakes)
