@@ -18,6 +18,7 @@ from tests.support.oracles import (
     softmax,
     softmax_mistakes,
 )
+from tests.support.precision import check_types
 from tiny_llm import SimpleMultiHeadAttention, linear, scaled_dot_product_attention_simple
 from tiny_llm import softmax as tiny_softmax
 
@@ -118,6 +119,13 @@ def test_task_1_linear_keeps_the_type(dtype: mx.Dtype, tolerance: float) -> None
     actual = linear(x, w, bias)
     check_equal(actual.dtype, dtype, "type of linear")
     check_close(actual, exact(x) @ exact(w).T + exact(bias), "linear", tolerance)
+
+
+def test_task_1_linear_has_the_type_of_all_its_operands() -> None:
+    operands = {"x": normal(3, 7, seed=17), "w": normal(11, 7, seed=18), "bias": normal(11, seed=19)}
+    check_types(linear, lambda x, w, bias: x @ w.T + bias, "linear", operands)
+    del operands["bias"]
+    check_types(linear, lambda x, w: x @ w.T, "linear without bias", operands)
 
 
 # --- task 2 ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from mlx_lm.models.rope_utils import initialize_rope
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.oracles import LOW_PRECISION, Array, Mistakes, exact, rotate, rotation_mistakes
 from tests.support.oracles import rope_frequencies as exact_frequencies
+from tests.support.precision import check_rounded_once, short_types
 from tiny_llm import RoPE
 from tiny_llm.ops.positional_encoding import LinearScaling, Llama3Scaling, YarnScaling, rope_frequencies
 
@@ -123,6 +124,14 @@ def test_task_2_type_is_kept(dtype: mx.Dtype, tolerance: float, traditional: boo
     actual = RoPE(D, SEQ_LEN, BASE, traditional)(x)
     check_equal(actual.dtype, dtype, "type of the rotated x")
     check_close(actual, expected_rotation(x, range(L), traditional), "rotated x", tolerance)
+
+
+@PAIRINGS
+@short_types
+def test_task_2_the_rotated_x_is_rounded_once(dtype: mx.Dtype, traditional: bool) -> None:
+    x = normal(B, L, H, D, seed=11, dtype=dtype)
+    expected = expected_rotation(x, range(L), traditional)
+    check_rounded_once(RoPE(D, SEQ_LEN, BASE, traditional)(x), expected, f"{dtype} x rotated")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)

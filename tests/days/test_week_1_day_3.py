@@ -19,6 +19,7 @@ from tests.support.oracles import (
     grouped_attention_mistakes,
 )
 from tests.support.oracles import causal_mask as exact_mask
+from tests.support.precision import short_types
 from tiny_llm import causal_mask, scaled_dot_product_attention_grouped
 
 # --- task 1 ------------------------------------------------------------------------------------------------
@@ -60,6 +61,19 @@ def test_task_1_mask_has_the_type_asked_for(dtype: mx.Dtype) -> None:
     mask = causal_mask(5, 7, dtype)
     check_equal(mask.dtype, dtype, "type of the mask")
     check_close(mask, exact_mask(5, 7), "causal mask")
+
+
+@short_types
+def test_task_1_positions_are_whole_numbers_whatever_the_type_of_the_mask(dtype: mx.Dtype) -> None:
+    """bfloat16 has no 257 and float16 no 2049."""
+    for L, S in ((3, 300), (2, 2051)):
+        query_position, key_position = (mx.arange(n, S, dtype=dtype) for n in (S - L, 0))
+        mistakes = {
+            f"a mask whose positions are counted in {dtype}, where neighbours become one number": mx.where(
+                key_position <= query_position[:, None], 0.0, -mx.inf
+            )
+        }
+        check_close(causal_mask(L, S, dtype), exact_mask(L, S), f"mask of {L=}, {S=}", mistakes=mistakes)
 
 
 def test_task_1_mask_is_float32_unless_asked_otherwise() -> None:

@@ -20,6 +20,7 @@ from tests.support.oracles import (
     silu_mistakes,
 )
 from tests.support.oracles import silu as exact_silu
+from tests.support.precision import FLOATS, check_rounded_once, check_types, short_types
 from tiny_llm import Qwen3MLP, RMSNorm, silu
 
 # --- task 1 ------------------------------------------------------------------------------------------------
@@ -89,6 +90,24 @@ def test_task_1_type_is_kept(dtype: mx.Dtype, tolerance: float) -> None:
     check_close(actual, rms_norm(exact(x), exact(weight), EPS), "normalized x", tolerance)
 
 
+def test_task_1_the_type_is_that_of_x_whatever_the_weight_has() -> None:
+    check_types(
+        lambda x, weight: RMSNorm(67, weight, EPS)(x),
+        lambda x, weight: rms_norm(x, weight, EPS),
+        "normalized x",
+        {"x": normal(3, 67, seed=8), "weight": norm_weight(67)},
+        keeps="x",
+    )
+
+
+@short_types
+@pytest.mark.parametrize("weight_type", FLOATS, ids=str)
+def test_task_1_the_normalized_x_is_rounded_once(dtype: mx.Dtype, weight_type: mx.Dtype) -> None:
+    x, weight = normal(30, 67, seed=8, dtype=dtype), norm_weight(67, weight_type)
+    expected = rms_norm(exact(x), exact(weight), EPS)
+    check_rounded_once(RMSNorm(67, weight, EPS)(x), expected, f"normalized {dtype} x, weight {weight_type}")
+
+
 @pytest.mark.parametrize("factor", [1000, 3e-4])
 def test_task_1_squares_are_taken_in_float32(factor: float) -> None:
     """The square of 300 is more than float16 holds, that of 0.0001 less."""
@@ -131,6 +150,13 @@ def test_task_2_silu_equals_mlx() -> None:
 def test_task_2_silu_of_large_values() -> None:
     x = mx.array([-3e38, -1e4, -100.5, 100.5, 1e4, 3e38])
     check_close(silu(x), np.array([0, 0, 0, 100.5, 1e4, 3e38]), "silu of values far from zero")
+
+
+@short_types
+def test_task_2_silu_of_small_values_is_accurate_by_their_own_size(dtype: mx.Dtype) -> None:
+    x = mx.linspace(-8, 2, 201).astype(dtype)
+    expected = exact_silu(exact(x))
+    check_rounded_once(silu(x), expected, f"silu of {dtype}, each entry by its size", most=3, smallest=0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)

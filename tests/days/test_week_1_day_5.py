@@ -27,6 +27,7 @@ from tests.support.oracles import (
     rope_frequencies,
     rotate,
 )
+from tests.support.precision import check_types
 from tiny_llm import (
     Embedding,
     ModelConfig,
@@ -86,6 +87,15 @@ def test_task_1_type_of_the_weight_is_kept(dtype: mx.Dtype, tolerance: float) ->
     check_equal(embedding(mx.array([4])).dtype, dtype, "type of the vectors")
     check_equal(embedding.as_linear(x).dtype, dtype, "type of the logits")
     check_close(embedding.as_linear(x), exact(x) @ exact(weight).T, "logits of x", tolerance)
+
+
+def test_task_1_logits_have_the_type_of_x_and_the_weight() -> None:
+    check_types(
+        lambda x, weight: Embedding(V, E, weight).as_linear(x),
+        lambda x, weight: x @ weight.T,
+        "logits",
+        {"x": normal(3, E, seed=3), "weight": normal(V, E, seed=1)},
+    )
 
 
 @pytest.mark.parametrize("shape", [(E, V), (V, E + 1), (V + 1, E), (V * E,)], ids=str)

@@ -12,9 +12,10 @@ from mlx.utils import tree_flatten
 
 from scripts.hardware.memory import memory_use
 from tests.support.batching import peak_bytes
-from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import VARIANTS, Variant, build, save
-from tests.support.oracles import LOW_PRECISION, exact
+from tests.support.oracles import LOW_PRECISION, Array, exact
+from tests.support.precision import check_types, short_types
 from tests.support.quantized import (
     codes_of,
     every_layout,
@@ -319,6 +320,27 @@ def test_task_2_scales_have_the_type_of_the_weights(dtype: mx.Dtype, tolerance: 
     )
 
 
+@every_layout
+@short_types
+def test_task_2_short_weights_are_packed_as_mlx_packs_them(
+    dtype: mx.Dtype, bits: int, group_size: int
+) -> None:
+    w = normal(OUT, 5 * group_size, seed=9, dtype=dtype)
+    with mx.stream(mx.cpu):
+        expected = mx.quantize(w, group_size=group_size, bits=bits)
+    found = quantize_weights(w, group_size, bits)
+    groups = w.reshape(OUT, -1, group_size)
+    same = (found.scales == expected[1]) & (found.biases == expected[2])
+    num_other = int((~same).sum().item())
+    cause = f"Choose them in float32, from w in float32, and cast them to {dtype} last."
+    if num_other:
+        fail(f"scales and biases of {num_other} of {groups.shape[1] * OUT} groups are not MLX's", cause)
+    codes = [codes_of(words, bits) for words in (found.weight, expected[0])]
+    num_other = int((codes[0] != codes[1]).sum())
+    if num_other:
+        fail(f"{num_other} of {w.size} codes of {dtype} weights are not MLX's, though the scales are", cause)
+
+
 def test_task_2_weights_that_are_not_contiguous() -> None:
     w = normal(128, OUT, seed=10).T
     with mx.stream(mx.cpu):
@@ -472,6 +494,33 @@ def test_task_3_the_longer_type_wins(dtype: mx.Dtype) -> None:
     check_equal(
         quantized_matmul_simple(x, weights).dtype, mx.float32, f"type of float32 times {dtype} scales"
     )
+
+
+def check_types_of_products(function: Callable[..., mx.array], what: str, *names: str) -> None:
+    """Of x, the scales and, if it is named, the bias of the layer."""
+    __tracebackhide__ = True
+    weights = weights_by_mlx()
+
+    def packed(scales: mx.array) -> QuantizedWeights:
+        biases = weights.biases.astype(scales.dtype)
+        return QuantizedWeights(weights.weight, scales, biases, weights.group_size, weights.bits)
+
+    def expected(x: Array, scales: Array, *bias: Array) -> Array:
+        parts = (grids(weights)[0], scales[..., None], exact(weights.biases)[..., None])
+        return x @ expanded(parts).T + sum(bias)
+
+    operands = {"x": normal(5, 192, seed=21), "scales": weights.scales, "bias": normal(OUT, seed=24)}
+    check_types(
+        lambda x, scales, *bias: function(x, packed(scales), *bias),
+        expected,
+        what,
+        {name: operands[name] for name in names},
+    )
+
+
+def test_task_3_the_type_of_x_and_the_scales_together() -> None:
+    check_types_of_products(quantized_matmul_simple, "product", "x", "scales")
+    check_types_of_products(quantized_linear, "product plus bias", "x", "scales", "bias")
 
 
 @pytest.mark.parametrize("shape", [(191,), (5, 7), (192, 5), (3, 193)], ids=str)

@@ -1,5 +1,6 @@
 """Week 2 day 3: the quantized matmul as a kernel."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,18 @@ from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.batching import peak_bytes
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import VARIANTS, build, save
-from tests.support.cpu_kernels import compiled_for, on_every_target, poison, spread, threads, use_device
+from tests.support.cpu_kernels import (
+    check_threads,
+    compiled_for,
+    on_every_target,
+    poison,
+    spread,
+    threads,
+    use_device,
+)
+from tests.support.fences import FencedKernel
 from tests.support.oracles import LOW_PRECISION, exact
+from tests.support.precision import check_rounded_once
 from tests.support.quantized import (
     Codes,
     Grids,
@@ -136,6 +147,16 @@ def check_random_shapes(target: Target, seed: int, count: int = 12) -> None:
         check_product(place, (M, N, K), bits, group_size, dtype, tolerance)
 
 
+def check_one_rounding(target: Target) -> None:
+    """Few rows and many, in a short type, whose sums, weights and products are float32."""
+    __tracebackhide__ = True
+    for (dtype, _), M, bits in itertools.product((p.values for p in LOW_PRECISION), (8, 33), (4, 8)):
+        x, weights = normal(M, 384, seed=3, dtype=dtype), make_weights(23, 384, bits, 64, dtype)
+        expected = exact(x) @ expanded(grids(weights)).T
+        what = f"product of {M} rows in {dtype} with weights of {bits} bits"
+        check_rounded_once(quantized_matmul_gpu(x, weights, target), expected, what)
+
+
 def check_sums(target: Target, M: int) -> None:
     """16384 terms that are all positive: in bfloat16 a sum of 256 of them grows no more."""
     __tracebackhide__ = True
@@ -193,17 +214,37 @@ def check_any_number_of_rows(multiply: Multiply) -> None:
         check_cpu_product(multiply, (M, 13, 256), bits=4 if M % 2 else 8)
 
 
-def check_threads(multiply: Multiply) -> None:
-    """Who computes a column must not change it."""
+def check_product_by_threads(multiply: Multiply) -> None:
+    """Who computes a column must not change it, and the threads must not meet."""
     __tracebackhide__ = True
-    x, weights = normal(3, 256, seed=3), make_weights(331, 256, 4, 64)
-    products = []
-    for count in (1, 4):
-        with threads(count):
-            products.append(multiply(x, weights))
-            mx.eval(products)
-        check_cpu_product(multiply, (3, 331, 256), what=f"product with {count} threads")
-    check_close(products[1], products[0], "product with 4 threads, against that with 1", tolerance=0)
+    x, weights = normal(16, 1024, seed=3), make_weights(2048, 1024, 4, 64)
+    check_threads(lambda: multiply(x, weights), "product of 16 rows with [2048, 1024]")
+    with threads(4):
+        check_cpu_product(multiply, (3, 331, 256), what="product with 4 threads")
+
+
+def check_long_rows(multiply: Multiply) -> None:
+    """A buffer that a thread keeps, static or thread_local, is too short for the second row."""
+    __tracebackhide__ = True
+    for K in (128, 2**18):
+        x, weights = mx.ones((1, K)), make_weights(32, K, 4, 64)
+        with threads(4):
+            check_close(
+                multiply(x, weights) / K**0.5,
+                expanded(grids(weights)).sum(axis=1)[None] / K**0.5,
+                f"product of rows of {K}, divided by its root",
+                tolerance=1e-3,
+            )
+
+
+def check_fenced(multiply: Multiply, names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing behind an input is read, and nothing behind an output is written."""
+    __tracebackhide__ = True
+    for name in names:
+        monkeypatch.setattr(dispatch, name, FencedKernel(getattr(dispatch, name)))
+    for bits, group_size in ((4, 32), (8, 64)):
+        for M, N in ((1, 1), (3, 17), (9, 5)):
+            check_cpu_product(multiply, (M, N, 128), bits, group_size)
 
 
 def check_strided(multiply: Multiply) -> None:
@@ -241,7 +282,15 @@ def test_task_1_weights_that_mlx_packed() -> None:
 
 
 def test_task_1_threads_do_not_matter() -> None:
-    check_threads(multiply_simple)
+    check_product_by_threads(multiply_simple)
+
+
+def test_task_1_nothing_behind_an_array_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_fenced(multiply_simple, ["SIMPLE"], monkeypatch)
+
+
+def test_task_1_long_rows_after_short_ones() -> None:
+    check_long_rows(multiply_simple)
 
 
 def test_task_1_arrays_that_are_not_contiguous() -> None:
@@ -277,7 +326,15 @@ def test_task_2_weights_that_mlx_packed() -> None:
 
 
 def test_task_2_threads_do_not_matter() -> None:
-    check_threads(multiply_simd)
+    check_product_by_threads(multiply_simd)
+
+
+def test_task_2_nothing_behind_an_array_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_fenced(multiply_simd, ["SIMD"], monkeypatch)
+
+
+def test_task_2_long_rows_after_short_ones() -> None:
+    check_long_rows(multiply_simd)
 
 
 def test_task_2_arrays_that_are_not_contiguous() -> None:
@@ -331,6 +388,18 @@ def test_task_3_each_part_of_the_weights_is_expanded_once() -> None:
             f"16 times as many weights took {many / few:.0f} times as long to expand.",
             "parallel_for calls the body once for each part: expand the groups from first to last alone.",
         )
+
+
+def test_task_3_the_threads_that_expand_do_not_meet() -> None:
+    weights = make_weights(2048, 1024, 4, 64)
+    check_threads(lambda: dequantize(weights), "weights [2048, 1024], expanded")
+
+
+def test_task_3_nothing_behind_an_array_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "DEQUANTIZE", FencedKernel(dispatch.DEQUANTIZE))
+    for bits, group_size in LAYOUTS:
+        weights = make_weights(3, 384, bits, group_size)
+        check_expanded(dequantize(weights), weights, f"weights of {bits} bits, groups of {group_size}")
 
 
 @on_every_target
@@ -462,6 +531,10 @@ def test_task_4_low_precision(dtype: mx.Dtype, tolerance: float) -> None:
     check_product(METAL, (40, 11, 384), dtype=dtype, tolerance=tolerance)
 
 
+def test_task_4_a_short_result_is_rounded_once() -> None:
+    check_one_rounding(METAL)
+
+
 def test_task_4_sums_are_float32() -> None:
     check_sums(METAL, 2)
     check_sums(METAL, 9)
@@ -520,6 +593,10 @@ def test_task_5_every_layout(bits: int, group_size: int) -> None:
 def test_task_5_low_precision(dtype: mx.Dtype, tolerance: float) -> None:
     check_product(CUDA, (3, 11, 384), dtype=dtype, tolerance=tolerance)
     check_product(CUDA, (40, 11, 384), dtype=dtype, tolerance=tolerance)
+
+
+def test_task_5_a_short_result_is_rounded_once() -> None:
+    check_one_rounding(CUDA)
 
 
 def test_task_5_sums_are_float32() -> None:

@@ -15,6 +15,7 @@ from tests.support.attentions import Boundary, at_every_boundary, check_boundary
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.checkpoints import VARIANTS, build, save
 from tests.support.cpu_kernels import (
+    check_threads,
     compiled_for,
     on_every_target,
     poison,
@@ -23,10 +24,12 @@ from tests.support.cpu_kernels import (
     threads,
     use_device,
 )
+from tests.support.fences import FencedKernel
 from tests.support.heads import block_mistakes
 from tests.support.oracles import LOW_PRECISION, Array, exact, grouped_attention, grouped_attention_mistakes
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
+from tests.support.precision import check_rounded_once
 from tiny_llm import ModelConfig, scaled_dot_product_attention_grouped
 from tiny_llm.given.fused_parts import FusedNorm, FusedRope, fused_mlp
 from tiny_llm.kernels import dispatch_attention as attention_module
@@ -162,6 +165,29 @@ def check_large_scores(attend: Attend, L: int) -> None:
     check_attention(attend, (1, 2, 1, L, 83, 64), below, tolerance=1e-4)
 
 
+def check_low_scores(attend: Attend, L: int) -> None:
+    """Scores far below 0 count like others, after keys that are hidden and where there are no others."""
+    __tracebackhide__ = True
+    shape = (1, 2, 1, L, 150, 64)
+    what = f"average of the values by scores of -20000 from the mask, {L=}: only -inf hides a key"
+    check_attention(attend, shape, mx.full((L, 150), -20000.0), size=0.0, what=what)
+    mask = mx.where(mx.arange(150) < 70, -mx.inf, -200.0) + mx.zeros((L, 1))
+    what = f"attention, {L=}, to keys of scores near -200 after 70 hidden ones: the maximum stays -inf there"
+    check_attention(attend, shape, mask, tolerance=1e-4, what=what)
+
+
+def check_large_scores_in_short_types(attend: Attend, L: int) -> None:
+    """Large scores that differ by little: rounded to the input's type they would be equal."""
+    __tracebackhide__ = True
+    shape = (1, 2, 1, L, 83, 80)
+    for parameter in LOW_PRECISION:
+        dtype, _ = parameter.values
+        query, key, value = draw(shape, size=30.0)
+        operands = [x.astype(dtype) for x in (query, key[:, :, :1] + 0.1 * key, value)]
+        what = f"attention of {dtype} to keys that are much alike, {L=}: query x scale and scores are float32"
+        check_rounded_once(attend(*operands), grouped_attention(*map(exact, operands)), what)
+
+
 def check_orders(language: Language) -> None:
     """In every order of the threads the result must be the same to the last bit."""
     __tracebackhide__ = True
@@ -222,6 +248,10 @@ GPU_CHECKS: dict[str, Callable[[Attend], None]] = {
         for parameter in LOW_PRECISION
         for shape, mask in (((1, 4, 2, 1, 300, 64), None), ((1, 4, 2, 33, 90, 64), "causal"))
     },
+    **{f"scores far below 0, {L=}": partial(check_low_scores, L=L) for L in (2, 40)},
+    **{
+        f"large scores in short types, {L=}": partial(check_large_scores_in_short_types, L=L) for L in (2, 40)
+    },
     "other numbers of axes": check_axes,
 }
 each_gpu_check = pytest.mark.parametrize("check", GPU_CHECKS.values(), ids=GPU_CHECKS)
@@ -257,15 +287,12 @@ def check_strided_attention(attend: Attend, L: int) -> None:
 
 
 def check_attention_threads(attend: Attend, shape: Shape) -> None:
-    """Who computes a block must not change it."""
+    """Who computes a block must not change it, and the threads must not meet."""
     __tracebackhide__ = True
-    outputs = []
-    for count in (1, 4):
-        with threads(count):
-            outputs.append(attend(*draw(shape), None, "causal"))
-            mx.eval(outputs)
-    check_close(outputs[1], outputs[0], "attention with 4 threads, against that with 1", tolerance=0)
-    check_attention(attend, shape, "causal", what="attention with 4 threads")
+    operands = draw(shape)
+    check_threads(lambda: attend(*operands, None, "causal"), f"causal attention {shape}")
+    with threads(4):
+        check_attention(attend, shape, "causal", what="attention with 4 threads")
 
 
 # --- task 1: C++ -------------------------------------------------------------------------------------------
@@ -342,6 +369,24 @@ def test_task_1_large_scores(L: int) -> None:
         expected = grouped_attention(exact(query), exact(key), exact(value), mask=lift)
         actual = on_cpu(query, key, value, mask=mask)
         check_close(actual, expected, f"attention with scores in the hundreds, plus {lift}")
+
+
+@few_and_many
+def test_task_1_scores_far_below_zero(L: int) -> None:
+    check_low_scores(on_cpu, L)
+
+
+@few_and_many
+def test_task_1_large_scores_in_short_types(L: int) -> None:
+    check_large_scores_in_short_types(on_cpu, L)
+
+
+@few_and_many
+def test_task_1_nothing_behind_an_array_is_touched(L: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_module, "FLASH_ATTENTION", FencedKernel(attention_module.FLASH_ATTENTION))
+    shape = (1, 4, 2, L, 71, 16)
+    check_attention(on_cpu, shape)
+    check_attention(on_cpu, shape, make_mask(1, 4, L, 71))
 
 
 @few_and_many
@@ -576,15 +621,18 @@ def test_task_4_type_is_kept_and_sums_are_float32(name: str, dtype: mx.Dtype) ->
 
 @every_operation
 def test_task_4_threads_do_not_matter(name: str) -> None:
-    x = normal(2, 23, 29, 64, seed=1)
-    outputs = []
-    for count in (1, 4):
-        with threads(count):
-            outputs.append(SMALL_OPERATIONS[name](x))
-            mx.eval(outputs)
-    check_close(outputs[1], outputs[0], f"{name} with 4 threads, against that with 1", tolerance=0)
+    x = normal(2, 23, 29, 64, seed=1) if name == "rope" else normal(4096, 256, seed=1)
+    check_threads(lambda: SMALL_OPERATIONS[name](x), f"{name} of {x.shape}")
     check_rms_norm((2, 23, 29, 64), what="x, normalized by many threads")
     check_rotation((2, 23, 29, 64), [3, 17], False, what="x, rotated by many threads")
+
+
+def test_task_4_nothing_behind_an_array_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RMS_NORM", "ROPE", "SWIGLU"):
+        monkeypatch.setattr(fused_operations, name, FencedKernel(getattr(fused_operations, name)))
+    check_rms_norm((3, 5, 37))
+    check_rotation((2, 9, 3, 38), [3, 17], False)
+    check_swiglu(normal(3, 37, seed=1), normal(3, 37, seed=2), "silu(gate) * up")
 
 
 @on_every_target

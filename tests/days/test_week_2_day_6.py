@@ -28,6 +28,7 @@ from tests.support.fakes import (
     prompt_of,
 )
 from tests.support.oracles import causal_mask, causal_mask_mistakes, hidden_where
+from tests.support.precision import short_types
 from tiny_llm import BatchGenerator, BatchingKvCache, Request, SamplingParams, TinyKvFullCache
 from tiny_llm.ops.attention import scaled_dot_product_attention_grouped
 
@@ -315,6 +316,25 @@ class Rows:
 def test_task_2_each_occupied_slot_is_a_row(lengths: dict[int, int]) -> None:
     rows = Rows(lengths)
     rows.check(rows.update())
+
+
+@short_types
+def test_task_2_positions_are_whole_numbers_whatever_the_type_of_the_keys(dtype: mx.Dtype) -> None:
+    """bfloat16 has no 257 and float16 no 2049: a row would see a key beyond its own."""
+    for longest in (300, 2100):
+        cache, lengths = BatchingKvCache(2), (longest - 11, longest)
+        for slot, length in enumerate(lengths):
+            cache.add_request(cache_of(length, seed=slot, dtype=dtype), slot)
+        *_, mask = cache.update_and_fetch(*keys_and_values(2, seed=9, B=2, dtype=dtype), mask="causal")
+        for row, length in enumerate(lengths):
+            expected = np.full((2, longest + 2), -np.inf)
+            expected[:, : length + 2] = causal_mask(2, length + 2)
+            own = mx.broadcast_to(mask, (2, 2, 2, longest + 2))[row, 0]
+            cause = f"a mask whose positions are counted in {dtype}, where neighbours become one number"
+            query_position = mx.arange(length, length + 2, dtype=dtype)[:, None]
+            visible = mx.arange(longest + 2, dtype=dtype) <= query_position
+            mistakes = {cause: mx.where(visible, 0.0, -mx.inf)}
+            check_close(own, expected, f"mask of a row of {length} tokens", 0, mistakes)
 
 
 def test_task_2_rows_grow_as_they_decode() -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from kernel_runtime import cpu_kernel
 from kernel_runtime.cpu_kernel import CpuKernel
+from tests.support.check import fail
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 TARGETS = ("x86-64", "x86-64-v3")
@@ -53,6 +54,31 @@ def threads(count: int) -> Iterator[None]:
     finally:
         mx.synchronize(mx.cpu)
         extension.set_num_threads(cpu_kernel.num_threads())
+
+
+def check_threads(compute: Callable[[], mx.array], what: str, num_calls: int = 5) -> None:
+    """Fail unless many threads give the same to the last bit as one, each time.
+
+    Args:
+        compute: makes the result anew; large enough for all threads to be at work at once.
+        what: the result in the words of the task.
+        num_calls: of many threads; what they overwrite for each other differs from call to call.
+    """
+    __tracebackhide__ = True
+    results = []
+    for count in (1, *[4] * num_calls):
+        with threads(count):
+            results.append(compute())
+            mx.eval(results)
+    for i, result in enumerate(results[1:]):
+        num_wrong = int((result != results[0]).sum().item())
+        if num_wrong:
+            fail(
+                f"{what}: {num_wrong} of {result.size} entries with 4 threads are not those with 1 thread, "
+                f"in call {i + 1} of {num_calls}",
+                "What one thread writes, another one reads: make buffers and sums inside of the function "
+                "that parallel_for calls, neither before it nor as static.",
+            )
 
 
 def spread(x: mx.array, axis: int = -1) -> mx.array:

@@ -66,7 +66,12 @@ class Ragged:
 
 
 def draw(
-    shape: Shape, dtype: mx.Dtype = mx.float32, size: float = 1.0, seed: int = 0, num_shared: int = 0
+    shape: Shape,
+    dtype: mx.Dtype = mx.float32,
+    size: float = 1.0,
+    seed: int = 0,
+    num_shared: int = 0,
+    has_close_keys: bool = False,
 ) -> Ragged:
     """A batch whose blocks are scattered over a pool; slots and blocks that nobody owns hold nan.
 
@@ -78,6 +83,7 @@ def draw(
         size: of the entries of the query.
         seed: of the numbers and of the order of the blocks.
         num_shared: so many first blocks are the same for all sequences.
+        has_close_keys: whether a sequence's keys, and so its scores, differ by little.
     """
     random = np.random.default_rng(seed)
     counts = [-(-S // shape.block_size) for S in shape.contexts]
@@ -90,8 +96,10 @@ def draw(
         tables[i, :count] = [free.pop() for _ in range(count)]
         tables[i, :num_shared] = tables[0, :num_shared]
         for pool, all_own, number in zip(pools, own, (1, 2), strict=True):
-            numbers = normal(S, shape.H, shape.D, seed=1000 * seed + 10 * i + number, dtype=dtype)
-            entries = exact(numbers).astype(np.float32)
+            numbers = normal(S, shape.H, shape.D, seed=1000 * seed + 10 * i + number)
+            if has_close_keys and pool is pools[0]:
+                numbers = numbers[:1] + 0.1 * numbers
+            entries = exact(numbers.astype(dtype)).astype(np.float32)
             if i > 0:
                 entries[: num_shared * shape.block_size] = all_own[0][: num_shared * shape.block_size]
             for j in range(S):
