@@ -621,7 +621,8 @@ def test_task_4_type_is_kept_and_sums_are_float32(name: str, dtype: mx.Dtype) ->
 
 @every_operation
 def test_task_4_threads_do_not_matter(name: str) -> None:
-    x = normal(2, 23, 29, 64, seed=1) if name == "rope" else normal(4096, 256, seed=1)
+    sizes = {"rms_norm": (4096, 1024), "rope": (2, 23, 101, 64), "swiglu": (512, 1024)}
+    x = normal(*sizes[name], seed=1)
     check_threads(lambda: SMALL_OPERATIONS[name](x), f"{name} of {x.shape}")
     check_rms_norm((2, 23, 29, 64), what="x, normalized by many threads")
     check_rotation((2, 23, 29, 64), [3, 17], False, what="x, rotated by many threads")

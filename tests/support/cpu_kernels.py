@@ -56,7 +56,7 @@ def threads(count: int) -> Iterator[None]:
         extension.set_num_threads(cpu_kernel.num_threads())
 
 
-def check_threads(compute: Callable[[], mx.array], what: str, num_calls: int = 5) -> None:
+def check_threads(compute: Callable[[], mx.array], what: str, num_calls: int = 12) -> None:
     """Fail unless many threads give the same to the last bit as one, each time.
 
     Args:
@@ -65,13 +65,14 @@ def check_threads(compute: Callable[[], mx.array], what: str, num_calls: int = 5
         num_calls: of many threads; what they overwrite for each other differs from call to call.
     """
     __tracebackhide__ = True
-    results = []
-    for count in (1, *[4] * num_calls):
-        with threads(count):
-            results.append(compute())
-            mx.eval(results)
-    for i, result in enumerate(results[1:]):
-        num_wrong = int((result != results[0]).sum().item())
+    with threads(1):
+        expected = compute()
+        mx.eval(expected)
+    for i in range(num_calls):
+        with threads(4):
+            result = compute()
+            mx.eval(result)
+        num_wrong = int((result != expected).sum().item())
         if num_wrong:
             fail(
                 f"{what}: {num_wrong} of {result.size} entries with 4 threads are not those with 1 thread, "

@@ -35,13 +35,16 @@ def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
         bias: [out]
 
     Returns:
-        [..., out]
+        [..., out], in the type that x, w and the bias have together.
     """
     raise NotImplementedError("week 1 day 1 task 1: linear is not written yet")
 
 
 def silu(x: mx.array) -> mx.array:
-    """x times its sigmoid, elementwise, in any shape. Source: arXiv:1702.03118."""
+    """x times its sigmoid, elementwise, in any shape and type; a small value is as accurate as a large one.
+
+    Source: arXiv:1702.03118.
+    """
     raise NotImplementedError("week 1 day 4 task 2: silu is not written yet")
 
 

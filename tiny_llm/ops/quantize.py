@@ -70,7 +70,8 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> Quanti
     A group's grid has 2**bits values from its smallest weight to its largest. The one of these two that is
     further from zero becomes the bias, code 0, and stays exact; the scale leads from there to the other. The
     scale is then stretched or shrunk a little so that zero lies a whole number of steps from the bias: a
-    weight of zero stays zero. Shrinking may cut the other end by up to a step.
+    weight of zero stays zero. Shrinking may cut the other end by up to a step. All of it is computed in
+    float32, whatever the type of w.
 
     Args:
         w: [out, in], in a multiple of group_size.
@@ -128,7 +129,7 @@ def quantized_linear(
         matmul: the function that multiplies.
 
     Returns:
-        [..., out]
+        [..., out], in the type that the product and the bias have together.
     """
     raise NotImplementedError("week 2 day 2 task 3: quantized_linear is not written yet")
 

@@ -37,14 +37,17 @@ def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
         bias: [out]
 
     Returns:
-        [..., out]
+        [..., out], in the type that x, w and the bias have together.
     """
     product = x @ w.T
     return product if bias is None else product + bias
 
 
 def silu(x: mx.array) -> mx.array:
-    """x times its sigmoid, elementwise, in any shape. Source: arXiv:1702.03118."""
+    """x times its sigmoid, elementwise, in any shape and type; a small value is as accurate as a large one.
+
+    Source: arXiv:1702.03118.
+    """
     return x * mx.sigmoid(x)
 
 
