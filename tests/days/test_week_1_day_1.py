@@ -231,6 +231,11 @@ def test_task_2_large_scores_do_not_overflow() -> None:
     check_close(actual, expected, "attention with scores in the hundreds", 1e-4)
 
 
+def test_task_2_attention_has_the_type_of_all_its_operands() -> None:
+    operands = dict(zip(("query", "key", "value"), qkv(2), strict=True))
+    check_types(scaled_dot_product_attention_simple, attention, "attention", operands)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
 def test_task_2_attention_keeps_the_type(dtype: mx.Dtype, tolerance: float) -> None:
     query, key, value = qkv(2, 3, dtype=dtype)

@@ -156,7 +156,7 @@ def test_task_2_silu_of_large_values() -> None:
 def test_task_2_silu_of_small_values_is_accurate_by_their_own_size(dtype: mx.Dtype) -> None:
     x = mx.linspace(-8, 2, 201).astype(dtype)
     expected = exact_silu(exact(x))
-    check_rounded_once(silu(x), expected, f"silu of {dtype}, each entry by its size", most=3, smallest=0)
+    check_rounded_once(silu(x), expected, f"silu of {dtype}, each entry by its size", most=6, smallest=0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)

@@ -328,7 +328,7 @@ def test_task_2_short_weights_are_packed_as_mlx_packs_them(
     w = normal(OUT, 5 * group_size, seed=9, dtype=dtype)
     with mx.stream(mx.cpu):
         expected = mx.quantize(w, group_size=group_size, bits=bits)
-    found = quantize_weights(w, group_size, bits)
+        found = quantize_weights(w, group_size, bits)  # another device divides in another way
     groups = w.reshape(OUT, -1, group_size)
     same = (found.scales == expected[1]) & (found.biases == expected[2])
     num_other = int((~same).sum().item())
@@ -639,6 +639,12 @@ def test_task_4_as_linear_multiplies_with_the_function_it_is_given() -> None:
         embedding.as_linear(x), 2 * exact(x) @ expanded_by(weights).T, "logits, doubled by the function"
     )
     check_equal([each is weights for each in calls], [True], "whether the product got the packed weights")
+
+
+def test_task_4_logits_have_the_type_of_x_and_the_scales_together() -> None:
+    check_types_of_products(
+        lambda x, weights: QuantizedEmbedding(OUT, 192, weights).as_linear(x), "logits", "x", "scales"
+    )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)

@@ -24,6 +24,7 @@ from tests.support.oracles import (
 )
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
+from tests.support.precision import check_types
 from tiny_llm import flash_attention, scaled_dot_product_attention_grouped
 from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import load_model
@@ -613,6 +614,11 @@ def test_task_4_type_is_kept_and_sums_are_float32(dtype: mx.Dtype, tolerance: fl
     check_equal(actual.dtype, dtype, "type of the attention")
     what = "attention with sums in float32, rounded once at the end"
     check_attention(actual, inputs, what, is_causal=is_causal, tolerance=tolerance)
+
+
+def test_task_4_the_type_is_that_of_the_query() -> None:
+    operands = dict(zip(("query", "key", "value"), qkv(B), strict=True))
+    check_types(flash_attention, grouped_attention, "attention", operands, keeps="query")
 
 
 def test_task_4_a_mask_in_float32_does_not_change_the_type() -> None:
