@@ -1,12 +1,14 @@
-"""The map of the course with what passes now: computed from the tests each time, never stored."""
+"""The map of the course with what passes now; tests run only where it is not remembered."""
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
+import pytest
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -14,6 +16,7 @@ from rich.text import Text
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
+from scripts.learn.remembered import Memory, Result, day_name
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.setup import show_progress
 from scripts.sources.chunks import HOLE
@@ -72,22 +75,26 @@ class TaskState:
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Run all of the tests, whatever is remembered.")]
 
 
-def main(week: Week = None, day: DayNumber = None, package: Package = PACKAGE) -> None:
-    """Run the tests of every day on your package and draw the map of the course.
+def main(week: Week = None, day: DayNumber = None, fresh: Fresh = False, package: Package = PACKAGE) -> None:
+    """Draw the map of the course with what passes now.
+
+    Tests run only where a file that can change what they say has changed since they ran.
 
     Example: pdm run progress --week 1
     """
     console = Console(highlight=False)
+    states: list[TaskState] = []
     with usage_errors():
         days = chosen_days(week, day)
         sources = read_package(package)
         check_syntax(sources, package)
-        show_progress("running the tests")
-        states = task_states(sources, days)
-        show_progress("")
-    print_map(states, console)
+        for of_day in states_by_day(sources, days, Memory(sources, fresh)):
+            show_progress("")
+            print_day(of_day, console)
+            states += of_day
     print_next(states, console)
 
 
@@ -103,15 +110,61 @@ def chosen_days(week: int | None, day: int | None) -> tuple[Day, ...]:
 
 def task_states(sources: Sources, days: Iterable[Day]) -> list[TaskState]:
     """What the tests say of every task of these days, in order."""
-    chosen = {f"{day.week}.{day.day}": day for day in days}
-    runs = [Run(name, sources, [str(day.test_file)], ["--tb=line"]) for name, day in chosen.items()]
-    outcomes = {outcome.name: outcome for outcome in run_all(runs, min(MAX_PROCESSES, os.cpu_count() or 1))}
-    unwritten = tasks_with_holes(sources)
-    return [
-        state_of(day, task, outcomes[name], task.id in unwritten)
-        for name, day in chosen.items()
-        for task in day.tasks
+    return [state for states in states_by_day(sources, days) for state in states]
+
+
+def states_by_day(
+    sources: Sources, days: Iterable[Day], memory: Memory | None = None
+) -> Iterator[list[TaskState]]:
+    """What the tests say of the tasks of each day, in order, each day as soon as it is known.
+
+    A day with a task that is not remembered is run as a whole.
+    """
+    days, unwritten = tuple(days), tasks_with_holes(sources)
+    known = {
+        day: recalled for day in days if memory and (recalled := recalled_states(day, memory, unwritten))
+    }
+    runs = [
+        Run(day_name(day), sources, [str(day.test_file)], ["--tb=line"]) for day in days if day not in known
     ]
+    outcomes: dict[str, Outcome] = {}
+    with contextlib.closing(run_all(runs, min(MAX_PROCESSES, os.cpu_count() or 1))) as ended:
+        for day in days:
+            while day not in known:
+                show_progress(bar(len(outcomes), len(runs)))
+                outcome = next(ended)
+                outcomes[outcome.name] = outcome
+                tested = next(each for each in days if day_name(each) == outcome.name)
+                known[tested] = [
+                    state_of(tested, task, outcome, task.id in unwritten) for task in tested.tasks
+                ]
+                if memory:
+                    keep(tested, known[tested], outcome, memory)
+            yield known[day]
+
+
+def recalled_states(day: Day, memory: Memory, unwritten: Container[str]) -> list[TaskState] | None:
+    """The states of all tasks of a day, if they are remembered."""
+    results = {task: memory.recall(day, task) for task in day.tasks}
+    states = [
+        TaskState(day, task, result.passed, result.failed, task.id in unwritten)
+        for task, result in results.items()
+        if result
+    ]
+    return states if len(states) == len(day.tasks) else None
+
+
+def keep(day: Day, states: Iterable[TaskState], outcome: Outcome, memory: Memory) -> None:
+    """Remember what a whole run said, of tests that all came to an end."""
+    is_whole = outcome.exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if is_whole and all(task_of(name) is not None for name in outcome.failed):
+        memory.keep(day, {state.task: Result(state.passed, state.failed) for state in states})
+
+
+def bar(num_done: int, num_all: int) -> str:
+    """How far the tests have come."""
+    filled = 20 * num_done // num_all
+    return f"running the tests [{'#' * filled}{'-' * (20 - filled)}] {num_done} of {num_all} days"
 
 
 def tasks_with_holes(sources: Sources) -> set[str]:
@@ -142,14 +195,12 @@ def first_unsolved(states: Iterable[TaskState]) -> TaskState | None:
     return next((state for state in states if not state.is_solved), None)
 
 
-def print_map(states: Iterable[TaskState], console: Console) -> None:
-    """One line a day and one a task."""
-    day = None
+def print_day(states: list[TaskState], console: Console) -> None:
+    """One line for the day and one a task."""
+    day = states[0].day
+    title = Text(f"week {day.week} day {day.day}  {day.title}", "bold")
+    console.print(title, soft_wrap=True)
     for state in states:
-        if state.day != day:
-            day = state.day
-            title = Text(f"week {day.week} day {day.day}  {day.title}", "bold")
-            console.print(title, soft_wrap=True)
         console.print(task_line(state), soft_wrap=True)
 
 

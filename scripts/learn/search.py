@@ -6,21 +6,29 @@ Prints a line of JSON for each day that is solved, then one that names the task 
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import pytest
 import typer
 
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package
-from scripts.learn.progress import MAX_PROCESSES, task_of
+from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days, task_of
+from scripts.learn.remembered import Memory, Result
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import Sources
 
 After = Annotated[str | None, typer.Option(help="The id of a task: look at what follows it first.")]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option("--skip", metavar="TASK", help="Pass over this task, as in w2d5t3; may be repeated."),
+]
+TASK_NAME = re.compile(r"w(\d+)d(\d+)t(\d+)")
 DAY_SOLVED, FOUND = "day_solved", "found"
 
 
@@ -42,6 +50,13 @@ class Step:
         chosen = [] if is_whole else ["--task", str(self.tasks[0].number)]
         return Run(self.name, sources, [str(self.day.test_file)], ["--tb=line", "-x", *chosen])
 
+    def results(self, outcome: Outcome) -> Mapping[Task, Result]:
+        """What became of its tasks, of which no test failed."""
+        passed = {
+            task: [name for name in outcome.passed if task_of(name) == task.number] for task in self.tasks
+        }
+        return {task: Result(tuple(names), {}) for task, names in passed.items()}
+
     def first_failed(self, outcome: Outcome) -> Task | None:
         """The first task with a test that failed; the first of all where none could be run."""
         numbers = {task_of(name) for name in outcome.failed}
@@ -50,12 +65,17 @@ class Step:
         return next((task for task in self.tasks if task.number in numbers), None)
 
 
-def steps_after(days: Sequence[Day], after: str | None) -> list[Step]:
-    """Day by day what follows a task, then from the beginning up to that task."""
+def steps_after(days: Sequence[Day], after: str | None, left_out: Collection[str] = ()) -> list[Step]:
+    """Day by day what follows a task, then from the beginning up to that task, without what is left out."""
+    following, before = (set(ids) - set(left_out) for ids in ids_after(days, after))
+    return [step for chosen in (following, before) for day in days for step in steps_of_day(day, chosen)]
+
+
+def ids_after(days: Sequence[Day], after: str | None) -> tuple[list[str], list[str]]:
+    """The tasks that follow one, in order, and those up to it."""
     ids = [task.id for day in days for task in day.tasks]
     start = ids.index(after) + 1 if after in ids else 0
-    following = [step for day in days for step in steps_of_day(day, set(ids[start:]))]
-    return following + [step for day in days for step in steps_of_day(day, set(ids[:start]))]
+    return ids[start:], ids[:start]
 
 
 def steps_of_day(day: Day, chosen: set[str]) -> list[Step]:
@@ -64,21 +84,36 @@ def steps_of_day(day: Day, chosen: set[str]) -> list[Step]:
     return [Step(day, tasks)] if len(tasks) == len(day.tasks) else [Step(day, [task]) for task in tasks]
 
 
-def search(sources: Sources, after: str | None = None) -> Iterator[Mapping[str, str | None]]:
-    """What the command prints."""
-    steps = steps_after(load_course().days, after)
+def search(
+    sources: Sources, after: str | None = None, days: Sequence[Day] = (), skipped: Collection[str] = ()
+) -> Iterator[Mapping[str, str | None]]:
+    """What the command prints, about some days or all, without the tasks to skip."""
+    days = days or load_course().days
+    memory = Memory(sources)
+    known = {
+        task.id: memory.recall(day, task) for day in days for task in day.tasks if task.id not in skipped
+    }
+    following, before = ids_after(days, after)
+    unsolved = next(
+        (name for name in following + before if (result := known.get(name)) and result.failed), None
+    )
+    beyond = (following + before)[(following + before).index(unsolved) :] if unsolved else []
+    steps = steps_after(days, after, {*skipped, *beyond, *(name for name, result in known.items() if result)})
     outcomes: dict[str, Outcome] = {}
     num_workers = min(MAX_PROCESSES, os.cpu_count() or 1)
     with contextlib.closing(run_all((step.run(sources) for step in tuple(steps)), num_workers)) as ended:
-        for outcome in ended:
+        for outcome in ended if steps else ():
             outcomes[outcome.name] = outcome
             while steps and steps[0].name in outcomes:
                 step = steps.pop(0)
-                if task := step.first_failed(outcomes[step.name]):
+                outcome = outcomes[step.name]
+                if task := step.first_failed(outcome):
                     yield {FOUND: task.id}
                     return
+                if outcome.exit_code == pytest.ExitCode.OK:
+                    memory.keep(step.day, step.results(outcome))
                 yield {DAY_SOLVED: f"week {step.day.week} day {step.day.day}"}
-    yield {FOUND: None}
+    yield {FOUND: unsolved}
 
 
 def task_by_id(name: str) -> tuple[Day, Task]:
@@ -86,10 +121,28 @@ def task_by_id(name: str) -> tuple[Day, Task]:
     return next((day, task) for day, task in all_tasks(load_course()) if task.id == name)
 
 
-def main(after: After = None, package: Package = PACKAGE) -> None:
+def skipped_ids(names: Sequence[str]) -> set[str]:
+    """The tasks that options name, such as w2d5t3; ValueError for one that is not there."""
+    ids = set()
+    for name in names:
+        if not (match := TASK_NAME.fullmatch(name)):
+            raise ValueError(f"--skip {name!r} names no task: write it as w2d5t3")
+        week, day, task = map(int, match.groups())
+        ids.add(load_course().day(week, day).task(task).id)
+    return ids
+
+
+def main(
+    after: After = None,
+    week: Week = None,
+    day: DayNumber = None,
+    skip: Skip = None,
+    package: Package = PACKAGE,
+) -> None:
     """Print what is solved and the first task that is not, as lines of JSON."""
     with usage_errors():
-        for line in search(read_package(Path(package)), after):
+        days, skipped = chosen_days(week, day), skipped_ids(skip or ())
+        for line in search(read_package(Path(package)), after, days, skipped):
             print(json.dumps(line), flush=True)
 
 

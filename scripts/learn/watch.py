@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -16,27 +17,32 @@ from watchfiles import PythonFilter, watch
 from scripts.course import ROOT, Day, Task
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, check_syntax, read_package
-from scripts.learn.search import DAY_SOLVED, FOUND, task_by_id
+from scripts.learn.progress import DayNumber, Week, chosen_days
+from scripts.learn.search import DAY_SOLVED, FOUND, Skip, skipped_ids, task_by_id
 from scripts.learn.terminal import ended_by_signal, key_presses, read_key
 from scripts.setup import show_progress
 from scripts.sources.files import SUFFIXES
 
 KEY_POLL_MS = 150
+ALL = "every task"
 KEYS = "h hint · n next task · q quit"
 
 
-def main() -> None:
+def main(week: Week = None, day: DayNumber = None, skip: Skip = None) -> None:
     """Test the first unsolved task of tiny_llm each time you save a file.
 
+    What your tests said before is remembered while nothing that can change it changes.
     Keys: h shows a hint, n goes on to the next unsolved task, q quits.
 
-    Example: pdm run watch
+    Example: pdm run watch --week 2 --day 5 --skip w2d5t3
     """
     with usage_errors():
+        options = search_options(week, day, skip or ())
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise ValueError("watch needs a terminal for its keys: use `pdm run progress` without one")
         with ended_by_signal(), key_presses():
-            Watcher(PACKAGE, command_line, search_command_line).loop(read_key)
+            search = partial(search_command_line, options=options)
+            Watcher(PACKAGE, command_line, search, "every task asked for" if options else ALL).loop(read_key)
 
 
 class Search:
@@ -73,6 +79,7 @@ class Watcher:
         package: the folder to watch.
         command: what runs the tests of a task, and the hint: `pdm run test`'s and `pdm run hint`'s modules.
         search: the module that prints the first unsolved task of a package after the one with an id.
+        asked_for: what it looks through, in words.
     """
 
     def __init__(
@@ -80,10 +87,12 @@ class Watcher:
         package: Path,
         command: Callable[[str, Day, Task], list[str]],
         search: Callable[[Path, str | None], list[str]],
+        asked_for: str = ALL,
     ) -> None:
         self.package = package
         self.command = command
         self.search_command = search
+        self.asked_for = asked_for
         self.console = Console(highlight=False)
         self.current: tuple[Day, Task] | None = None
         self.search: Search | None = None
@@ -151,7 +160,7 @@ class Watcher:
         self.stop()
         self.current = task_by_id(task_id) if task_id else None
         if self.current is None:
-            self.console.print("every task is solved", style="green")
+            self.console.print(f"{self.asked_for} is solved", style="green")
         else:
             self.start_tests()
 
@@ -200,10 +209,19 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def search_command_line(package: Path, after: str | None) -> list[str]:
+def search_options(week: int | None, day: int | None, skip: Sequence[str]) -> list[str]:
+    """What tells the search where to look; ValueError for a day or task that is not there."""
+    chosen_days(week, day)
+    skipped_ids(skip)
+    where = {"--week": week, "--day": day}
+    given = [part for name, number in where.items() if number is not None for part in (name, str(number))]
+    return [*given, *(part for name in skip for part in ("--skip", name))]
+
+
+def search_command_line(package: Path, after: str | None, options: Sequence[str] = ()) -> list[str]:
     """What looks for the first unsolved task."""
-    options = ["--package", str(package), *(["--after", after] if after else [])]
-    return [sys.executable, "-m", "scripts.learn.search", *options]
+    start = ["--package", str(package), *(["--after", after] if after else [])]
+    return [sys.executable, "-m", "scripts.learn.search", *start, *options]
 
 
 def command_line(name: str, day: Day, task: Task) -> list[str]:

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
+from kernel_runtime import native
 from scripts.course import ROOT
 
 
@@ -49,6 +52,14 @@ def run_apart(*arguments: str) -> CompletedProcess[str]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def use_own_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `progress` and `watch` remember from now on: a folder beside the compiled code that exists."""
+    folder.mkdir()
+    (folder / "native").symlink_to(native.cache_dir())
+    monkeypatch.setenv("TINY_LLM_CACHE", str(folder))
+    return folder / "remembered"
 
 
 def exit_code_of(module: str) -> int:

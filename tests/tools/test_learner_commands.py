@@ -31,7 +31,7 @@ from scripts.sources.files import Sources, read_reference, write
 from scripts.sources.patch import fill
 from scripts.sources.render import render
 from scripts.sources.symbols import definition_of, holes_of
-from tests.support.commands import run, run_apart
+from tests.support.commands import run, run_apart, use_own_memory
 
 COURSE = load_course()
 ALL_TASKS = {task.id for day in COURSE.days for task in day.tasks}
@@ -40,6 +40,11 @@ MY_SOFTMAX = """    # my own way: é
     e=mx.exp( x )
     return e/ mx.sum(e, axis = axis, keepdims=True)   # \x0c no overflow here
 """
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_own_memory(tmp_path_factory.mktemp("memory") / "cache", monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -610,6 +615,18 @@ def test_watch_ends_its_search_without_a_traceback(watching: Terminal, number: i
     assert "Traceback" not in watching.text
 
 
+def test_watch_looks_only_where_it_is_told() -> None:
+    code = "import typer; from scripts.learn.watch import main; typer.run(main)"
+    skipped = [part for task in COURSE.day(1, 4).tasks for part in ("--skip", f"w1d4t{task.number}")]
+    watching = Terminal(code, "--week", "1", "--day", "4", *skipped)
+    try:
+        watching.wait_for("every task asked for is solved")
+        watching.press("q")
+        assert watching.exit_code() == 0
+    finally:
+        watching.close()
+
+
 @pytest.mark.parametrize("watching", ["broken"], indirect=True)
 def test_watch_says_that_its_search_failed(watching: Terminal) -> None:
     watching.wait_for("`pdm run progress` says more")
@@ -639,7 +656,7 @@ def test_the_search_goes_day_by_day_and_stops_at_the_first_unsolved_task(tmp_pat
     write(sources, tmp_path / "tiny_llm")
     solved = [{"day_solved": f"week 1 day {day}"} for day in (1, 2, 3)]
     assert found_in(tmp_path / "tiny_llm") == [*solved, {"found": "1.4.2"}]
-    assert found_in(tmp_path / "tiny_llm", "--after", "1.2.4") == [solved[2], {"found": "1.4.2"}]
+    assert found_in(tmp_path / "tiny_llm", "--after", "1.2.4") == [{"found": "1.4.2"}]  # day 3 is remembered
 
 
 def test_the_search_looks_only_at_what_follows_and_then_from_the_beginning() -> None:

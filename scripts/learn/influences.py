@@ -1,0 +1,220 @@
+"""What can change the outcome of a day's tests: the content behind the key under which it is remembered.
+
+Whatever tests, tools or the machine are made of counts on every day. Of the learner's package count the
+modules that the day's tests import, those that these import, and so on, and whatever does more than define
+things while it is imported, as all of it is. In doubt, the whole package counts.
+"""
+
+import ast
+import hashlib
+import os
+import platform
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property, lru_cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+import mlx.core as mx
+
+from kernel_runtime.native import BuildError, machine_key
+from scripts.course import ROOT, Day
+from scripts.sources.files import Sources
+
+FOLDERS = ("kernel_runtime", "models", "scripts", "tests/days", "tests/support", "tiny_llm_ref")
+FILES = ("course/course.toml", "pdm.lock", "pyproject.toml", "tests/__init__.py", "tests/conftest.py")
+VARIABLES = re.compile(r"(TINY_LLM_(?!CACHE)|MLX_|OPENBLAS_|OMP_|PYTHON|PYTEST_ADDOPTS|CXX$|SDKROOT$)")
+NAME = "tiny_llm"
+INIT = f"{NAME}/__init__.py"
+EVERYTHING = f"{NAME}.*"
+IMPORT = re.compile(r"^[ \t]*(from \S+ import (\([^)]*\)|[^\n(]+)|import [^\n]+)$", re.MULTILINE)
+DYNAMIC = re.compile(r"\b(importlib|__import__|runpy|subprocess|sys\.modules)\b|(?<!\.)\b(exec|eval)\(")
+"""Ways for a package to reach a module that no `import` names."""
+
+
+def digest_of(parts: Iterable[str | bytes]) -> str:
+    """One short word for some texts, in their order."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
+    return total.hexdigest()[:32]
+
+
+@cache
+def machine() -> str:
+    """What the outcome depends on outside of the repository: versions, device, compiler, switches."""
+    try:
+        compiler = machine_key()
+    except BuildError:
+        compiler = "no compiler"
+    packages = sorted(f"{each.name} {each.version}" for each in distributions())
+    devices = [str(mx.default_device()), str(mx.metal.is_available()), str(mx.cuda.is_available())]
+    variables = sorted(f"{name}={value}" for name, value in os.environ.items() if VARIABLES.match(name))
+    computer = [sys.version, platform.platform(), platform.node(), str(os.cpu_count())]
+    return digest_of([*computer, *devices, compiler, *packages, *variables])
+
+
+def common_digest(root: Path = ROOT) -> str:
+    """The files that count on every day, and the machine."""
+    files = [root / name for name in FILES]
+    for folder in FOLDERS:
+        found = sorted((root / folder).rglob("*"))
+        files += [file for file in found if file.is_file() and "__pycache__" not in file.parts]
+    content = [
+        part for file in files if file.exists() for part in (str(file.relative_to(root)), file.read_bytes())
+    ]
+    return digest_of([machine(), *content])
+
+
+class Influences:
+    """The files of a package that count on a day.
+
+    Args:
+        sources: the package's, by their path within it.
+        root: the folder that holds the tests.
+    """
+
+    def __init__(self, sources: Sources, root: Path = ROOT) -> None:
+        self.sources = {f"{NAME}/{path.as_posix()}": source for path, source in sources.items()}
+        self.root = root
+        self._names: dict[str, set[str]] = {}
+        self._files: dict[str, set[str]] = {}
+
+    def digest(self, day: Day) -> str:
+        """A word that changes with any file that counts on a day."""
+        return digest_of(part for path in sorted(self.files(day)) for part in (path, self.sources[path]))
+
+    def files(self, day: Day) -> set[str]:
+        """The files of the package that count on a day, as `tiny_llm/...`; all if Python cannot read one."""
+        try:
+            return self.reached_files(day)
+        except (SyntaxError, ValueError):
+            return set(self.sources)
+
+    def reached_files(self, day: Day) -> set[str]:
+        """The same for a package that Python can read."""
+        reached = self.reached_from([day.test_file.relative_to(ROOT).as_posix()])
+        reached |= self.reached_from(self.running)
+        if INIT in self.running or EVERYTHING in {name for path in reached for name in self.names(path)}:
+            return set(self.sources)
+        found = (reached & self.sources.keys()) | self.calling | {INIT}
+        if any("__file__" in self.sources[path] for path in reached & self.sources.keys()):
+            found |= self.sources.keys() - set(self.modules)
+        return found
+
+    @cached_property
+    def modules(self) -> list[str]:
+        """The package's files in Python."""
+        return [path for path in self.sources if path.endswith(".py")]
+
+    @cached_property
+    def calling(self) -> set[str]:
+        """Modules that do more than define things when they are imported, as all are."""
+        return {path for path in self.modules if not only_defines(self.sources[path], may_call=False)}
+
+    @cached_property
+    def running(self) -> set[str]:
+        """Those of them that do more than name what a call returns."""
+        return {path for path in self.calling if not only_defines(self.sources[path], may_call=True)}
+
+    def reached_from(self, start: Iterable[str]) -> set[str]:
+        """Files imported from some, directly or not; the package's own `__init__` is looked through."""
+        todo, reached = list(start), set[str]()
+        while todo:
+            path = todo.pop()
+            if path not in reached:
+                reached.add(path)
+                todo += [file for name in self.names(path) for file in self.files_of(name)]
+        return reached
+
+    def names(self, path: str) -> set[str]:
+        """What a file imports, with what the package's `__init__` stands for; EVERYTHING in doubt."""
+        if path not in self._names:
+            is_own = path in self.sources
+            text = self.sources[path] if is_own else imports_in((self.root / path).read_text("utf-8"))
+            self._names[path] = {each for name in imported_by(path, text) for each in self.meant(name)}
+            if is_own and DYNAMIC.search(text):
+                self._names[path].add(EVERYTHING)
+        return self._names[path]
+
+    def meant(self, name: str) -> list[str]:
+        """The modules and names that one stands for."""
+        is_known = name.split(".")[0] != NAME or self.files_of(name)
+        return [name] if is_known else self.exports.get(name, [EVERYTHING])
+
+    @cached_property
+    def exports(self) -> Mapping[str, list[str]]:
+        """Where the names of the package's `__init__` come from."""
+        found: dict[str, list[str]] = {}
+        for statement in tree_of(self.sources[INIT]).body:
+            for alias, name in imports_of(statement, INIT):
+                found.setdefault(f"{NAME}.{alias}", []).append(name if self.files_of(name) else EVERYTHING)
+        return found
+
+    def files_of(self, name: str) -> set[str]:
+        """What the import of a name runs, but for the package's `__init__`; all of a folder by its name."""
+        if name not in self._files:
+            parts = name.split(".")
+            folders = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+            paths = {path for folder in folders for path in (f"{folder}/__init__.py", f"{folder}.py")}
+            within = {path for path in self.modules if path.startswith(f"{folders[-1]}/")}
+            self._files[name] = {path for path in paths if self.exists(path)} | (within - {INIT})
+        return self._files[name]
+
+    def exists(self, path: str) -> bool:
+        """Whether a file of the package, but for its `__init__`, of the tests or of the tools is there."""
+        if path.startswith(f"{NAME}/"):
+            return path in self.sources and path != INIT
+        return path.split("/")[0] in ("kernel_runtime", "scripts", "tests") and (self.root / path).is_file()
+
+
+@lru_cache(maxsize=1024)
+def tree_of(source: str) -> ast.Module:
+    """What Python makes of a source."""
+    return ast.parse(source)
+
+
+def imports_in(source: str) -> str:
+    """The import statements of a file that the formatter has laid out, found faster than by parsing it."""
+    return "\n".join(textwrap.dedent(match[0]) for match in IMPORT.finditer(source))
+
+
+def imported_by(path: str, source: str) -> Iterator[str]:
+    """Dotted names that a file imports anywhere; EVERYTHING where the package itself gets a name."""
+    for node in ast.walk(tree_of(source)):
+        for alias, name in imports_of(node, path):
+            yield EVERYTHING if name == NAME or alias == NAME else name
+
+
+def imports_of(node: ast.AST, path: str) -> Iterator[tuple[str, str]]:
+    """The names that an import statement binds, and the dotted names that they stand for."""
+    if isinstance(node, ast.Import):
+        for each in node.names:
+            yield each.asname or each.name.split(".")[0], each.name
+    elif isinstance(node, ast.ImportFrom):
+        folders = path.split("/")[:-1]
+        package = folders[: len(folders) - node.level + 1] if node.level else []
+        for each in node.names:
+            yield each.asname or each.name, ".".join([*package, *filter(None, [node.module]), each.name])
+
+
+def only_defines(source: str, may_call: bool) -> bool:
+    """Whether a module only imports, defines and documents, and names values; perhaps what a call returns."""
+    return all(is_definition(statement, may_call) for statement in tree_of(source).body)
+
+
+def is_definition(node: ast.stmt, may_call: bool) -> bool:
+    """Whether a statement of a module or class is one of those."""
+    if isinstance(node, ast.ClassDef):
+        return all(is_definition(statement, may_call) for statement in node.body)
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        calls = {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+        return all(isinstance(target, ast.Name) for target in targets) and (may_call or calls <= {"field"})
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Pass)
