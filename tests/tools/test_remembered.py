@@ -20,6 +20,19 @@ from tests.support.commands import run, run_apart, use_own_memory
 
 COURSE = load_course()
 DAY = COURSE.day(1, 1)
+COUNTED = [
+    "course/course.toml",
+    "kernel_runtime/emulator/metal.h",
+    "models/qwen3-kjv-4m/model.safetensors",
+    "pdm.lock",
+    "pyproject.toml",
+    "scripts/sources/files.py",
+    "tests/__init__.py",
+    "tests/conftest.py",
+    "tests/days/test_week_1_day_1.py",
+    "tests/support/check.py",
+    "tiny_llm_ref/ops/basics.py",
+]
 PASSED = Result(("test_task_1_of_day",), {})
 ONE_DAY = ["--week", "1", "--day", "1"]
 
@@ -54,10 +67,10 @@ def changed(sources: Sources, path: str, end: str) -> Sources:
 # what counts
 
 
-@pytest.mark.parametrize("name", [*FILES, *(f"{folder}/folder/file.h" for folder in FOLDERS)])
+@pytest.mark.parametrize("name", COUNTED)
 def test_every_file_of_tests_and_tools_counts(name: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    for each in [*FILES, *(f"{folder}/folder/file.h" for folder in FOLDERS)]:
+    for each in COUNTED:
         write({Path(each): "before"}, root)
     before = common_digest(root)
     assert common_digest(root) == before
@@ -127,6 +140,14 @@ def test_what_a_module_may_reach_counts(lines: str, starter: Sources) -> None:
     assert "tiny_llm/serving/scheduler.py" not in Influences(starter).files(DAY)
 
 
+def test_what_runs_at_import_counts_with_all_that_it_imports(starter: Sources) -> None:
+    files = Influences(
+        changed(starter, "serving/scheduler.py", "\nfrom .priority import mine\n\nmine()\n")
+    ).files(DAY)
+    assert "tiny_llm/serving/priority.py" in files
+    assert "tiny_llm/serving/priority.py" not in Influences(starter).files(DAY)
+
+
 SPY = """
 import json, sys, threading
 import pytest
@@ -158,16 +179,13 @@ def test_what_a_day_opens_and_calls_counts(tmp_path: Path) -> None:
     }
     assert package
     assert {f"tiny_llm/{path}" for path in package} <= counted
-    others = {Path(path).relative_to(ROOT).as_posix() for path in opened if path.startswith(f"{ROOT}/")}
+    sources = {re.sub(r"__pycache__/(\w+)\..*", r"\1.py", path) for path in opened}
+    files = {Path(path).relative_to(ROOT).as_posix() for path in sources if path.startswith(f"{ROOT}/")}
     project = {
-        path
-        for path in others
-        if re.match(r"(tests|scripts|course|kernel_runtime|models|book|benches)/", path)
+        path for path in files if re.match(r"(tests|scripts|course|kernel_runtime|models|benches)/", path)
     }
-    assert project
-    assert {
-        path for path in project if "__pycache__" not in path and not path.startswith((*FOLDERS, *FILES))
-    } == set()
+    assert {"tests/conftest.py", "tests/support/check.py", "scripts/packages.py"} <= project
+    assert {path for path in project if not path.startswith((*FOLDERS, *FILES))} == set()
 
 
 # what is kept
