@@ -131,7 +131,7 @@ def states_by_day(
     with contextlib.closing(run_all(runs, min(MAX_PROCESSES, os.cpu_count() or 1))) as ended:
         for day in days:
             while day not in known:
-                show_progress(bar(len(outcomes), len(runs)))
+                show_progress(bar(day, len(outcomes), len(runs)))
                 outcome = next(ended)
                 outcomes[outcome.name] = outcome
                 tested = next(each for each in days if day_name(each) == outcome.name)
@@ -161,10 +161,11 @@ def keep(day: Day, states: Iterable[TaskState], outcome: Outcome, memory: Memory
         memory.keep(day, {state.task: Result(state.passed, state.failed) for state in states})
 
 
-def bar(num_done: int, num_all: int) -> str:
-    """How far the tests have come."""
+def bar(day: Day, num_done: int, num_all: int) -> str:
+    """The day whose result is shown next, and how many days have been tested."""
     filled = 20 * num_done // num_all
-    return f"running the tests [{'#' * filled}{'-' * (20 - filled)}] {num_done} of {num_all} days"
+    where = f"testing week {day.week} day {day.day}"
+    return f"{where} [{'#' * filled}{'-' * (20 - filled)}] {num_done} of {num_all} days"
 
 
 def tasks_with_holes(sources: Sources) -> set[str]:

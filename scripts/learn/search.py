@@ -18,7 +18,7 @@ import typer
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package
-from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days, task_of
+from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days, task_of, tasks_with_holes
 from scripts.learn.remembered import Memory, Result
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import Sources
@@ -87,17 +87,21 @@ def steps_of_day(day: Day, chosen: set[str]) -> list[Step]:
 def search(
     sources: Sources, after: str | None = None, days: Sequence[Day] = (), skipped: Collection[str] = ()
 ) -> Iterator[Mapping[str, str | None]]:
-    """What the command prints, about some days or all, without the tasks to skip."""
+    """What the command prints, about some days or all, without the tasks to skip.
+
+    A task with a function that is not written yet is unsolved without a test of it.
+    """
     days = days or load_course().days
     memory = Memory(sources)
     known = {
         task.id: memory.recall(day, task) for day in days for task in day.tasks if task.id not in skipped
     }
-    following, before = ids_after(days, after)
+    unwritten = tasks_with_holes(sources)
+    order = [name for part in ids_after(days, after) for name in part if name in known]
     unsolved = next(
-        (name for name in following + before if (result := known.get(name)) and result.failed), None
+        (name for name in order if (result.failed if (result := known[name]) else name in unwritten)), None
     )
-    beyond = (following + before)[(following + before).index(unsolved) :] if unsolved else []
+    beyond = order[order.index(unsolved) :] if unsolved else []
     steps = steps_after(days, after, {*skipped, *beyond, *(name for name, result in known.items() if result)})
     outcomes: dict[str, Outcome] = {}
     num_workers = min(MAX_PROCESSES, os.cpu_count() or 1)

@@ -162,6 +162,20 @@ def test_the_search_finds_at_once_what_is_known_as_unwritten(package: Path, star
     assert found(package, *ONE_DAY, "--skip", "w1d1t3") == [{"found": None}]
 
 
+def test_the_search_takes_a_task_with_a_hole_for_unsolved_without_its_tests(tmp_path: Path) -> None:
+    hole = (
+        '\n\ndef spare():\n    raise NotImplementedError("week 1 day 1 task 2: spare is not written yet")\n'
+    )
+    sources = changed(read_reference(), "ops/basics.py", hole)  # which every test passes
+    write(sources, tmp_path / "tiny_llm")
+    lie(sources, 1)
+    assert found(tmp_path / "tiny_llm", *ONE_DAY) == [{"found": "1.1.2"}]
+    assert found(tmp_path / "tiny_llm", *ONE_DAY, "--skip", "w1d1t2") == [
+        {"day_solved": "week 1 day 1"},
+        {"found": None},
+    ]
+
+
 def test_the_search_keeps_to_a_day_and_skips_tasks(package: Path) -> None:
     assert found(package, "--week", "2", "--day", "5") == [{"found": "2.5.1"}]
     skip = ["--skip", "w1d4t1"]
@@ -174,7 +188,7 @@ def test_steps_leave_out_what_is_known() -> None:
     assert names[:3] == ["1.1.3", "1.2.2", "1.2.3"]
 
 
-def test_watch_hands_on_what_it_is_told() -> None:
+def test_watch_passes_its_options_to_the_search() -> None:
     assert search_options(2, 5, ["w2d5t3", "w2d5t1"]) == [
         *("--week", "2", "--day", "5", "--skip", "w2d5t3", "--skip", "w2d5t1")
     ]
