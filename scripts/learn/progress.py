@@ -1,4 +1,4 @@
-"""The map of the course with what passes now; tests run only where it is not remembered."""
+"""The map of the course with what passes now; tests run only if their outcome is not remembered."""
 
 import contextlib
 import os
@@ -75,13 +75,13 @@ class TaskState:
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Run all of the tests, whatever is remembered.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Run all tests, whatever is remembered.")]
 
 
 def main(week: Week = None, day: DayNumber = None, fresh: Fresh = False, package: Package = PACKAGE) -> None:
     """Draw the map of the course with what passes now.
 
-    Tests run only where a file that can change what they say has changed since they ran.
+    A test runs again only after a file that it depends on has changed.
 
     Example: pdm run progress --week 1
     """
@@ -116,9 +116,9 @@ def task_states(sources: Sources, days: Iterable[Day]) -> list[TaskState]:
 def states_by_day(
     sources: Sources, days: Iterable[Day], memory: Memory | None = None
 ) -> Iterator[list[TaskState]]:
-    """What the tests say of the tasks of each day, in order, each day as soon as it is known.
+    """The states of each day's tasks, in order, each day as soon as its outcome is known.
 
-    A day with a task that is not remembered is run as a whole.
+    A day is run as a whole unless all of its tasks are remembered.
     """
     days, unwritten = tuple(days), tasks_with_holes(sources)
     known = {
@@ -144,7 +144,7 @@ def states_by_day(
 
 
 def recalled_states(day: Day, memory: Memory, unwritten: Container[str]) -> list[TaskState] | None:
-    """The states of all tasks of a day, if they are remembered."""
+    """The states of a day's tasks if all of them are remembered."""
     results = {task: memory.recall(day, task) for task in day.tasks}
     states = [
         TaskState(day, task, result.passed, result.failed, task.id in unwritten)
@@ -155,21 +155,21 @@ def recalled_states(day: Day, memory: Memory, unwritten: Container[str]) -> list
 
 
 def keep(day: Day, states: Iterable[TaskState], outcome: Outcome, memory: Memory) -> None:
-    """Remember what a whole run said, of tests that all came to an end."""
+    """Remember the outcome of a run that was not cut short."""
     is_whole = outcome.exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     if is_whole and all(task_of(name) is not None for name in outcome.failed):
         memory.keep(day, {state.task: Result(state.passed, state.failed) for state in states})
 
 
 def bar(day: Day, num_done: int, num_all: int) -> str:
-    """The day whose result is shown next, and how many days have been tested."""
+    """The day that is shown next, and how many have been tested."""
     filled = 20 * num_done // num_all
     where = f"testing week {day.week} day {day.day}"
     return f"{where} [{'#' * filled}{'-' * (20 - filled)}] {num_done} of {num_all} days"
 
 
 def tasks_with_holes(sources: Sources) -> set[str]:
-    """Ids of the tasks that some hole names."""
+    """Ids of the tasks with a function that is not written yet."""
     sentences = [sentence for path, source in sources.items() for sentence in holes_of(path, source).values()]
     return {".".join(match.groups()[:3]) for sentence in sentences if (match := HOLE.search(sentence))}
 

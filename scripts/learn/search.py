@@ -1,6 +1,6 @@
-"""Search for the first unsolved task, for `watch`: in a process of its own, so that its keys work meanwhile.
+"""Find the first unsolved task for `watch`, in a separate process, so that its keys work meanwhile.
 
-Prints a line of JSON for each day that is solved, then one that names the task found, or none.
+Prints a line of JSON for each solved day, then one with the task it found, or null.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from scripts.learn.remembered import Memory, Result
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import Sources
 
-After = Annotated[str | None, typer.Option(help="The id of a task: look at what follows it first.")]
+After = Annotated[str | None, typer.Option(help="The id of a task: start behind it, and end with it.")]
 Skip = Annotated[
     list[str] | None,
-    typer.Option("--skip", metavar="TASK", help="Pass over this task, as in w2d5t3; may be repeated."),
+    typer.Option("--skip", metavar="TASK", help="Leave this task out, as in w2d5t3; may be repeated."),
 ]
 TASK_NAME = re.compile(r"w(\d+)d(\d+)t(\d+)")
 DAY_SOLVED, FOUND = "day_solved", "found"
@@ -34,7 +34,7 @@ DAY_SOLVED, FOUND = "day_solved", "found"
 
 @dataclass(frozen=True)
 class Step:
-    """Tests to run up to the first failure: those of some tasks of one day that follow each other."""
+    """Tasks of one day whose tests run together, up to the first failure."""
 
     day: Day
     tasks: Sequence[Task]
@@ -45,20 +45,20 @@ class Step:
         return self.tasks[0].id
 
     def run(self, sources: Sources) -> Run:
-        """The whole file of the day, or one task of it."""
+        """The day's whole test file, or one task of it."""
         is_whole = len(self.tasks) == len(self.day.tasks)
         chosen = [] if is_whole else ["--task", str(self.tasks[0].number)]
         return Run(self.name, sources, [str(self.day.test_file)], ["--tb=line", "-x", *chosen])
 
     def results(self, outcome: Outcome) -> Mapping[Task, Result]:
-        """What became of its tasks, of which no test failed."""
+        """The results of its tasks when no test failed."""
         passed = {
             task: [name for name in outcome.passed if task_of(name) == task.number] for task in self.tasks
         }
         return {task: Result(tuple(names), {}) for task, names in passed.items()}
 
     def first_failed(self, outcome: Outcome) -> Task | None:
-        """The first task with a test that failed; the first of all where none could be run."""
+        """The first task with a failed test; the first of all if no test could run."""
         numbers = {task_of(name) for name in outcome.failed}
         if None in numbers:
             return self.tasks[0]
@@ -66,20 +66,20 @@ class Step:
 
 
 def steps_after(days: Sequence[Day], after: str | None, left_out: Collection[str] = ()) -> list[Step]:
-    """Day by day what follows a task, then from the beginning up to that task, without what is left out."""
+    """The steps behind a task, then those from the beginning up to it, without the tasks left out."""
     following, before = (set(ids) - set(left_out) for ids in ids_after(days, after))
     return [step for chosen in (following, before) for day in days for step in steps_of_day(day, chosen)]
 
 
 def ids_after(days: Sequence[Day], after: str | None) -> tuple[list[str], list[str]]:
-    """The tasks that follow one, in order, and those up to it."""
+    """The ids behind a task, in order, and those up to it."""
     ids = [task.id for day in days for task in day.tasks]
     start = ids.index(after) + 1 if after in ids else 0
     return ids[start:], ids[:start]
 
 
 def steps_of_day(day: Day, chosen: set[str]) -> list[Step]:
-    """The day at once if all of it is chosen, else its chosen tasks one by one."""
+    """One step for a day of which all tasks are chosen, else one per task."""
     tasks = [task for task in day.tasks if task.id in chosen]
     return [Step(day, tasks)] if len(tasks) == len(day.tasks) else [Step(day, [task]) for task in tasks]
 
@@ -87,9 +87,9 @@ def steps_of_day(day: Day, chosen: set[str]) -> list[Step]:
 def search(
     sources: Sources, after: str | None = None, days: Sequence[Day] = (), skipped: Collection[str] = ()
 ) -> Iterator[Mapping[str, str | None]]:
-    """What the command prints, about some days or all, without the tasks to skip.
+    """The lines that the command prints, for some days or all, without the tasks to skip.
 
-    A task with a function that is not written yet is unsolved without a test of it.
+    A task with a function that is not written yet counts as unsolved without running its tests.
     """
     days = days or load_course().days
     memory = Memory(sources)
@@ -121,12 +121,12 @@ def search(
 
 
 def task_by_id(name: str) -> tuple[Day, Task]:
-    """A task of the map with its day."""
+    """A task by its id, with its day."""
     return next((day, task) for day, task in all_tasks(load_course()) if task.id == name)
 
 
 def skipped_ids(names: Sequence[str]) -> set[str]:
-    """The tasks that options name, such as w2d5t3; ValueError for one that is not there."""
+    """Ids of the tasks that options name, such as w2d5t3; ValueError for one that does not exist."""
     ids = set()
     for name in names:
         if not (match := TASK_NAME.fullmatch(name)):
@@ -143,7 +143,7 @@ def main(
     skip: Skip = None,
     package: Package = PACKAGE,
 ) -> None:
-    """Print what is solved and the first task that is not, as lines of JSON."""
+    """Print the solved days and the first unsolved task as lines of JSON."""
     with usage_errors():
         days, skipped = chosen_days(week, day), skipped_ids(skip or ())
         for line in search(read_package(Path(package)), after, days, skipped):

@@ -1,4 +1,4 @@
-"""Keys from a terminal, which gets its settings back whatever ends the command."""
+"""Read single keys from a terminal and restore its settings however the command ends."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def key_presses() -> Iterator[None]:
-    """Keys are read one by one and not shown; the terminal gets its settings back whatever happens."""
+    """Read keys one by one without echo; restore the terminal's settings at the end."""
     terminal = sys.stdin.fileno()
     settings = termios.tcgetattr(terminal)
     try:
@@ -25,7 +25,7 @@ def key_presses() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_signal() -> Iterator[None]:
-    """Let a request to end, or a closed window, pass through every `finally`."""
+    """Run every `finally` before SIGTERM or a closed window ends the process."""
     received: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -45,7 +45,7 @@ def ended_by_signal() -> Iterator[None]:
 
 
 def read_key() -> str:
-    """The key that was pressed, if one was; at the end of the input, q."""
+    """The key that was pressed, or ""; q at the end of the input."""
     if not select.select([sys.stdin], [], [], 0)[0]:
         return ""
     # Not sys.stdin.read: what it buffers, `select` does not see.

@@ -31,7 +31,7 @@ KEYS = "h hint · n next task · q quit"
 def main(week: Week = None, day: DayNumber = None, skip: Skip = None) -> None:
     """Test the first unsolved task of tiny_llm each time you save a file.
 
-    What your tests said before is remembered while nothing that can change it changes.
+    Days that passed are remembered until a file that they depend on changes.
     Keys: h shows a hint, n goes on to the next unsolved task, q quits.
 
     Example: pdm run watch --week 2 --day 5 --skip w2d5t3
@@ -46,7 +46,7 @@ def main(week: Week = None, day: DayNumber = None, skip: Skip = None) -> None:
 
 
 class Search:
-    """The process that looks for the first unsolved task, and what it has printed."""
+    """The process that looks for the first unsolved task, and what it prints."""
 
     def __init__(self, command: list[str]) -> None:
         self._output, its_end = os.pipe()
@@ -67,19 +67,19 @@ class Search:
         return [json.loads(line) for line in lines]
 
     def stop(self) -> None:
-        """End it with every process that it started."""
+        """Kill it and every process that it started."""
         end_session(self.process)
         os.close(self._output)
 
 
 class Watcher:
-    """Knows the task at hand, and the process that tests it or looks for another one.
+    """The current task, and the process that tests it or looks for another one.
 
     Args:
         package: the folder to watch.
-        command: what runs the tests of a task, and the hint: `pdm run test`'s and `pdm run hint`'s modules.
-        search: the module that prints the first unsolved task of a package after the one with an id.
-        asked_for: what it looks through, in words.
+        command: command line of `test` or `hint` for a task.
+        search: command line that prints the first unsolved task of a package after the one with an id.
+        asked_for: the tasks it looks through, in words.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Watcher:
             self.stop()
 
     def obey(self, key: str) -> None:
-        """A key other than q."""
+        """Act on a key other than q."""
         if key == "n" and self.search is None:
             self.start_search()
         elif key == "h" and self.current is not None:
@@ -140,7 +140,7 @@ class Watcher:
         self.search = Search(self.search_command(self.package, self.current[1].id if self.current else None))
 
     def report_search(self) -> None:
-        """Say what the search has found so far; test the task when that is known."""
+        """Show how far the search is; test the task once it is found."""
         if self.search is None:
             return
         exit_code = self.search.process.poll()  # before the output is read, so that none is missed
@@ -155,7 +155,7 @@ class Watcher:
             self.stop()
 
     def end_search(self, task_id: str | None) -> None:
-        """Go to the task that was found."""
+        """Switch to the task that was found."""
         show_progress("")
         self.stop()
         self.current = task_by_id(task_id) if task_id else None
@@ -165,7 +165,7 @@ class Watcher:
             self.start_tests()
 
     def is_readable(self) -> bool:
-        """Whether Python can read the package; a line says what it cannot read."""
+        """Whether Python can parse the package; print its error if not."""
         try:
             check_syntax(read_package(self.package), self.package)
         except ValueError as error:
@@ -174,17 +174,17 @@ class Watcher:
         return True
 
     def start_tests(self) -> None:
-        """Test the task at hand, from the start if that was under way."""
+        """Test the current task; tests that are still running start over."""
         self.stop()
         if self.current is None or not self.is_readable():
             return
         day, task = self.current
         self.console.rule(f"week {day.week} day {day.day} task {task.number}: {task.title}", align="left")
-        # A session of its own, so that Ctrl-C is ours alone to act on.
+        # In its own session, so that Ctrl-C reaches only `watch`.
         self.tests = subprocess.Popen(self.command("test", day, task), cwd=ROOT, start_new_session=True)
 
     def report_end(self) -> None:
-        """Say what the keys are once the tests have ended."""
+        """Show the keys once the tests have ended."""
         if self.tests is None or self.tests.poll() is None:
             return
         if self.tests.returncode == 0:
@@ -193,7 +193,7 @@ class Watcher:
         self.tests = None
 
     def stop(self) -> None:
-        """End the tests and the search, if any."""
+        """Kill the tests and the search, if any."""
         if self.tests is not None:
             end_session(self.tests)
         if self.search is not None:
@@ -202,7 +202,7 @@ class Watcher:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session, with every process that it started."""
+    """Kill a session leader and every process that it started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -210,7 +210,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def search_options(week: int | None, day: int | None, skip: Sequence[str]) -> list[str]:
-    """What tells the search where to look; ValueError for a day or task that is not there."""
+    """Options that tell the search where to look; ValueError for a day or task that does not exist."""
     chosen_days(week, day)
     skipped_ids(skip)
     where = {"--week": week, "--day": day}
@@ -219,7 +219,7 @@ def search_options(week: int | None, day: int | None, skip: Sequence[str]) -> li
 
 
 def search_command_line(package: Path, after: str | None, options: Sequence[str] = ()) -> list[str]:
-    """What looks for the first unsolved task."""
+    """The command line of the search."""
     start = ["--package", str(package), *(["--after", after] if after else [])]
     return [sys.executable, "-m", "scripts.learn.search", *start, *options]
 

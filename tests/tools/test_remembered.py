@@ -1,4 +1,4 @@
-"""What progress and watch remember: never more than the content it was found for."""
+"""What progress and watch remember holds for exactly the content that was tested."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.course import load_course
-from scripts.learn.influences import Influences
+from scripts.learn.dependencies import Dependencies
 from scripts.learn.remembered import FILES_PER_TASK, Memory, Result
 from scripts.learn.search import steps_after
 from scripts.learn.watch import search_options
@@ -22,7 +22,7 @@ ONE_DAY = ["--week", "1", "--day", "1"]
 
 @pytest.fixture(autouse=True)
 def memory_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A memory of the test's own."""
+    """A separate memory for each test."""
     return use_own_memory(tmp_path / "cache", monkeypatch)
 
 
@@ -77,7 +77,7 @@ def test_another_content_recalls_nothing_and_the_same_again_does(starter: Source
 def test_nothing_is_recalled_for_a_package_that_does_not_import(starter: Sources) -> None:
     lie(starter, 1)
     broken = changed(starter, "serving/scheduler.py", "\nimport no_such_module\n")
-    assert Influences(broken).digest(DAY) == Influences(starter).digest(DAY)
+    assert Dependencies(broken).digest(DAY) == Dependencies(starter).digest(DAY)
     assert Memory(broken).recall(DAY, DAY.task(1)) is None
 
 

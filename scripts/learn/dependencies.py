@@ -1,8 +1,8 @@
-"""What can change the outcome of a day's tests: the content behind the key under which it is remembered.
+"""What the outcome of a day's tests depends on, as a digest: the key under which the outcome is remembered.
 
-Whatever tests, tools or the machine are made of counts on every day. Of the learner's package count the
-modules that the day's tests import, those that these import, and so on, and whatever does more than define
-things while it is imported, as all of it is. In doubt, the whole package counts.
+Every day depends on the tests, the tools and the machine. Of the learner's package, a day depends on the
+modules that its tests import, directly or not, and on every module that does more than define things when it
+is imported, since importing the package runs them all. In doubt, it depends on the whole package.
 """
 
 import ast
@@ -35,7 +35,7 @@ DYNAMIC = re.compile(r"\b(importlib|__import__|runpy|subprocess|sys\.modules)\b|
 
 
 def digest_of(parts: Iterable[str | bytes]) -> str:
-    """One short word for some texts, in their order."""
+    """A short digest of some texts in their order."""
     total = hashlib.sha256()
     for part in parts:
         total.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
@@ -44,7 +44,7 @@ def digest_of(parts: Iterable[str | bytes]) -> str:
 
 @cache
 def machine() -> str:
-    """What the outcome depends on outside of the repository: versions, device, compiler, switches."""
+    """Digest of what lies outside the repository: versions, device, compiler, environment variables."""
     try:
         compiler = machine_key()
     except BuildError:
@@ -57,7 +57,7 @@ def machine() -> str:
 
 
 def common_digest(root: Path = ROOT) -> str:
-    """The files that count on every day, and the machine."""
+    """Digest of what every day depends on: the files outside the learner's package, and the machine."""
     files = [root / name for name in FILES]
     for folder in FOLDERS:
         found = sorted((root / folder).rglob("*"))
@@ -68,11 +68,11 @@ def common_digest(root: Path = ROOT) -> str:
     return digest_of([machine(), *content])
 
 
-class Influences:
-    """The files of a package that count on a day.
+class Dependencies:
+    """The files of a package that each day depends on.
 
     Args:
-        sources: the package's, by their path within it.
+        sources: of the package, by their path within it.
         root: the folder that holds the tests.
     """
 
@@ -83,18 +83,18 @@ class Influences:
         self._files: dict[str, set[str]] = {}
 
     def digest(self, day: Day) -> str:
-        """A word that changes with any file that counts on a day."""
+        """Digest of the files that a day depends on."""
         return digest_of(part for path in sorted(self.files(day)) for part in (path, self.sources[path]))
 
     def files(self, day: Day) -> set[str]:
-        """The files of the package that count on a day, as `tiny_llm/...`; all if Python cannot read one."""
+        """The files that a day depends on, as `tiny_llm/...`; all of them if Python cannot parse one."""
         try:
             return self.reached_files(day)
         except (SyntaxError, ValueError):
             return set(self.sources)
 
     def reached_files(self, day: Day) -> set[str]:
-        """The same for a package that Python can read."""
+        """The same for a package that Python can parse."""
         reached = self.reached_from([day.test_file.relative_to(ROOT).as_posix()])
         reached |= self.reached_from(self.running)
         if INIT in self.running or EVERYTHING in {name for path in reached for name in self.names(path)}:
@@ -111,16 +111,16 @@ class Influences:
 
     @cached_property
     def calling(self) -> set[str]:
-        """Modules that do more than define things when they are imported, as all are."""
+        """Modules that do more than define things when they are imported."""
         return {path for path in self.modules if not only_defines(self.sources[path], may_call=False)}
 
     @cached_property
     def running(self) -> set[str]:
-        """Those of them that do more than name what a call returns."""
+        """Those that do more than define things and assign what a call returns."""
         return {path for path in self.calling if not only_defines(self.sources[path], may_call=True)}
 
     def reached_from(self, start: Iterable[str]) -> set[str]:
-        """Files imported from some, directly or not; the package's own `__init__` is looked through."""
+        """Files that these import, directly or not, themselves included."""
         todo, reached = list(start), set[str]()
         while todo:
             path = todo.pop()
@@ -130,23 +130,23 @@ class Influences:
         return reached
 
     def names(self, path: str) -> set[str]:
-        """What a file imports, with what the package's `__init__` stands for; EVERYTHING in doubt."""
+        """Dotted names that a file imports, resolved; EVERYTHING in doubt."""
         if path not in self._names:
             is_own = path in self.sources
             text = self.sources[path] if is_own else imports_in((self.root / path).read_text("utf-8"))
-            self._names[path] = {each for name in imported_by(path, text) for each in self.meant(name)}
+            self._names[path] = {each for name in imported_by(path, text) for each in self.resolved(name)}
             if is_own and DYNAMIC.search(text):
                 self._names[path].add(EVERYTHING)
         return self._names[path]
 
-    def meant(self, name: str) -> list[str]:
-        """The modules and names that one stands for."""
+    def resolved(self, name: str) -> list[str]:
+        """A dotted name, or what it is in the module from which the package's `__init__` imports it."""
         is_known = name.split(".")[0] != NAME or self.files_of(name)
         return [name] if is_known else self.exports.get(name, [EVERYTHING])
 
     @cached_property
     def exports(self) -> Mapping[str, list[str]]:
-        """Where the names of the package's `__init__` come from."""
+        """Where the package's `__init__` imports each of its names from."""
         found: dict[str, list[str]] = {}
         for statement in tree_of(self.sources[INIT]).body:
             for alias, name in imports_of(statement, INIT):
@@ -154,7 +154,7 @@ class Influences:
         return found
 
     def files_of(self, name: str) -> set[str]:
-        """What the import of a name runs, but for the package's `__init__`; all of a folder by its name."""
+        """Files that importing a name runs, without the package's `__init__`; all files of a folder."""
         if name not in self._files:
             parts = name.split(".")
             folders = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
@@ -164,7 +164,7 @@ class Influences:
         return self._files[name]
 
     def exists(self, path: str) -> bool:
-        """Whether a file of the package, but for its `__init__`, of the tests or of the tools is there."""
+        """Whether the package (without its `__init__`), the tests or the tools have this file."""
         if path.startswith(f"{NAME}/"):
             return path in self.sources and path != INIT
         return path.split("/")[0] in ("kernel_runtime", "scripts", "tests") and (self.root / path).is_file()
@@ -172,24 +172,24 @@ class Influences:
 
 @lru_cache(maxsize=1024)
 def tree_of(source: str) -> ast.Module:
-    """What Python makes of a source."""
+    """The syntax tree of a source."""
     return ast.parse(source)
 
 
 def imports_in(source: str) -> str:
-    """The import statements of a file that the formatter has laid out, found faster than by parsing it."""
+    """The import statements of a formatted file: faster than parsing it."""
     return "\n".join(textwrap.dedent(match[0]) for match in IMPORT.finditer(source))
 
 
 def imported_by(path: str, source: str) -> Iterator[str]:
-    """Dotted names that a file imports anywhere; EVERYTHING where the package itself gets a name."""
+    """Dotted names that a file imports anywhere; EVERYTHING where it imports the package itself."""
     for node in ast.walk(tree_of(source)):
         for alias, name in imports_of(node, path):
             yield EVERYTHING if name == NAME or alias == NAME else name
 
 
 def imports_of(node: ast.AST, path: str) -> Iterator[tuple[str, str]]:
-    """The names that an import statement binds, and the dotted names that they stand for."""
+    """The names that an import statement binds, each with the dotted name it stands for."""
     if isinstance(node, ast.Import):
         for each in node.names:
             yield each.asname or each.name.split(".")[0], each.name
@@ -201,12 +201,12 @@ def imports_of(node: ast.AST, path: str) -> Iterator[tuple[str, str]]:
 
 
 def only_defines(source: str, may_call: bool) -> bool:
-    """Whether a module only imports, defines and documents, and names values; perhaps what a call returns."""
+    """Whether a module only imports, defines and assigns; what a call returns only if it `may_call`."""
     return all(is_definition(statement, may_call) for statement in tree_of(source).body)
 
 
 def is_definition(node: ast.stmt, may_call: bool) -> bool:
-    """Whether a statement of a module or class is one of those."""
+    """Whether a statement of a module or class does no more than that."""
     if isinstance(node, ast.ClassDef):
         return all(is_definition(statement, may_call) for statement in node.body)
     if isinstance(node, ast.If):

@@ -1,4 +1,4 @@
-"""What counts on a day: all that could change what its tests say, and no more of the package than that."""
+"""What a day depends on: everything that can change the outcome of its tests, and little else."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from scripts.course import ROOT, load_course
-from scripts.learn import influences
-from scripts.learn.influences import FILES, FOLDERS, Influences, common_digest
+from scripts.learn import dependencies
+from scripts.learn.dependencies import FILES, FOLDERS, Dependencies, common_digest
 from scripts.sources.files import Sources, read_reference, write
 from scripts.sources.render import render
 
@@ -42,7 +42,7 @@ def changed(sources: Sources, path: str, end: str) -> Sources:
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_every_file_of_tests_and_tools_counts(name: str, tmp_path: Path) -> None:
+def test_a_day_depends_on_every_file_of_tests_and_tools(name: str, tmp_path: Path) -> None:
     root = tmp_path / "root"
     for each in COUNTED:
         write({Path(each): "before"}, root)
@@ -55,13 +55,13 @@ def test_every_file_of_tests_and_tools_counts(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["TINY_LLM_THREADS", "MLX_ENABLE_TF32", "CXX", "PYTEST_ADDOPTS"])
-def test_switches_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    influences.machine.cache_clear()
-    before = influences.machine()
+def test_a_day_depends_on_environment_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dependencies.machine.cache_clear()
+    before = dependencies.machine()
     monkeypatch.setenv(name, "3")
-    influences.machine.cache_clear()
-    assert influences.machine() != before
-    influences.machine.cache_clear()
+    dependencies.machine.cache_clear()
+    assert dependencies.machine() != before
+    dependencies.machine.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_switches_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("__init__.py", "\n", [(1, 1), (1, 7), (3, 5)], []),
     ],
 )
-def test_a_day_is_forgotten_with_a_file_that_counts(
+def test_a_change_is_seen_by_the_days_that_depend_on_it_alone(
     path: str, end: str, forgotten: list[tuple[int, int]], kept: list[tuple[int, int]], starter: Sources
 ) -> None:
-    before, after = Influences(starter), Influences(changed(starter, path, end))
+    before, after = Dependencies(starter), Dependencies(changed(starter, path, end))
     for where in forgotten:
         assert before.digest(COURSE.day(*where)) != after.digest(COURSE.day(*where)), where
     for where in kept:
@@ -108,18 +108,18 @@ def test_a_day_is_forgotten_with_a_file_that_counts(
         "import sys\n\ndef f():\n    return sys.modules\n",
     ],
 )
-def test_what_a_module_may_reach_counts(lines: str, starter: Sources) -> None:
-    files = Influences(changed(starter, "ops/basics.py", f"\n{lines}")).files(DAY)
+def test_a_day_depends_on_whatever_a_module_may_import(lines: str, starter: Sources) -> None:
+    files = Dependencies(changed(starter, "ops/basics.py", f"\n{lines}")).files(DAY)
     assert "tiny_llm/serving/scheduler.py" in files
-    assert "tiny_llm/serving/scheduler.py" not in Influences(starter).files(DAY)
+    assert "tiny_llm/serving/scheduler.py" not in Dependencies(starter).files(DAY)
 
 
-def test_what_runs_at_import_counts_with_all_that_it_imports(starter: Sources) -> None:
-    files = Influences(
+def test_a_day_depends_on_what_runs_at_import_and_on_its_imports(starter: Sources) -> None:
+    files = Dependencies(
         changed(starter, "serving/scheduler.py", "\nfrom .priority import mine\n\nmine()\n")
     ).files(DAY)
     assert "tiny_llm/serving/priority.py" in files
-    assert "tiny_llm/serving/priority.py" not in Influences(starter).files(DAY)
+    assert "tiny_llm/serving/priority.py" not in Dependencies(starter).files(DAY)
 
 
 SPY = """
@@ -139,13 +139,13 @@ json.dump([int(code), sorted(opened), sorted(called)], open(sys.argv[1], "w"))
 """
 
 
-def test_what_a_day_opens_and_calls_counts(tmp_path: Path) -> None:
+def test_a_day_depends_on_every_file_that_its_tests_open_or_call(tmp_path: Path) -> None:
     day = COURSE.day(1, 4)
     command = [sys.executable, "-c", SPY, str(tmp_path / "spied"), str(day.test_file)]
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300)
     code, opened, called = json.loads((tmp_path / "spied").read_text())
     assert code == 0
-    counted = Influences(read_reference()).files(day)
+    counted = Dependencies(read_reference()).files(day)
     package = {
         path.replace(str(ROOT), "").removeprefix("/tiny_llm_ref/")
         for path in called
