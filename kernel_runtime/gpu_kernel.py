@@ -15,7 +15,7 @@ from typing import Protocol, cast
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import HOLE
-from kernel_runtime.emulation import emulate, generate_source, load_emulated
+from kernel_runtime.emulation import EmulatorError, emulate, generate_source, load_emulated
 from kernel_runtime.launch import Language, Launch, Target
 from kernel_runtime.native import BuildError
 
@@ -111,7 +111,10 @@ class GpuKernel:
             f"{self.name}-{target.language}", generate_source(file, call, sets, self.shared)
         )
         number = choices.index(tuple(launch.template[name] for name in self.templates))
-        return emulate(library, number, [*self.inputs, self.output], launch, target.order)
+        try:
+            return emulate(library, number, [*self.inputs, self.output], launch, target.order)
+        except EmulatorError as error:
+            raise EmulatorError(f"{file.name}: {error}") from None
 
     def _run_on_gpu(self, language: Language, text: str, launch: Launch) -> mx.array:
         is_available = mx.metal.is_available() if language == "metal" else mx.cuda.is_available()

@@ -156,7 +156,7 @@ def compile_library(
         linker_options: flags for the linking, which the compiler never sees.
 
     Raises:
-        BuildError: there is no compiler, or it refused; with its first error.
+        BuildError: there is no compiler, or it refused; with its first error. That is remembered as well.
     """
     content = [file.read_bytes() for file in sources]
     digests = [hashlib.sha256(text).hexdigest() for text in content]
@@ -164,14 +164,28 @@ def compile_library(
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     try:
         library = cache_dir() / f"{name}-{digest}{suffix}"
+        refusal = library.with_suffix(".refused")
+        if refusal.exists():
+            raise BuildError(refusal.read_text(encoding="utf-8"))
         if not library.exists():
             with tempfile.TemporaryDirectory(dir=library.parent, prefix=f".{name}-") as folder:
                 include = [f"-I{headers}"] if headers else []
-                made = _compile(sources, [*options, *include], linker_options, Path(folder))
+                try:
+                    made = _compile(sources, [*options, *include], linker_options, Path(folder))
+                except BuildError as error:
+                    _remember(error, refusal, Path(folder))
+                    raise
                 os.replace(made, library)
     except OSError as error:
         raise BuildError(f"the cache of compiled code cannot be written: {error}") from None
     return library
+
+
+def _remember(error: BuildError, refusal: Path, folder: Path) -> None:
+    """Let the same sources be refused at once from now on, unless it may be for want of a file."""
+    if ": error: " in str(error):
+        (folder / "refusal").write_text(str(error), encoding="utf-8")
+        os.replace(folder / "refusal", refusal)
 
 
 def _compile(
@@ -199,7 +213,7 @@ def _finish(process: "subprocess.Popen[str]") -> None:
     if process.returncode != 0:
         lines = messages.splitlines()
         errors = [line for line in lines if "error: " in line] or lines or ["it gave no reason"]
-        raise BuildError(f"the compiler refused: {re.sub(r'^/.*/', '', errors[0].strip())}")
+        raise BuildError(f"the compiler refused: {re.sub(r'^/[^:]*/', '', errors[0].strip())}")
 
 
 def replace_reference_blas() -> None:

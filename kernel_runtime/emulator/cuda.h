@@ -17,7 +17,7 @@ static uint3 thread_in_block() { return {static_cast<unsigned>(emulator::thread_
 #define blockDim (uint3{static_cast<unsigned>(emulator::launch.num_threads), 1, 1})
 #define gridDim (emulator::launch.num_groups)
 
-static void __syncthreads() { emulator::barrier("__syncthreads"); }
+static void __syncthreads(int line = __builtin_LINE()) { emulator::barrier("__syncthreads", line); }
 
 static void check_mask(unsigned mask, const char* operation) {
   if (mask != 0xffffffff) EMULATOR_STOP("%s needs the mask of all lanes, 0xffffffff", operation);

@@ -7,7 +7,8 @@
 //   - behind each buffer lies memory that must not be touched, and before it a zone that is checked;
 //   - a barrier or SIMD operation that only some threads reach is an error;
 //   - so is a thread that runs for seconds and neither ends nor waits;
-//   - so is an entry of an output that no thread wrote.
+//   - so is an entry of an output that no thread wrote;
+//   - so is a thread that reads in shared memory what another one writes, with no barrier between.
 #pragma once
 
 #include <math.h>
@@ -47,7 +48,7 @@ struct Thread {
   void* stack_pointer;
   State state;
   const char* waits_at;  // name of the operation
-  int num_exchanges;
+  int num_exchanges, line;  // of the barrier that it waits at
 };
 
 struct Combined {
@@ -55,10 +56,13 @@ struct Combined {
   uint64_t value;
 };
 
+struct Word;
+
 struct Memory {
   const char* name;
   char *mapping, *start;
   uint64_t mapped_bytes, bytes;
+  Word* words;  // of a shared array: who wrote and read them
 };
 
 // What Python passes for each input and output.
@@ -140,7 +144,7 @@ static bool is_filled(const char* start, uint64_t bytes, uint16_t pattern) {
 static char* allocate(const char* name, uint64_t bytes) {
   uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   uint64_t pages = (bytes + page - 1) / page * page;
-  Memory memory = {name, nullptr, nullptr, pages + 2 * GUARD_BYTES, bytes};
+  Memory memory = {name, nullptr, nullptr, pages + 2 * GUARD_BYTES, bytes, nullptr};
   void* mapping = mmap(nullptr, memory.mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON, -1, 0);
   if (mapping == MAP_FAILED || num_memories == MAX_BUFFERS) {
     fail("there is no memory for %s", name);
@@ -198,6 +202,12 @@ static void set_ticks(int seconds) {
   setitimer(ITIMER_VIRTUAL, &ticks, nullptr);
 }
 
+}  // namespace emulator
+
+#include "races.h"
+
+namespace emulator {
+
 // --- waiting -----------------------------------------------------------------------------------------------
 
 static void wait(State state, const char* operation) {
@@ -207,7 +217,10 @@ static void wait(State state, const char* operation) {
 }
 
 // Waits until all threads of the group are here.
-static void barrier(const char* operation) { wait(State::AT_BARRIER, operation); }
+static void barrier(const char* operation, int line) {
+  current->line = line;
+  wait(State::AT_BARRIER, operation);
+}
 
 // What the lanes of the SIMD group hold out to each other, when all have come to this operation.
 template <typename V>
@@ -321,16 +334,18 @@ static void fail_because_threads_diverge() {
 static void run_group(char* stacks, int first_shared) {
   for (int i = first_shared; i < num_memories; i++) fill(memories[i].start, memories[i].bytes, POISON);
   memset(combined, 0, sizeof combined);
+  begin_stretch(0);
   for (int i = 0; i < launch.num_threads; i++)
-    threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, "", 0};
+    threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, "", 0, 0};
   while (!sentence[0] && !all_threads_at(State::ENDED)) {
     int order[MAX_THREADS / LANES];
     int num_simd_groups = launch.num_threads / LANES;
     put_in_order(order, num_simd_groups);
     for (int i = 0; i < num_simd_groups && !sentence[0]; i++) run_simd_group(threads + order[i] * LANES);
-    if (all_threads_at(State::AT_BARRIER))
+    if (all_threads_at(State::AT_BARRIER)) {
+      begin_stretch(threads[0].line);
       for (int i = 0; i < launch.num_threads; i++) threads[i].state = State::READY;
-    else if (!all_threads_at(State::ENDED))
+    } else if (!all_threads_at(State::ENDED))
       fail_because_threads_diverge();
   }
 }
@@ -367,6 +382,7 @@ static V* shared(const char* name, int count) {
     if (memories[i].name == name) return reinterpret_cast<V*>(memories[i].start);
   char* start = allocate(name, count * sizeof(V));
   if (start == nullptr) switch_stack(&current->stack_pointer, scheduler);
+  watch_memory(memories[num_memories - 1]);
   return reinterpret_cast<V*>(start);
 }
 
@@ -379,6 +395,8 @@ static const char* run(void (*function)(), const Launch& wanted) {
   sentence[0] = 0;
   num_memories = 0;
   num_turns = 0;
+  stretch = 0;
+  shared_bytes = 0;
   num_turns_at_tick = -1;
   random_state = 0x9e3779b97f4a7c15u * (launch.order + 1);
   for (int i = 0; i < launch.num_buffers; i++) {
@@ -415,6 +433,7 @@ static const char* run(void (*function)(), const Launch& wanted) {
       memcpy(launch.buffers[i].data, memories[i].start, memories[i].bytes);
     }
     munmap(memories[i].mapping, memories[i].mapped_bytes);
+    delete[] memories[i].words;
   }
   return sentence[0] ? sentence : nullptr;
 }

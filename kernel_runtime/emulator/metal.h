@@ -23,7 +23,10 @@ using uint = unsigned;
 #define thread
 #define constant
 
-static void threadgroup_barrier(metal::mem_flags) { emulator::barrier("threadgroup_barrier"); }
+static void threadgroup_barrier(metal::mem_flags, int line = __builtin_LINE()) {
+  emulator::barrier("threadgroup_barrier", line);
+}
+
 static void simdgroup_barrier(metal::mem_flags) { emulator::exchange(0, "simdgroup_barrier"); }
 
 static float simd_sum(float value) {

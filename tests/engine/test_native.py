@@ -116,7 +116,24 @@ def test_a_compiler_error_is_one_sentence_with_its_line(tmp_path: Path, librarie
     source.write_text("int answer() { return 42 }\n")
     with pytest.raises(native.BuildError, match=r"^the compiler refused: wrong.cpp:1:[^\n]*$"):
         native.compile_library("wrong", [source], [])
-    assert list(libraries.iterdir()) == []
+    assert [path.suffix for path in libraries.iterdir()] == [".refused"]
+
+
+def test_a_refusal_is_remembered_unless_a_file_was_missing(
+    tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, compiler, notes = tmp_path / "wrong.cpp", tmp_path / "c++", tmp_path / "notes"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {notes}\nexec {native.find_compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    forget_compiler()
+    for text, expected in {"int x = y;": 1, "int x = z;": 1, '#include "none.h"': 3}.items():
+        source.write_text(text)
+        notes.write_text("")
+        for _ in range(3):
+            with pytest.raises(native.BuildError, match=r"^the compiler refused: wrong.cpp:1:"):
+                native.compile_library("wrong", [source], [])
+        assert sum(str(source) in line for line in notes.read_text().splitlines()) == expected, text
 
 
 FAKE_COMPILER = """#!/bin/sh

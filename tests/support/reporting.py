@@ -34,6 +34,7 @@ MAX_FAILURES = 3
 MAX_OWN_LINES = 2
 MAX_DEFINITIONS = 3
 NOT_WRITTEN = "is not written yet"
+KERNEL = re.compile(r"\b(\w+\.(?:cpp|metal|cu))(?::(\d+)|.* in line (\d+))?")
 DAY_TEST = re.compile(r"test_week_(\d+)_day_(\d+)\.py(?:::test_task_(\d+)_)?")
 
 
@@ -149,12 +150,17 @@ class Told:
         return isinstance(self.error, pytest.fail.Exception)
 
     @property
+    def is_of_a_kernel(self) -> bool:
+        """Whether compiler or emulator found fault with a kernel, in a sentence that names its file."""
+        return type(self.error).__module__.startswith("kernel_runtime.")
+
+    @property
     def message(self) -> str:
         """What is said first."""
         text = str(self.error)
         if self.is_from_a_check:
             text = text.split("\nassert ")[0]
-        elif not self.is_hole:
+        elif not self.is_hole and not self.is_of_a_kernel:
             text = f"{type(self.error).__name__}: {text}" if text else type(self.error).__name__
         return "\n".join([text, *self._example()])
 
@@ -171,6 +177,8 @@ class Told:
         if isinstance(self.error, SyntaxError) and self.error.filename:
             source = " ".join((self.error.text or "").split())
             return [Place(Path(self.error.filename), self.error.lineno or 0, source)]
+        if self.is_of_a_kernel and (place := place_in_kernel(str(self.error))):
+            return [place]
         return [place_of(frame) for frame in self.learner_frames[: -MAX_OWN_LINES - 1 : -1]]
 
     @property
@@ -354,6 +362,18 @@ def line_in_python(source: str, dotted: str) -> int | None:
         node = next((each for each in getattr(node, "body", []) if getattr(each, "name", "") == name), None)
     is_called = node and not any(getattr(each, "id", "") == "property" for each in node.decorator_list)
     return node.lineno if is_called else None
+
+
+def place_in_kernel(message: str) -> Place | None:
+    """The line of a kernel that an error names, or else where its function begins."""
+    match = KERNEL.search(message)
+    file = next(package_folder().rglob(match[1]), None) if match else None
+    if not match or not file:
+        return None
+    source = file.read_text(encoding="utf-8", errors="replace")
+    line = int(match[2] or match[3] or 0) or line_of_function(source, file.stem) or 1
+    lines = source.splitlines()
+    return Place(file, line, lines[line - 1].strip() if line <= len(lines) else "")
 
 
 def hole_in_kernel(message: str) -> Place | None:
