@@ -43,7 +43,7 @@ def load_tokenizer(path: Path) -> "TokenizerWrapper":
     """mlx-lm's tokenizer of a checkpoint folder, with every end-of-text id the checkpoint names.
 
     Raises:
-        ValueError: there is none, or it cannot be read.
+        ValueError: the tokenizer is missing or cannot be read.
     """
     from mlx_lm.tokenizer_utils import load as load_wrapper  # a second to import: only when needed
 
@@ -54,7 +54,7 @@ def load_tokenizer(path: Path) -> "TokenizerWrapper":
     eos_token_ids = read_eos_token_ids(path) or None
     with damage_refused(f"the tokenizer in {path}"):
         tokenizer = load_wrapper(path, eos_token_ids=eos_token_ids)
-        tokenizer.decode(tokenizer.encode("a"))  # which some damage shows only in
+        tokenizer.decode(tokenizer.encode("a"))  # some damage shows only here
     return tokenizer
 
 

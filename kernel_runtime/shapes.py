@@ -1,12 +1,12 @@
-"""A check that every grouped-query attention makes."""
+"""The shape check of every grouped-query attention."""
 
 
 def heads_per_kv_head(H_q: int, H: int) -> int:
-    """How many query heads share a key and value head.
+    """Number of query heads that share each KV head.
 
     Args:
         H_q: number of query heads.
-        H: number of key and value heads.
+        H: number of KV heads.
 
     Raises:
         ValueError: H_q is not a multiple of H.

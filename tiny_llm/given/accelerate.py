@@ -1,7 +1,7 @@
-"""The fastest operations that a model can be made of here: the kernels, once they are written and right.
+"""The fastest operations that work on this machine: the kernels, once they are written and correct.
 
-Each is tried on a small input first. One that is not written yet, cannot be compiled or differs from MLX's
-own operation is left out, so that a model always computes the right thing; a line on standard error says so.
+Each kernel is tried on a small input first. One that is not written yet, does not compile or differs from
+MLX's own operation is left out, with a line on standard error, so a model always computes the right thing.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ from .fused_parts import FusedNorm, FusedRope, fused_attention, fused_mlp
 
 @cache
 def best_operations() -> Operations:
-    """The operations by kernels as far as they work, those of week 1 in the place of others."""
+    """Kernels where they work, the operations of week 1 elsewhere."""
     plain = PLAIN_OPERATIONS
-    is_on_cpu = mx.default_device() == mx.Device(mx.cpu)  # the only place where the rotation has a kernel
+    is_on_cpu = mx.default_device() == mx.Device(mx.cpu)  # the rotation has no kernel elsewhere
     has_rope = is_on_cpu and _rope_works()
     return Operations(
         norm=FusedNorm if _norm_works() else plain.norm,
@@ -44,7 +44,7 @@ def best_operations() -> Operations:
 
 @cache
 def best_paged_attention() -> PagedAttention:
-    """`dispatch_paged_attention`, or that in array operations where it does not work."""
+    """`dispatch_paged_attention` if it works, else `paged_attention` in array operations."""
     keys, values = sample(4, 16, 2, 64), sample(4, 16, 2, 64) + 1
     query, tables = sample(12, 6, 64), mx.array([[3, 1], [2, 0]])
     places = tables, mx.array([0, 11, 12]), mx.array([23, 5])
@@ -68,7 +68,7 @@ def best_paged_attention() -> PagedAttention:
 
 
 def _best_matmul() -> QuantizedMatmul | None:
-    """`integer_matmul`, which is given, once `quantized_matmul` is written; None: weights are expanded."""
+    """`integer_matmul`, which is given, once `quantized_matmul` works; None until then."""
     x, packed = sample(2, 128), mx.quantize(sample(3, 128))
 
     def expected() -> mx.array:

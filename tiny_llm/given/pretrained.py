@@ -1,4 +1,4 @@
-"""A model and its tokenizer, by the name of a checkpoint, made of the fastest operations that work here."""
+"""Load a model and its tokenizer by a checkpoint's name, with the fastest operations that work here."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

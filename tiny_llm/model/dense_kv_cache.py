@@ -1,4 +1,4 @@
-"""Caches that hold keys and values in one piece: of one request, or of several side by side."""
+"""Caches with contiguous keys and values: of one request, or of several in the rows of a batch."""
 
 import mlx.core as mx
 
@@ -9,8 +9,8 @@ from .kv_cache import DenseKvCache
 class TinyKvFullCache(DenseKvCache):
     """Keeps every token; all rows of the batch have the same length, `offset`.
 
-    Its arrays have room to spare and at least double when full, so that n appends copy O(n) tokens; what is
-    returned is cut to `offset`, and `mask` is returned as it came.
+    Its arrays have room to spare and at least double when full, so n appends copy O(n) tokens. What it
+    returns is cut to `offset`, with the mask unchanged.
     """
 
     def __init__(self) -> None:

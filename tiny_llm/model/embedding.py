@@ -25,7 +25,7 @@ class Embedding:
         raise NotImplementedError("week 1 day 5 task 1: Embedding.__call__ is not written yet")
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """The output head of a model that shares its embedding: [..., E] -> [..., V] in `linear`'s type."""
+        """The output head of a model that shares its embedding, typed as `linear`: [..., E] -> [..., V]"""
         raise NotImplementedError("week 1 day 5 task 1: Embedding.as_linear is not written yet")
 
 

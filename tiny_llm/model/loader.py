@@ -1,4 +1,4 @@
-"""From a checkpoint on disk to a model: every tensor found, its shape checked, none left over."""
+"""Load a model from a checkpoint: find every tensor, check its shape, leave none over."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Quantization:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Quantization | None":
-        """What config.json says of packed weights, None for plain ones.
+        """The packing that config.json describes, or None for plain weights.
 
         Raises:
             ValueError: the checkpoint is quantized, but not in mlx-lm's layout.
@@ -35,18 +35,18 @@ class Quantization:
     def layout(
         self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
     ) -> tuple[int, int]:
-        """Bits and group size of a layer; ValueError, with its name, if it is not packed like that."""
+        """Bits and group size of a layer; ValueError, with its name, if its arrays do not fit them."""
         raise NotImplementedError("week 1 day 5 task 5: Quantization.layout is not written yet")
 
 
 class Tensors:
-    """A checkpoint's tensors, handed out by name as parts of a model: shape and type checked, use recorded.
+    """A checkpoint's tensors, taken by name as parts of a model: shape and type checked, use recorded.
 
     Args:
         tensors: arrays by their names in the checkpoint.
-        quantization: how the packed ones are packed.
-        dtype: type of all that is not codes; that of the checkpoint unless given.
-        operations: what the parts are made of. Packed weights stay packed if it has a product for them.
+        quantization: how packed tensors are packed.
+        dtype: type of everything but the codes; the checkpoint's by default.
+        operations: make the parts. Packed weights stay packed if there is a `matmul` for them.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Tensors:
         return self.operations.norm(dim, self.take(f"{layer}.weight", dim), eps)
 
     def check_all_used(self, is_tied: bool) -> None:
-        """An unknown tensor means a model that computes something else: ValueError, with its name."""
+        """Refuse a tensor that nothing used, by name: it belongs to a model that computes something else."""
         raise NotImplementedError("week 1 day 5 task 5: Tensors.check_all_used is not written yet")
 
 
@@ -116,17 +116,17 @@ def load_model(
 
     Args:
         path: the folder.
-        dtype: type to compute in; that of the checkpoint unless given.
-        operations: what the model is made of.
+        dtype: type to compute in; the checkpoint's by default.
+        operations: make the model's parts.
 
     Raises:
-        ValueError: the checkpoint is not there, not complete or not supported.
+        ValueError: the checkpoint is missing, incomplete or not supported.
     """
     raise NotImplementedError("week 1 day 5 task 5: load_model is not written yet")
 
 
 def build_model(config: ModelConfig, tensors: Tensors) -> Qwen3Model:
-    """Put a model together from tensors under their checkpoint names."""
+    """Build a model from tensors under their checkpoint names."""
     raise NotImplementedError("week 1 day 5 task 5: build_model is not written yet")
 
 

@@ -20,7 +20,7 @@ from .kv_cache import TinyKvCache
 
 
 class SelfAttention(Protocol):
-    """What a block asks of its attention, called as Qwen3MultiHeadAttention is."""
+    """A layer's attention as its block calls it, with Qwen3MultiHeadAttention's arguments."""
 
     def __call__(
         self,

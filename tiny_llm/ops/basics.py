@@ -35,7 +35,7 @@ def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
         bias: [out]
 
     Returns:
-        [..., out], in the type that x, w and the bias have together.
+        [..., out], in the promoted type of x, w and the bias.
     """
     raise NotImplementedError("week 1 day 1 task 1: linear is not written yet")
 

@@ -20,7 +20,7 @@ class RopeScaling(Protocol):
 
 
 class Rotation(Protocol):
-    """What the model asks of its positions, called as RoPE is; later days bring a faster one."""
+    """A rotation as the model calls it, with RoPE's arguments; later days add a faster one."""
 
     def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array: ...
 

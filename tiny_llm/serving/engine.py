@@ -40,8 +40,8 @@ class Engine(Closable):
         tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
         config: the limits of a step.
         max_seq_len: most tokens of a request, prompt and answer together.
-        blocks: of the pool that keys and values are held in; `default_blocks` unless given. `UnlimitedBlocks`
-            for a cache of its own for each request.
+        blocks: of the pool that holds keys and values; `default_blocks` unless given. With
+            `UnlimitedBlocks`, each request has its own growing cache.
         policy: as for `Scheduler`.
         clock: seconds, from any start.
 

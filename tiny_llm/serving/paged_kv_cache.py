@@ -113,7 +113,7 @@ class PagedKvPool:
 
 
 class PagedKvCache(TinyKvCache):
-    """One layer of one sequence whose blocks are given; to the model it is a cache as any other.
+    """One layer of one sequence in the blocks of a pool; to the model it is a cache like any other.
 
     It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
     `attend` refuses an id that is none of the pool's (`check_blocks`).
@@ -131,12 +131,12 @@ class PagedKvCache(TinyKvCache):
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
     ) -> mx.array:
-        """Store the L new tokens behind those that are stored, and attend to them all.
+        """Store L new tokens behind those already stored, and attend to all of them.
 
         Args:
             query: [1, H_q, L, D]
             key, value: [1, H, L, D]
-            attention: gets all S tokens, keys and values [1, H, S, D], and the mask as it came.
+            attention: called with the keys and values of all S tokens, [1, H, S, D], and with the same mask.
 
         Returns:
             [1, H_q, L, D]
@@ -153,5 +153,5 @@ class PagedKvCache(TinyKvCache):
         raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.state is not written yet")
 
     def release(self) -> None:
-        """Forget the tokens; the blocks go back by the block manager, and the pool stays as it is."""
+        """Forget the tokens; freeing the blocks is up to the block manager, and the pool does not change."""
         raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.release is not written yet")

@@ -85,7 +85,7 @@ class PrefixCachingBlockManager(BlockManager):
         raise NotImplementedError("week 3 day 4 task 6: PrefixCachingBlockManager.admit is not written yet")
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; what is computed of a prompt can be shared from here on."""
+        """As for `BlockManager`; full blocks of a prompt that are computed can be shared from here on."""
         raise NotImplementedError(
             "week 3 day 4 task 5: PrefixCachingBlockManager.allocate is not written yet"
         )

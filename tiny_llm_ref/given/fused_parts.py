@@ -1,4 +1,4 @@
-"""Parts of a model by kernels: each is made and called as the part of week 1 in whose place it stands."""
+"""Parts of a model that call kernels, each built and called like the part of week 1 that it replaces."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class FusedRope:
         return rotate(x, *self.tables, self.first_positions(offset, B, L, D), self.traditional)
 
     def first_positions(self, offset: int | slice | list[int] | None, B: int, L: int, D: int) -> list[int]:
-        """Those of RoPE; ValueError where the tables do not hold L positions from there, for heads of D."""
+        """As RoPE's; ValueError unless the tables hold L positions from each on, for heads of size D."""
         first = RoPE.first_positions(offset, B, L)
         seq_len, num_pairs = self.tables[0].shape
         if 2 * num_pairs != D:
@@ -68,7 +68,7 @@ class FusedRope:
 def fused_mlp(
     dim: int, hidden_dim: int, w_gate: Projection, w_up: Projection, w_down: Projection
 ) -> Callable[[mx.array], mx.array]:
-    """SwiGLU in one pass over memory, after one product for gate and up where they are packed alike."""
+    """SwiGLU in one pass over memory, after one product for gate and up if they are packed alike."""
     both, down = joined(w_gate, w_up), prepared(w_down)
     if both is not None:
         return lambda x: down(swiglu_halves(both(x)))
@@ -89,7 +89,7 @@ def fused_attention(
 ) -> SelfAttention:
     """Self-attention that splits, normalizes and rotates in one pass after one product for q, k and v.
 
-    That takes projections packed alike, a fused rotation, and fused norms or none. Anything else makes a
+    It needs projections packed alike, a fused rotation, and fused norms or none. Otherwise this returns a
     Qwen3MultiHeadAttention.
     """
     norms = None
@@ -112,7 +112,7 @@ def fused_attention(
             output = attend(query, key, value, mask=mask)
         else:
             output = cache.attend(query, key, value, attend, mask)
-        if output.ndim == 4:  # [B, H_q, L, D]: its heads do not lie side by side yet
+        if output.ndim == 4:  # [B, H_q, L, D]: heads not merged yet
             output = output.swapaxes(1, 2).reshape(B, L, -1)
         return project_back(output)
 
@@ -120,14 +120,14 @@ def fused_attention(
 
 
 def prepared(projection: Projection) -> Projection:
-    """The projection as it is called fastest."""
+    """The projection, as an IntegerProjection if possible."""
     if isinstance(projection, QuantizedProjection) and IntegerProjection.fits(projection):
         return IntegerProjection(projection)
     return projection
 
 
 def joined(*projections: Projection) -> Projection | None:
-    """One projection to the outputs of all, one after the other; None if they are not packed alike."""
+    """One projection with the outputs of all, concatenated; None if they are not packed alike."""
     packed = [each for each in projections if isinstance(each, QuantizedProjection)]
     layouts = {(each.weights.group_size, each.weights.bits, each.matmul) for each in packed}
     biases = [each.bias for each in packed if each.bias is not None]

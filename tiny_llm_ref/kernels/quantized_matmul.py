@@ -33,7 +33,7 @@ def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         weights: of shape (out, in).
 
     Returns:
-        [..., out], in the type that x and the scales have together.
+        [..., out], in the promoted type of x and the scales.
 
     Raises:
         ValueError: x has another number of inputs.

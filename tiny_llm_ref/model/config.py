@@ -76,7 +76,7 @@ class ModelConfig:
 
 
 def _given(config: ConfigDict) -> ConfigDict:
-    """Without what is null, which counts as missing."""
+    """The config without its null values, which count as missing."""
     return {key: value for key, value in config.items() if value is not None}
 
 

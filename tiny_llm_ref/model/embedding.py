@@ -34,7 +34,7 @@ class Embedding:
         return self.weight[tokens]
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """The output head of a model that shares its embedding: [..., E] -> [..., V] in `linear`'s type."""
+        """The output head of a model that shares its embedding, typed as `linear`: [..., E] -> [..., V]"""
         return linear(x, self.weight)
 
 

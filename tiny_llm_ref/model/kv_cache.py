@@ -1,4 +1,4 @@
-"""What the model asks of a key-value cache. The caches themselves come on days 2.1, 2.6, 3.2 and 3.3."""
+"""The interface of a key-value cache. You write the caches themselves on days 2.1, 2.6, 3.2 and 3.3."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ..ops.attention import Attention, Mask, check_mask
 
 
 class TinyKvCache(ABC):
-    """One layer's cache, as the model sees it. The model holds a list of them, one a layer."""
+    """One layer's cache, as the model sees it. A model uses a list of them, one per layer."""
 
     @abstractmethod
     def attend(
@@ -20,14 +20,14 @@ class TinyKvCache(ABC):
         Args:
             query: [B, H_q, L, D]
             key, value: [B, H, L, D]
-            attention: the model's attention function; a cache may attend in a way of its own.
-            mask: which tokens a query may see, unless the cache knows better.
+            attention: the model's attention function; a cache may attend in its own way.
+            mask: which tokens a query may see, unless the cache makes its own mask.
 
         Returns:
             [B, H_q, L, D]
 
         Raises:
-            ValueError: the shapes or types do not fit the cache or each other, or the mask is another string
+            ValueError: the shapes or types do not fit the cache or each other, or the mask is a string other
                 than "causal"; nothing is stored.
         """
 
@@ -44,16 +44,16 @@ class TinyKvCache(ABC):
     def state(self) -> list[mx.array]:
         """The arrays that hold the cache, an empty list when nothing is stored.
 
-        Evaluate them and no lazy graph stays alive.
+        Evaluate them to keep no lazy graph alive.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Give the memory back; the cache is empty and can be used again."""
+        """Free the memory; the cache is then empty and can be used again."""
 
 
 class DenseKvCache(TinyKvCache):
-    """A cache that returns all it holds as two arrays, which any attention function can read."""
+    """A cache that returns everything it holds as two arrays, which any attention function can read."""
 
     @abstractmethod
     def update_and_fetch(
@@ -63,7 +63,7 @@ class DenseKvCache(TinyKvCache):
 
         Args:
             key, value: [B, H, L, D]
-            mask: what the caller would mask with; a cache whose rows differ in length replaces it.
+            mask: the caller's mask; a cache whose rows differ in length replaces it.
 
         Returns:
             keys [B, H, S, D], values [B, H, S, D], the new `offset`, and the mask to attend with.
@@ -82,7 +82,7 @@ class DenseKvCache(TinyKvCache):
 
 
 def check_offset(offset: int | list[int], caches: Sequence[TinyKvCache]) -> None:
-    """ValueError unless the offset is where every cache ends: new tokens follow those that are cached."""
+    """Raise ValueError unless the offset is where every cache ends: new tokens follow the cached ones."""
     for layer, cache in enumerate(caches):
         if not _is_same_offset(offset, cache.offset):
             raise ValueError(
@@ -92,7 +92,7 @@ def check_offset(offset: int | list[int], caches: Sequence[TinyKvCache]) -> None
 
 
 def _is_same_offset(a: int | list[int], b: int | list[int]) -> bool:
-    """Whether two are the same in every row; a single number stands for all rows."""
+    """Whether two offsets are equal in every row; a single number holds for all rows."""
     if isinstance(a, list) and not isinstance(b, list):
         return all(each == b for each in a)
     if isinstance(b, list) and not isinstance(a, list):

@@ -1,4 +1,4 @@
-"""From a checkpoint on disk to a model: every tensor found, its shape checked, none left over."""
+"""Load a model from a checkpoint: find every tensor, check its shape, leave none over."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Quantization:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Quantization | None":
-        """What config.json says of packed weights, None for plain ones.
+        """The packing that config.json describes, or None for plain weights.
 
         Raises:
             ValueError: the checkpoint is quantized, but not in mlx-lm's layout.
@@ -44,7 +44,7 @@ class Quantization:
     def layout(
         self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
     ) -> tuple[int, int]:
-        """Bits and group size of a layer; ValueError, with its name, if it is not packed like that."""
+        """Bits and group size of a layer; ValueError, with its name, if its arrays do not fit them."""
         override = self.config.get(layer)
         settings = override if isinstance(override, dict) else self.config
         bits, group_size = settings.get("bits", 4), settings.get("group_size", 64)
@@ -61,13 +61,13 @@ class Quantization:
 
 
 class Tensors:
-    """A checkpoint's tensors, handed out by name as parts of a model: shape and type checked, use recorded.
+    """A checkpoint's tensors, taken by name as parts of a model: shape and type checked, use recorded.
 
     Args:
         tensors: arrays by their names in the checkpoint.
-        quantization: how the packed ones are packed.
-        dtype: type of all that is not codes; that of the checkpoint unless given.
-        operations: what the parts are made of. Packed weights stay packed if it has a product for them.
+        quantization: how packed tensors are packed.
+        dtype: type of everything but the codes; the checkpoint's by default.
+        operations: make the parts. Packed weights stay packed if there is a `matmul` for them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Tensors:
         tensor = mx.dequantize(*self._pop_packed(layer)) if is_packed else self._pop(name)
         if tensor.dtype not in FLOAT_TYPES:
             raise ValueError(
-                f"the tensor {name!r} is of type {tensor.dtype}: only float32, float16 and bfloat16 are"
+                f"the tensor {name!r} is of type {tensor.dtype}, not float32, float16 or bfloat16"
             )
         if tensor.shape != shape:
             raise ValueError(f"the tensor {name!r} has shape {tensor.shape}, config.json asks for {shape}")
@@ -142,7 +142,7 @@ class Tensors:
         return self.operations.norm(dim, self.take(f"{layer}.weight", dim), eps)
 
     def check_all_used(self, is_tied: bool) -> None:
-        """An unknown tensor means a model that computes something else: ValueError, with its name."""
+        """Refuse a tensor that nothing used, by name: it belongs to a model that computes something else."""
         for name in self._tensors:
             is_spare_head = is_tied and name.startswith("lm_head.")
             if not is_spare_head and not name.endswith("rotary_emb.inv_freq"):
@@ -160,9 +160,9 @@ class Tensors:
         weight, scales = self._pop(f"{layer}.weight"), self._pop(f"{layer}.scales")
         biases = self._tensors.pop(f"{layer}.biases", None)
         bits, group_size = self._quantization.layout(layer, weight, scales, biases)
-        assert biases is not None  # or there would be no layout
+        assert biases is not None  # `layout` refuses that
         if self._dtype is not None:
-            # Before the product, or each weight would be rounded to the shorter type of the scales.
+            # Cast before the product, or each weight would be rounded to the shorter type of the scales.
             scales, biases = scales.astype(self._dtype), biases.astype(self._dtype)
         return weight, scales, biases, group_size, bits
 
@@ -174,11 +174,11 @@ def load_model(
 
     Args:
         path: the folder.
-        dtype: type to compute in; that of the checkpoint unless given.
-        operations: what the model is made of.
+        dtype: type to compute in; the checkpoint's by default.
+        operations: make the model's parts.
 
     Raises:
-        ValueError: the checkpoint is not there, not complete or not supported.
+        ValueError: the checkpoint is missing, incomplete or not supported.
     """
     config_dict = read_json(path / "config.json")
     config = ModelConfig.from_dict(config_dict)
@@ -189,7 +189,7 @@ def load_model(
 
 
 def build_model(config: ModelConfig, tensors: Tensors) -> Qwen3Model:
-    """Put a model together from tensors under their checkpoint names."""
+    """Build a model from tensors under their checkpoint names."""
     E, V = config.hidden_size, config.vocab_size
     rope = tensors.operations.rope(
         config.head_dim,

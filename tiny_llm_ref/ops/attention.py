@@ -43,7 +43,7 @@ def scaled_dot_product_attention_simple(
         mask: broadcast to [..., L, S] and added to the scaled scores.
 
     Returns:
-        [..., L, D], in the type that query, key, value and mask have together.
+        [..., L, D], in the promoted type of query, key, value and mask.
 
     Raises:
         ValueError: the mask is a string, "causal" included.

@@ -37,7 +37,7 @@ def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
         bias: [out]
 
     Returns:
-        [..., out], in the type that x, w and the bias have together.
+        [..., out], in the promoted type of x, w and the bias.
     """
     product = x @ w.T
     return product if bias is None else product + bias

@@ -219,7 +219,7 @@ def flash_attention(
     if isinstance(mask, mx.array):
         mask = _by_group(mask, num_groups)
     outputs: list[mx.array] = []
-    for start in range(0, max(L, 1), query_block):  # one block even without queries: an empty array
+    for start in range(0, max(L, 1), query_block):  # without queries, one empty block
         queries = range(start, min(start + query_block, L))
         output = attend_queries(scaled, key, value, mask, queries, key_block)
         outputs.append(output.astype(query.dtype))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 Norm = Callable[[mx.array], mx.array]
-"""What the model asks of a norm, `[..., E] -> [..., E]`; later days bring a faster one."""
+"""A norm as the model calls it, `[..., E] -> [..., E]`; later days add a faster one."""
 
 
 class RMSNorm:

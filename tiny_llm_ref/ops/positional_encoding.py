@@ -21,7 +21,7 @@ class RopeScaling(Protocol):
 
 
 class Rotation(Protocol):
-    """What the model asks of its positions, called as RoPE is; later days bring a faster one."""
+    """A rotation as the model calls it, with RoPE's arguments; later days add a faster one."""
 
     def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array: ...
 
@@ -104,7 +104,7 @@ class RoPE:
         if isinstance(offset, list):
             if len(offset) != B:
                 raise ValueError(f"{len(offset)} offsets for the {B} rows of x: give one a row")
-            return offset or [0]  # without rows no position counts
+            return offset or [0]  # without rows any position will do
         return [offset]
 
     def _rotate(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:

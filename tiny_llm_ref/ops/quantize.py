@@ -155,7 +155,7 @@ def quantized_matmul_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
         weights: of shape (out, in).
 
     Returns:
-        [..., out], in the type that x and the scales have together.
+        [..., out], in the promoted type of x and the scales.
 
     Raises:
         ValueError: x has another number of inputs.
@@ -182,7 +182,7 @@ def quantized_linear(
         matmul: the function that multiplies.
 
     Returns:
-        [..., out], in the type that the product and the bias have together.
+        [..., out], in the promoted type of the product and the bias.
     """
     product = matmul(x, weights)
     return product if bias is None else product + bias

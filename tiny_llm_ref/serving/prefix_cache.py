@@ -96,7 +96,7 @@ class PrefixCachingBlockManager(BlockManager):
         return True
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; what is computed of a prompt can be shared from here on."""
+        """As for `BlockManager`; full blocks of a prompt that are computed can be shared from here on."""
         table = self.tables.get(sequence.id)
         if table is not None and table.num_registered < sequence.num_prompt_tokens // self.block_size:
             self.register(sequence)

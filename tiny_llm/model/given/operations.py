@@ -1,4 +1,4 @@
-"""The table of operations that a model is built from: what runs for each part, and nothing of its weights."""
+"""The table of operations that a model is built from: the code of each part, without its weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from ..qwen3 import Qwen3MultiHeadAttention, SelfAttention
 
 @dataclass(frozen=True)
 class Operations:
-    """What a model computes with. The defaults are your own parts; kernels take their places one by one.
+    """What a model computes with: by default the parts of week 1, which kernels replace one by one.
 
     Args:
-        norm: makes a norm of (dim, weight, eps).
-        rope: makes the rotation that all layers share of (dims, seq_len, base, traditional, scaling).
-        mlp: makes an MLP of (dim, hidden_dim, gate, up, down), the last three projections.
-        attention_layer: makes the self-attention of a layer, with the arguments of Qwen3MultiHeadAttention.
-        attention: the function by which every layer attends.
-        matmul: the product with packed weights, which then stay packed; None expands them at loading.
+        norm: makes a norm from (dim, weight, eps).
+        rope: makes the rotation that all layers share from (dims, seq_len, base, traditional, scaling).
+        mlp: makes an MLP from (dim, hidden_dim, gate, up, down); the last three are projections.
+        attention_layer: makes a layer's self-attention from the arguments of Qwen3MultiHeadAttention.
+        attention: the attention function of every layer.
+        matmul: the product with packed weights, which then stay packed; with None, loading expands them.
     """
 
     norm: Callable[[int, mx.array, float], Norm] = RMSNorm

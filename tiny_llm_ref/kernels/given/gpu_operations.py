@@ -56,7 +56,7 @@ def quantized_matmul_gpu(x: mx.array, weights: QuantizedWeights, target: Target 
         target: where to run; what this machine has unless given.
 
     Returns:
-        [..., out], in the type that x and the scales have together.
+        [..., out], in the promoted type of x and the scales.
 
     Raises:
         BuildError, NotImplementedError: there is no such kernel here, as for `GpuKernel`.

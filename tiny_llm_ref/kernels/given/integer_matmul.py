@@ -26,7 +26,7 @@ def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         weights: of shape (out, in).
 
     Returns:
-        [..., out], in the type that x and the scales have together.
+        [..., out], in the promoted type of x and the scales.
 
     Raises:
         ValueError: x has another number of inputs.
@@ -65,7 +65,7 @@ class IntegerProjection:
         return is_on_cpu and projection.matmul is integer_matmul and projection.weights.bits in INTEGER_BITS
 
     def __call__(self, x: mx.array) -> mx.array:
-        """[..., in] -> [..., out], in the type that x and the scales have together."""
+        """[..., in] -> [..., out], in the promoted type of x and the scales."""
         *leading, num_inputs = x.shape
         if num_inputs != self._num_inputs:
             raise ValueError(f"this projection needs x of [..., {self._num_inputs}], got {x.shape}")

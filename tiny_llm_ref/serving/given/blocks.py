@@ -6,35 +6,34 @@ from ..sequence import Sequence
 
 
 class Blocks(Protocol):
-    """Where the keys and values of sequences are held, counted in tokens and without the numbers themselves.
+    """Counts the room that sequences' keys and values take, in tokens; the arrays themselves live elsewhere.
 
-    All or nothing: a call that cannot be met changes nothing. What a sequence holds stays its own until
-    `free`, whatever others ask for.
+    A call that cannot be granted in full changes nothing. A sequence keeps what it holds until `free`.
     """
 
     def check_fits(self, sequence: Sequence) -> None:
-        """Raise ValueError, with the numbers, for one that could not run even if it were alone."""
+        """Raise ValueError, with the numbers, for a sequence that could not run even alone."""
 
     def find_prefix(self, sequence: Sequence) -> int:
-        """How many of its first tokens are held already, computed by somebody before: fewer than all of them.
+        """Number of leading tokens that are held already, computed by other sequences: never all of them.
 
         Changes nothing. Asked only of a sequence that holds nothing.
         """
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make room for that many tokens behind those that are computed; False if there is none.
+        """Make room for `num_tokens` behind those that are computed; False if there is none.
 
-        The first call for a sequence admits it: what `find_prefix` found is then held for it as well, and
-        more room may be asked for than the tokens need, so that those who run can grow. Every later step of
-        a sequence asks again: with room to spare, that is quick.
+        The first call for a sequence admits it: it then also holds what `find_prefix` found, and more room
+        may be required than its tokens need, so that running sequences can grow. The scheduler calls this
+        for every running sequence in every step, so a call with room to spare must be quick.
         """
 
     def free(self, sequence: Sequence) -> None:
-        """Give back all that it holds."""
+        """Give back everything that a sequence holds."""
 
 
 class UnlimitedBlocks:
-    """Room for everything, and nothing shared: each sequence has a cache of its own that grows."""
+    """Room for everything and nothing shared: each sequence has its own growing cache."""
 
     def check_fits(self, sequence: Sequence) -> None:
         """Every sequence fits."""

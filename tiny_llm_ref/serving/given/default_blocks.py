@@ -1,4 +1,4 @@
-"""The blocks of an engine that was given none: as many as it can use, and no more than free memory holds."""
+"""An engine's default blocks: as many as its requests can use, within a share of the free memory."""
 
 import mlx.core as mx
 
@@ -12,18 +12,18 @@ from .scheduler_output import SchedulerOutput
 
 BLOCK_SIZE = 16
 SHARE = 0.5
-"""Of free memory: what a step computes, and whatever else runs on the machine, needs some as well."""
+"""Of the free memory; a step's activations and other programs need the rest."""
 
 
 def default_blocks(model: Qwen3Model, config: SchedulerConfig, max_seq_len: int) -> Blocks:
-    """Blocks for all requests that may run at once, at their longest, or as many as memory has room for.
+    """Blocks for `max_num_seqs` requests of `max_seq_len` tokens, or as many as fit in memory.
 
-    Until days 3.2 and 3.3 are written, caches that grow.
+    `UnlimitedBlocks` until days 3.2 and 3.3 are written.
 
     Args:
-        model: whose keys and values they hold, in float32 at most.
+        model: the model whose keys and values the blocks hold, in float32 at most.
         config: says how many requests run at once.
-        max_seq_len: most tokens of each.
+        max_seq_len: most tokens of a request.
     """
     try:
         bytes_per_block = BLOCK_SIZE * cache_bytes_per_token(model.config, mx.float32)
@@ -37,7 +37,7 @@ def default_blocks(model: Qwen3Model, config: SchedulerConfig, max_seq_len: int)
 
 
 def free_memory() -> int:
-    """Bytes that the machine lends to MLX and no array holds."""
-    # On a Mac the limit is more than the GPU can keep at hand; only there the device says how much that is.
+    """Bytes that MLX may still allocate."""
+    # On a Mac the limit is more than the GPU can keep resident; only Metal reports that size.
     most = mx.device_info().get("max_recommended_working_set_size", mx.get_memory_limit())
     return max(0, min(int(most), mx.get_memory_limit()) - mx.get_active_memory())
