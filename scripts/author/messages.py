@@ -25,7 +25,7 @@ VARYING = {
     r"^  tests/\S*?([^/\s]+):\d+$": r"  tests/\1:LINE",
     r"^(  tiny_llm/.*\n      (?:def|class) \w+).*": r"\1",
     r"^(  tiny_llm/.*\n)      (?!def |class ).*": r"\1      CODE",
-    r"in line \d+": "in line LINE",
+    r"in line \d+": "in line N",
     r"0x[0-9a-f]+": "0xADDRESS",
     r"\d+ bytes": "SOME bytes",
 }
