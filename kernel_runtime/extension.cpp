@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <nanobind/nanobind.h>
@@ -119,6 +121,16 @@ static void run_tasks(long count, long grain, Task task, void* context) {
   workers->run({count, (count + even - 1) / even, task, context});
 }
 
+// Memory that the name of the last kernel that ran is found in when it has crashed; nullptr unless asked for.
+static char* name_of_last = nullptr;
+static size_t name_bytes = 0;
+
+static void note_name(Kernel kernel) {
+  Dl_info info;
+  if (name_of_last == nullptr || !dladdr(reinterpret_cast<void*>(kernel), &info) || !info.dli_sname) return;
+  std::snprintf(name_of_last, name_bytes, "%s", info.dli_sname);
+}
+
 constexpr size_t MAX_DIMENSIONS = 8;
 
 // An array of kernel.h with shape and strides of its own, for a task that runs later.
@@ -202,6 +214,7 @@ class CallKernel : public mx::Primitive {
     encoder.dispatch([kernel = kernel_, strided = strided_, in = std::move(in), out = std::move(out),
                       numbers = numbers_]() mutable {
       for (size_t i = 0; i < in.size(); i++) in[i].arrange(strided >> i & 1);
+      note_name(kernel);
       kernel(views(in).data(), views(out).data(), numbers.data());
     });
   }
@@ -256,5 +269,9 @@ NB_MODULE(tiny_llm_extension, module) {
   pthread_atfork(nullptr, nullptr, [] { workers = nullptr; });
   module.def("call", &call);
   module.def("set_num_threads", [](int count) { num_threads = count; });
+  module.def("note_names", [](uintptr_t address, size_t bytes) {
+    name_of_last = reinterpret_cast<char*>(address);
+    name_bytes = bytes;
+  });
   module.def("run_tasks_address", [] { return reinterpret_cast<uintptr_t>(&run_tasks); });
 }

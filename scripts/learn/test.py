@@ -4,16 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from scripts.course import ROOT, Course, load_course
 from scripts.errors import usage_errors
+from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
 from scripts.packages import choose_package
 
+MAX_CRASHES = 10
 MOST_WORKERS = 4  # each takes half a gigabyte
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
@@ -39,7 +43,7 @@ def main(
 ) -> None:
     """Run tests of your package, or of the reference with --ref. The exit code is pytest's own.
 
-    Compiled code that crashes ends the tests; a sentence then says so, and the exit code is above 128.
+    A test in which compiled code crashes fails, and the others of its task that follow are not run.
 
     Example: pdm run test --week 2 --day 7 --task 2 --ref -- -x
     """
@@ -61,19 +65,28 @@ def workers() -> list[str]:
 
 
 def run_pytest(arguments: Sequence[str]) -> int:
-    """The exit code of pytest, in a process of its own: a crash in compiled code must not pass in silence."""
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # to look for them takes a while
+    """The exit code of pytest, in a process of its own, which a crash in compiled code may end.
+
+    It is then started again, with the crash as the failure of its test, at most once for each task.
+    """
     command = [sys.executable, "-m", "pytest", "-p", "hypothesispytest", *arguments]
-    with subprocess.Popen(command, env=environment) as process:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's, which sums up and ends
-        exit_code = process.wait()
-    if exit_code >= 0:
-        return exit_code
-    name = signal.Signals(-exit_code).name
-    print(
-        f"\nThe tests were ended by {name}, as when compiled code, such as a kernel in C++, touches memory "
-        "that is\nnot its own. The lines above name the test; `-- -k NAME` runs it alone."
-    )
+    if "xdist" not in arguments:  # which starts a process that crashed again itself
+        command += ["-p", "no:faulthandler", "-p", "tests.support.crashes"]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, FOLDER: folder, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which take long
+        for _ in range(MAX_CRASHES):
+            with subprocess.Popen(command, env=environment) as process:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's, which sums up and ends
+                exit_code = process.wait()
+            if exit_code >= 0:
+                return exit_code
+            name = signal.Signals(-exit_code).name
+            crash = read_crash(Path(folder), name) if -exit_code in SIGNALS else None
+            if crash is None:
+                break
+            print(f"\n{crash.test} ended the process with {name}: once more, without it\n", flush=True)
+            add_crash(Path(folder), crash)
+    print(f"\nThe tests were ended by {name}. `-- -k NAME` runs one test alone, `-- -v` names each.")
     return 128 - exit_code
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from scripts.course import ROOT, Day, Task, load_course
+from scripts.learn.crashes import Crash
 from scripts.sources.c_source import line_of_function
 from scripts.sources.chunks import HOLE
 from scripts.sources.files import find_symbol, is_python
@@ -209,6 +210,8 @@ def tell(
     """What to say of an exception that a test ended with."""
     while getattr(error, "exceptions", None):  # hypothesis groups different failures of one test
         error = error.exceptions[0]  # type: ignore[attr-defined]
+    if crash := getattr(error, "crash", None):
+        return Failure(where, name, crash.sentence, tuple(places_of_crash(crash, test_file)))
     told = Told(error, test_file, getattr(test, "__name__", ""))
     if told.is_hole and (frames := told.learner_frames):  # which is quick: in a starter every test is here
         place = hole_in_kernel(told.message) or Place(Path(frames[-1].path), frames[-1].lineno + 1)
@@ -220,9 +223,23 @@ def tell(
     return Failure(where, name, told.message, tuple(places), printed, is_error=bool(own))
 
 
+def places_of_crash(crash: Crash, test_file: Path) -> list[Place]:
+    """The kernel that crashed, or else the learner's innermost line, and the line of the test."""
+    frames = [(Path(file), line) for file, line in crash.frames]
+    own = [place_at(file, line) for file, line in frames if is_learners(file)]
+    of_test = [place_at(file, line) for file, line in frames if file == test_file]
+    kernels = (place_in_kernel(file.name, crash.kernel) for file in package_folder().rglob("*.cpp"))
+    kernel = next((place for place in kernels if crash.kernel and place and place.line > 1), None)
+    return [*([kernel] if kernel else own[:1]), *of_test[-1:]]
+
+
 def place_of(frame: Any) -> Place:
     """Where a frame is, with its whole statement."""
-    file, line = Path(frame.path), frame.lineno + 1
+    return place_at(Path(frame.path), frame.lineno + 1)
+
+
+def place_at(file: Path, line: int) -> Place:
+    """A line of Python with its whole statement."""
     node = statement_at(file, line)
     body = getattr(node, "body", [])
     first, last = (node.lineno, node.end_lineno or line) if node else (line, line)
@@ -364,14 +381,14 @@ def line_in_python(source: str, dotted: str) -> int | None:
     return node.lineno if is_called else None
 
 
-def place_in_kernel(message: str) -> Place | None:
-    """The line of a kernel that an error names, or else where its function begins."""
+def place_in_kernel(message: str, function: str = "") -> Place | None:
+    """The line of a kernel that an error names, or else where its function, named as its file, begins."""
     match = KERNEL.search(message)
     file = next(package_folder().rglob(match[1]), None) if match else None
     if not match or not file:
         return None
     source = file.read_text(encoding="utf-8", errors="replace")
-    line = int(match[2] or match[3] or 0) or line_of_function(source, file.stem) or 1
+    line = int(match[2] or match[3] or 0) or line_of_function(source, function or file.stem) or 1
     lines = source.splitlines()
     return Place(file, line, lines[line - 1].strip() if line <= len(lines) else "")
 

@@ -120,12 +120,34 @@ def test_options_after_two_dashes_reach_pytest_whose_exit_code_comes_back() -> N
 
 def test_tests_that_crash_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    crash = "import os, signal\n\ndef pytest_runtest_call(item):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
-    (tmp_path / "crash.py").write_text(crash, encoding="utf-8")
-    result = run_apart(*ONE_TASK, "-p", "crash")
-    assert result.returncode == 128 + signal.SIGSEGV
-    assert "ended by SIGSEGV, as when compiled code" in result.stdout
-    assert "crash.py" in result.stderr
+    crash = "import os, signal\n\ndef pytest_runtest_call(item):\n    os.kill(os.getpid(), signal.SIG)\n"
+    for number, sentence, code in (
+        (signal.SIGBUS, "the test ended the process with SIGBUS, outside of any kernel in C++.", 1),
+        (signal.SIGKILL, "The tests were ended by SIGKILL.", 128 + signal.SIGKILL),
+    ):
+        (tmp_path / "crash.py").write_text(crash.replace("SIG)", f"{number.name})"), encoding="utf-8")
+        result = run_apart(*ONE_TASK, "-p", "crash")
+        assert result.returncode == code
+        assert sentence in result.stdout
+
+
+def test_a_kernel_that_crashes_is_named_and_the_other_tasks_are_tested(tmp_path: Path) -> None:
+    sources = read_reference()
+    kernel = Path("kernels/cpu/swiglu.cpp")
+    assert "(output + i," in sources[kernel]
+    sources[kernel] = sources[kernel].replace("(output + i,", "(output + i + 1000000000000,")
+    write(sources, tmp_path / "tiny_llm")
+    path = f"pythonpath={tmp_path} {ROOT}"
+    chosen = "swiglu_of or other_numbers_of_axes"
+    result = run_apart("scripts.learn.test", "--week", "2", "--day", "5", "--", "-o", path, "-k", chosen)
+    assert result.returncode == 1
+    report = result.stdout.partition("= FAILURES =")[2]
+    assert report.count("test_task_4_") == 1, result.stdout
+    assert "The last kernel that ran is swiglu: usually" in report
+    assert re.search(r"tiny_llm/kernels/cpu/swiglu\.cpp:\d+\n +KERNEL swiglu\(", report)
+    assert "tests/days/test_week_2_day_5.py:" in report
+    assert " passed" in report
+    assert "Fatal Python error" not in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize(
