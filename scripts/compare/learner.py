@@ -19,7 +19,7 @@ from scripts.learn.learner import check_syntax, functions_of_tasks, read_package
 from scripts.sources.chunks import is_defined
 from scripts.sources.files import REFERENCE, Sources, Symbol, module_name, read_reference, write
 from scripts.sources.patch import fill
-from scripts.sources.python_source import is_private
+from scripts.sources.render import rendered
 from scripts.sources.symbols import holes_of, split
 
 NAME = "tiny_llm"
@@ -44,7 +44,7 @@ class Learner:
     copy: Path
 
     def unwritten(self, symbol: str) -> list[str]:
-        """The functions of a symbol that are holes or are not there; private ones are the learner's own."""
+        """The functions of a symbol that are holes or are not there."""
         return [
             name
             for (path, name), asked in self.symbols.items()
@@ -81,8 +81,7 @@ class Learner:
 
 def is_unwritten(path: Path, source: str, name: str) -> bool:
     """Whether a source lacks a function or has a hole for it."""
-    is_there = is_private(name.split(".")[-1]) or is_defined(split(path, source), name)
-    return not is_there or name in holes_of(path, source)
+    return not is_defined(split(path, source), name) or name in holes_of(path, source)
 
 
 def symbols_by_function(course: Course) -> dict[Symbol, str]:
@@ -106,7 +105,8 @@ def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, Libr
     check_syntax(sources, folder)
     symbols = symbols_by_function(course)
     # Modules and classes that the learner lacks come along: the course may have grown since they began.
-    filled = fill({**read_reference(), **sources}, read_reference(), symbols)
+    reference = read_reference()
+    filled = fill({**reference, **sources}, rendered((), course), reference, symbols)
     with tempfile.TemporaryDirectory() as parent:
         learner = Learner(symbols, folder, sources, filled, Path(parent).resolve() / NAME)
         # With what else there is: sources of native code, for one.

@@ -18,7 +18,7 @@ from scripts.learn.learner import (
     read_package,
     shown,
 )
-from scripts.sources.files import Sources, Symbol
+from scripts.sources.files import Sources, Symbol, read_reference
 from scripts.sources.patch import fill
 from scripts.sources.render import rendered
 from scripts.sources.symbols import holes_of
@@ -70,7 +70,7 @@ def catch_up(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     """
     symbols = functions_of_tasks(course, chosen)
     require_modules(sources, symbols)
-    return fill(sources, rendered(chosen, course, drops=False), symbols)
+    return fill(sources, rendered((), course), read_reference(), symbols)
 
 
 def require_modules(sources: Sources, symbols: list[Symbol]) -> None:

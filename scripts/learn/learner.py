@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from scripts.course import ROOT, Course, Day, Task
-from scripts.sources.files import Sources, Symbol, is_python, read_reference, source_files, write
-from scripts.sources.render import owned_functions
+from scripts.sources.files import Sources, Symbol, is_python, source_files, write
+from scripts.sources.render import owned_functions, rendered
 
 PACKAGE = ROOT / "tiny_llm"
 NOTHING_CHANGED_EXIT_CODE = 1
@@ -80,10 +80,10 @@ def all_tasks(course: Course) -> list[tuple[Day, Task]]:
 
 
 def functions_of_tasks(course: Course, chosen: Collection[str]) -> list[Symbol]:
-    """Source and dotted name of each function that these tasks ask for, by the tasks' ids."""
+    """Source and dotted name of each function of the starter that these tasks ask for, by the tasks' ids."""
     return [
         (path, name)
-        for path, source in read_reference().items()
+        for path, source in rendered((), course).items()
         for name, task in owned_functions(path, source, course).items()
         if task.id in chosen
     ]

@@ -62,14 +62,20 @@ def split(source: str) -> tuple[Chunk, ...]:
             header = structure[first : item.body[0] if item.body else item.end]
             private = bool(item.names) and may_be_private(item, header)
             body = (item.body[0] - start, item.body[1] - start) if item.body else None
-            words = frozenset(re.findall(r"[A-Za-z_]\w*", code[first:end]))
             text = source[start:end]
-            found.append(Chunk(source[position:start], text, item.kind, item.names, words, private, body))
+            found.append(
+                Chunk(source[position:start], text, item.kind, item.names, words_of(text), private, body)
+            )
         else:
             end = first if first > start else len(source)
             found.append(Chunk(source[position:start], source[start:end], "comment"))
         position = end
     return tuple(found)
+
+
+def words_of(source: str) -> frozenset[str]:
+    """Every name in code, a keyword as well."""
+    return frozenset(re.findall(r"[A-Za-z_]\w*", mask(source)))
 
 
 def mask(source: str) -> str:

@@ -25,7 +25,7 @@ class Chunk:
         kind: function, declaration, type, constant, define, undef, import, include, docstring, comment,
             plain; a Python class is chunks of its members between one that is open and one that is close.
         names: what it defines, with dots such as Reader.next.
-        words: every name that its code uses.
+        words: every name that its code uses; in Python an attribute with a dot in front.
         is_private: nothing outside the file should know it.
         body: where in `text` a function's own code starts and ends, below its docstring.
         label: what it is recognized by in another version of the source, instead of its names or its text.
@@ -47,8 +47,8 @@ class Chunk:
 
     @property
     def local_names(self) -> set[str]:
-        """What it defines, as code names it."""
-        return {name.split(".")[-1] for name in self.names}
+        """What it defines, as `words` has it."""
+        return {name[name.rfind(".") :] if "." in name else name for name in self.names}
 
     @property
     def inside(self) -> str:
@@ -125,8 +125,9 @@ def live_words(chunks: Sequence[Chunk], may_go: Callable[[Chunk], bool]) -> set[
     pending = list(chunks)
     words: set[str] = set()
     while live := [chunk for chunk in pending if not may_go(chunk) or chunk.local_names & words]:
+        known = {id(chunk) for chunk in live}
         words.update(*(chunk.words for chunk in live))
-        pending = [chunk for chunk in pending if chunk not in live]
+        pending = [chunk for chunk in pending if id(chunk) not in known]
     return words
 
 
@@ -181,8 +182,10 @@ def insert(chunks: Sequence[Chunk], donor: Sequence[Chunk], added: Collection[in
             result.append(replace(donor[i], gap=gap if result else ""))
             above = i
         if following and following.text and new and place in twins:
-            gap = max((chunk.gap for chunk in donor[new[-1] + 1 : twins[place] + 1]), key=len)
-            following = replace(following, gap=gap)
+            lines = [chunk.gap for chunk in donor[new[0] : twins[place] + 1]]
+            gap = max(lines[new[-1] + 1 - new[0] :], key=len)
+            if len(gap) > len(following.gap) or following.gap == max(lines, key=len):
+                following = replace(following, gap=gap)  # else the learner chose it
         result += [following] if following else []
     return result
 

@@ -168,14 +168,14 @@ def assigned(node: cst.BaseStatement) -> tuple[str, ...]:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Every name that code reads, as variable, attribute or in a string that is nothing else."""
+    """Every name that code reads, as variable or in a string that is nothing else, and attributes as `.x`."""
     text = GAP.sub("", text, count=1)
     names: set[str] = set()
     for node in ast.walk(ast.parse(f"if True:\n{text}" if text[:1].isspace() else text)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             names.add(node.id)
         elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
+            names.add(f".{node.attr}")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             names.add(node.value)
     return frozenset(names)

@@ -28,15 +28,12 @@ def render(solved: Collection[str], course: Course | None = None) -> Sources:
     return tidy(rendered(solved, course or load_course()))
 
 
-def rendered(solved: Collection[str], course: Course, drops: bool = True) -> Sources:
-    """The same, but with imports that nothing uses any more; with all else too, unless it `drops` that."""
-    reference = read_reference()
-    return {path: render_source(path, source, course, solved, drops) for path, source in reference.items()}
+def rendered(solved: Collection[str], course: Course) -> Sources:
+    """The same, but with imports that nothing uses any more."""
+    return {path: render_source(path, source, course, solved) for path, source in read_reference().items()}
 
 
-def render_source(
-    path: Path, source: str, course: Course, solved: Collection[str], drops: bool = True
-) -> str:
+def render_source(path: Path, source: str, course: Course, solved: Collection[str]) -> str:
     """One source with a hole for each function of an unsolved task; the source itself without any."""
     owned = owned_functions(path, source, course)
     unsolved = {name: task for name, task in owned.items() if task.id not in solved}
@@ -49,8 +46,6 @@ def render_source(
         else chunk
         for chunk in original
     ]
-    if not drops:
-        return join(dug)
     may_go = droppable(original, {name for name in owned if "." not in name})
     return join(drop_unused(split(path, join(dug)), may_go))
 

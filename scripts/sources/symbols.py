@@ -119,6 +119,17 @@ def split(path: Path, source: str) -> tuple[Chunk, ...]:
     return python_source.split(source) if is_python(path) else c_source.split(source)
 
 
+def split_like(path: Path, text: str, source: str) -> list[Chunk]:
+    """The chunks of a text, with line ends as the source has them."""
+    text = text.replace("\r\n", "\n")
+    return list(split(path, text.replace("\n", "\r\n") if "\r\n" in source else text))
+
+
+def words_of(path: Path, code: str) -> frozenset[str]:
+    """Every name that code of a source uses, as its chunks have it."""
+    return python_source.words_of(code) if is_python(path) else c_source.words_of(code)
+
+
 def symbols_of(path: Path, source: str) -> Iterator[Symbol]:
     """The symbols of one source, a class before its members."""
     chunks = python_source.split(source, True) if is_python(path) else c_source.split(source)

@@ -471,16 +471,19 @@ def test_what_the_learner_wrote_stays(starter: Sources) -> None:
     assert back == starter[ROWS].replace("/// The largest", mine)
 
 
-def test_a_helper_of_the_learners_with_a_known_name_is_not_doubled(starter: Sources) -> None:
-    mine = (
-        "#define UNROLL(x) x\n\nstatic float helper(Row row, int n) { UNROLL(n = 1) return n; }\n\n/// Adds a"
-    )
-    before = {**starter, ROWS: starter[ROWS].replace("/// Adds a", mine)}
-    after = catch_up(before, COURSE, {"2.3.1"})[ROWS]
-    assert after.count("#define UNROLL") == after.count("float helper(") == 1
-    assert "sum.total + helper(row, size)" in after
-    assert "square" not in after
-    assert mine in reset({**before, ROWS: after}, COURSE, {"2.3.1"})[ROWS]
+def test_a_helper_of_the_learners_keeps_its_name_and_meaning(starter: Sources) -> None:
+    mine = "#define UNROLL(x) x\n\nstatic float helper(Row row, int n) { UNROLL(n = 1) return n; }\n\n"
+    square = KERNEL[KERNEL.index("template") : KERNEL.index("static float helper")]
+    before = {**starter, ROWS: starter[ROWS].replace("/// Adds a", f"{mine}{square}/// Adds a")}
+    after = catch_up(before, COURSE, {"2.3.1"})
+    assert mine in after[ROWS]
+    assert after[ROWS].count("square(T x)") == after[ROWS].count("struct Sum") == 1
+    assert "UNROLL_REF(one = '\"')" in after[ROWS]
+    assert "// How far to unroll.\n#define UNROLL_REF(x) \\\n" in after[ROWS]
+    assert "static float helper_ref(Row row, long size) {" in after[ROWS]
+    assert "sum.total + helper_ref(row, size)" in after[ROWS]
+    assert catch_up(after, COURSE, ALL_TASKS)[ROWS].count("helper_ref(Row") == 1
+    assert reset(after, COURSE, {"2.3.1"}) == {**before, ROWS: before[ROWS].replace(square, "")}
 
 
 def test_a_removed_function_comes_back(starter: Sources) -> None:
