@@ -29,9 +29,10 @@ To = Annotated[str, typer.Option(help="The last day to fill, as w2d3.", metavar=
 def main(to: To, yes: Yes = False, package: Package = PACKAGE) -> None:
     """Write the reference's solution into every function that is not written yet, up to and including a day.
 
-    Nothing that you wrote is touched. A helper comes along only if a solution needs it; if you use its name for
-    something else, it gets another, such as _rows_ref. You see the difference and are asked first, and the files as they
-    were are kept in tiny_llm.backups/. With --yes you see how many lines each file gains and loses.
+    Nothing that you wrote is touched. A helper comes along only if a solution needs it; where you use its
+    name for something else, it gets another, such as _rows_ref. You see the difference and are asked first,
+    and the files as they were are kept in tiny_llm.backups/. With --yes you see how many lines each file
+    gains and loses.
 
     Example: pdm run catch-up --to w2d1
     """
