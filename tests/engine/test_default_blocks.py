@@ -45,6 +45,16 @@ def test_what_arrays_hold_is_not_free() -> None:
     assert 0 < before <= mx.get_memory_limit()
 
 
+@pytest.mark.parametrize("share", [0.25, 4])
+def test_free_memory_is_bounded_by_what_the_gpu_keeps_resident_too(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    resident = int(share * mx.get_memory_limit())
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": resident})
+    most = min(resident, mx.get_memory_limit())
+    assert 0 < default_blocks.free_memory() == most - mx.get_active_memory()
+
+
 def test_caches_grow_until_paging_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = answers(engine())
 

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,26 @@ def test_a_day_depends_on_every_file_of_tests_and_tools(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["TINY_LLM_THREADS", "MLX_ENABLE_TF32", "CXX", "PYTEST_ADDOPTS"])
-def test_a_day_depends_on_environment_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_day_depends_on_environment_variables(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_digest_changes(lambda: monkeypatch.setenv(name, "3"), tmp_path)
+
+
+def test_a_day_depends_on_the_packages_that_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write({Path("METADATA"): "Name: new\nVersion: 1\n"}, tmp_path / "new-1.dist-info")
+    check_digest_changes(lambda: monkeypatch.syspath_prepend(str(tmp_path)), tmp_path / "root")
+
+
+def check_digest_changes(change: Callable[[], object], root: Path) -> None:
+    """Fail if what every day depends on has the same digest after a change to the machine."""
     dependencies.machine.cache_clear()
-    before = dependencies.machine()
-    monkeypatch.setenv(name, "3")
+    before = common_digest(root)
+    change()
     dependencies.machine.cache_clear()
-    assert dependencies.machine() != before
+    assert common_digest(root) != before
     dependencies.machine.cache_clear()
 
 
@@ -77,6 +92,8 @@ def test_a_day_depends_on_environment_variables(name: str, monkeypatch: pytest.M
         ("serving/scheduler.py", "\nmine()\n", [(1, 1), (2, 7), (3, 5)], []),
         ("serving/scheduler.py", "\nNUMBER = mine()\n", [(1, 1), (2, 7), (3, 5)], []),
         ("serving/scheduler.py", "\nmx.softmax = None\n", [(1, 1), (2, 7)], []),
+        ("serving/scheduler.py", "\nif True:\n    mine()\n", [(1, 1), (2, 7)], []),
+        ("serving/scheduler.py", "\nclass Mine:\n    mine()\n", [(1, 1), (2, 7)], []),
         ("kernels/cpu/dequantize.cpp", "\n", [(2, 3), (2, 5)], [(1, 1), (1, 7)]),
         ("__init__.py", "\n", [(1, 1), (1, 7), (3, 5)], []),
     ],
@@ -120,6 +137,11 @@ def test_a_day_depends_on_what_runs_at_import_and_on_its_imports(starter: Source
     ).files(DAY)
     assert "tiny_llm/serving/priority.py" in files
     assert "tiny_llm/serving/priority.py" not in Dependencies(starter).files(DAY)
+
+
+def test_a_day_depends_on_all_of_a_package_that_runs_code_in_its_init(starter: Sources) -> None:
+    assert len(Dependencies(starter).files(DAY)) < len(starter)
+    assert len(Dependencies(changed(starter, "__init__.py", "\nmine()\n")).files(DAY)) == len(starter)
 
 
 SPY = """

@@ -68,6 +68,13 @@ def test_only_what_lasts_is_remembered(result: Result, is_kept: bool, starter: S
     assert Memory(starter, is_fresh=True).recall(DAY, DAY.task(1)) is None
 
 
+def test_nothing_is_kept_of_tests_that_changed_while_they_ran(starter: Sources, memory_folder: Path) -> None:
+    memory = Memory(starter)
+    memory.common = "the digest before an edit"
+    memory.keep(DAY, {DAY.task(1): PASSED})
+    assert list(memory_folder.glob("1.1.1-*")) == []
+
+
 def test_another_content_recalls_nothing_and_the_same_again_does(starter: Sources) -> None:
     lie(starter, 1)
     assert Memory(changed(starter, "ops/basics.py", "\n")).recall(DAY, DAY.task(1)) is None
@@ -135,7 +142,9 @@ def test_progress_runs_what_failed_again(tmp_path: Path) -> None:
     write(sources, tmp_path / "tiny_llm")
     day = COURSE.day(1, 4)
     options = ["--week", "1", "--day", "4", "--package", str(tmp_path / "tiny_llm")]
-    assert "✗ 2." in run_apart("scripts.learn.progress", *options).stdout
+    first = run_apart("scripts.learn.progress", *options).stdout
+    assert "✗ 2." in first
+    assert run_apart("scripts.learn.progress", *options).stdout == first
     results = [Memory(sources).recall(day, task) for task in day.tasks]
     assert [result is not None for result in results] == [True, False]
 
@@ -181,6 +190,13 @@ def test_the_search_keeps_to_a_day_and_skips_tasks(package: Path) -> None:
     skip = ["--skip", "w1d4t1"]
     assert found(package, "--week", "1", "--day", "4", *skip) == [{"found": "1.4.2"}]
     assert found(package, "--week", "1", "--day", "4", *skip, "--skip", "w1d4t2") == [{"found": None}]
+
+
+def test_the_search_remembers_a_day_that_passed(tmp_path: Path) -> None:
+    sources = read_reference()
+    write(sources, tmp_path / "tiny_llm")
+    assert found(tmp_path / "tiny_llm", *ONE_DAY) == [{"day_solved": "week 1 day 1"}, {"found": None}]
+    assert all(Memory(sources).recall(DAY, task) for task in DAY.tasks)
 
 
 def test_steps_leave_out_what_is_known() -> None:
