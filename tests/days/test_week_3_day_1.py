@@ -1455,12 +1455,17 @@ def test_task_6_a_step_takes_its_cost_and_moves_the_clock() -> None:
     check_equal([(rows_of(step.output), step.start, step.end) for step in steps], expected, "steps, from, to")
     check_equal((simulator.steps, simulator.now), (steps, 44.0), "steps that are kept, and now")
     check_equal(simulator.scheduler.has_work, False, "has_work after the last token")
+    mistakes = {"the start of the step instead of its end": [0.0, 32.0]}
+    first_tokens = [simulator.metrics.ttft(number) for number in numbers]
+    check_equal(first_tokens, [16.0, 44.0], "time to first token of each", mistakes)
 
 
 def test_task_6_the_policy_is_told_what_each_step_takes() -> None:
     policy = SpyPolicy()
     simulator = Simulator(SchedulerConfig(4, 2), CostModel(10, 1), policy=policy)
-    simulator.run([SimulatedRequest((7,) * 6, 2)])
+    simulator.add(SimulatedRequest((7,) * 6, 2))
+    for _ in range(3):
+        simulator.step()
     expected = [([(0, 0, 4, False)], 14), ([(0, 4, 2, True)], 12), ([(0, 6, 1, True)], 11)]
     check_equal(policy.recorded, expected, "what record was given: the rows of each step, and its seconds")
 

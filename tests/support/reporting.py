@@ -13,8 +13,9 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import groupby
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -97,6 +98,7 @@ class Failure:
     places: tuple[Place, ...]
     printed: str = ""
     is_error: bool = False
+    suspects: tuple[Place, ...] = ()
 
     @property
     def key(self) -> object:
@@ -219,8 +221,9 @@ def tell(
     own = told.learner_places
     test_places = told.test_places
     line = test_places[-1].line if test_places else None
-    places = [*(own or definitions(where, test, line)), *test_places]
-    return Failure(where, name, told.message, tuple(places), printed, is_error=bool(own))
+    named, suspects = ([], []) if own else definitions(where, test, line)
+    places = (*own, *named, *test_places)
+    return Failure(where, name, told.message, places, printed, bool(own), tuple(suspects))
 
 
 def places_of_crash(crash: Crash, test_file: Path) -> list[Place]:
@@ -268,19 +271,20 @@ def statements_of(file: str) -> list[ast.stmt]:
     return [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.stmt)]
 
 
-def definitions(where: Where, test: Any, line: int | None) -> list[Place]:
-    """Where the learner wrote what a test calls at a line, or else anywhere; nothing if that is not clear.
+def definitions(where: Where, test: Any, line: int | None) -> tuple[list[Place], list[Place]]:
+    """Where the learner wrote what a test calls at a line, or else anywhere; and all that this calls.
 
-    What no test names is called by what it does name: kernels, and parts of a larger whole.
+    Where it is one function that calls one other, the first are both. What no test names is called by what
+    it does name: kernels, and parts of a larger whole. Nothing if that is not clear.
     """
     task = in_course(where)
     inner = getattr(getattr(test, "hypothesis", None), "inner_test", test)
     function = getattr(inner, "__func__", inner)
     if not isinstance(task, Task) or not isinstance(function, FunctionType):
-        return []
+        return [], []
     all_places = [place for symbol in task.symbols if (place := definition(symbol))]
     if len(all_places) == 1 or not any(is_python(place.file) for place in all_places):
-        return all_places[:MAX_DEFINITIONS]  # no test names a function in a kernel
+        return all_places[:MAX_DEFINITIONS], all_places  # no test names a function in a kernel
     known = function.__globals__
     of_line, of_test = names_at(function, line) if line else set(), names_in(function.__code__)
     direct = names_reached(of_test, known, with_helpers=False)
@@ -293,9 +297,38 @@ def definitions(where: Where, test: Any, line: int | None) -> list[Place]:
         named.sort(key=lambda symbol: spoken_name(symbol) not in direct)
         places = [place for symbol in named if (place := definition(symbol))]
         if places:
-            return places[:MAX_DEFINITIONS]
+            called = [symbol for each in named for symbol in called_by(each, task) if symbol not in named]
+            if len(named) == len(called) == 1:
+                places += [place for symbol in called if (place := definition(symbol))]
+            for symbol in (suspects := [*named]):
+                suspects += [each for each in called_by(symbol, task) if each not in suspects]
+            return places[:MAX_DEFINITIONS], [place for each in suspects if (place := definition(each))]
     unnamed = [place for place in all_places if not is_python(place.file)] or all_places
-    return unnamed if len(unnamed) <= MAX_DEFINITIONS else []
+    return (unnamed if len(unnamed) <= MAX_DEFINITIONS else []), unnamed
+
+
+def called_by(symbol: str, task: Task) -> list[str]:
+    """The symbols of a task that one of them names."""
+    place = definition(symbol)
+    node = statement_at(place.file, place.line) if place and is_python(place.file) else None
+    nodes = [*ast.walk(node or ast.Pass())]
+    names = {getattr(each, "attr", getattr(each, "id", "")) for each in nodes}
+    return [other for other in task.symbols if other != symbol and spoken_name(other) in names]
+
+
+def narrowed(failures: Sequence[Failure]) -> list[Failure]:
+    """The failures of a task, without the functions that cannot explain all of them if others can."""
+    suspects = [failure.suspects for failure in failures if failure.suspects]
+    shown = {place for failure in failures for place in failure.places}
+    common = [place for place in suspects[0] if place in shown] if suspects else []
+    common = [place for place in common if all(place in each for each in suspects)]
+    if not 0 < len(common) <= MAX_DEFINITIONS:
+        return [*failures]
+    rest = [[place for place in failure.places if place not in failure.suspects] for failure in failures]
+    return [
+        replace(failure, places=(*common, *places)) if failure.suspects else failure
+        for failure, places in zip(failures, rest, strict=True)
+    ]
 
 
 def spoken_name(symbol: str) -> str:
@@ -516,7 +549,9 @@ class FailureReporter:
             stats.update(hidden)
 
     def _write(self, terminal: Any) -> None:
-        failures = sorted(self.failures, key=lambda failure: failure.where)
+        in_order = sorted(self.failures, key=lambda failure: failure.where)
+        tasks = [[*of_task] for _, of_task in groupby(in_order, key=lambda failure: failure.where)]
+        failures = [failure for of_task in tasks for failure in narrowed(of_task)]
         terminal.section("FAILURES", "=")
         if not self.shows_all and is_untouched(failures):
             title, *rest = untouched_lines(failures)

@@ -34,6 +34,7 @@ from tests.support.reporting import (
     cut,
     first_failures,
     is_untouched,
+    narrowed,
     untouched_lines,
     what_is_left,
 )
@@ -384,3 +385,14 @@ def test_a_failure_of_many_words_is_cut() -> None:
 def test_a_long_line_loses_its_middle() -> None:
     assert cut("a" * 200 + "b" * 200).strip("ab") == " ... "
     assert cut("short") == "short"
+
+
+def test_what_cannot_explain_every_failure_is_not_pointed_at() -> None:
+    of, child, test = (Place(Path(name), 1) for name in ("of.py", "child.py", "test.py"))
+    where = Where(3, 4, 1)
+    outer = Failure(where, "outer", "", (of, child, test), suspects=(of, child))
+    inner = Failure(where, "inner", "", (child, test), suspects=(child,))
+    assert [failure.places for failure in narrowed([outer, inner])] == [(child, test)] * 2
+    assert narrowed([outer]) == [outer]
+    other = Failure(where, "other", "", (test,), suspects=(test,))
+    assert narrowed([outer, other]) == [outer, other], "two mistakes"
