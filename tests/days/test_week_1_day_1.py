@@ -346,5 +346,5 @@ def test_task_3_many_heads_keep_the_type(dtype: mx.Dtype, tolerance: float) -> N
 
 
 def test_task_3_heads_must_divide_the_width() -> None:
-    with check_value_error("15", "4"):
+    with check_value_error(hidden_size=E, num_heads=4):
         SimpleMultiHeadAttention(E, 4, *weights())

@@ -100,7 +100,7 @@ def test_task_1_logits_have_the_type_of_x_and_the_weight() -> None:
 
 @pytest.mark.parametrize("shape", [(E, V), (V, E + 1), (V + 1, E), (V * E,)], ids=str)
 def test_task_1_a_weight_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    with check_value_error(str(shape)):
+    with check_value_error(weight=shape):
         Embedding(V, E, normal(*shape, seed=1))
 
 
@@ -566,14 +566,14 @@ def test_task_3_number_of_layers() -> None:
 
 @pytest.mark.parametrize("shape", [(7,), (), (2, 7, 1), (2, 0)], ids=str)
 def test_task_3_tokens_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with check_value_error(str(shape)):
+    with check_value_error(tokens=shape):
         FakeModelParts().model(mx.zeros(shape, mx.int32))
 
 
 @pytest.mark.parametrize("num_caches", [0, 1, 2, 4])
 def test_task_3_one_cache_a_layer_is_needed(num_caches: int) -> None:
     parts = FakeModelParts()
-    with check_value_error("3", str(num_caches)):
+    with check_value_error(**{"num_hidden_layers": 3, "len(cache)": num_caches}):
         parts.model(TOKENS, 5, [PrefixCache(5) for _ in range(num_caches)])
     check_equal(
         [layer.calls for layer in parts.layers], [[], [], []], "calls of the layers before the refusal"
@@ -585,7 +585,7 @@ def test_task_3_one_cache_a_layer_is_needed(num_caches: int) -> None:
 )
 def test_task_3_an_offset_where_a_cache_does_not_end_is_refused(offset: Any, end: Any) -> None:
     parts = FakeModelParts()
-    with check_value_error(str(offset), str(end)):
+    with check_value_error(**{"offset": offset, "cache.offset": end}):
         parts.model(TOKENS, offset, [CacheThatEnds(each) for each in (offset, end, offset)])
     calls = [layer.calls for layer in parts.layers]
     check_equal(calls, [[], [], []], "calls of the layers before the refusal")
@@ -684,7 +684,7 @@ REQUIRED = [
 @pytest.mark.parametrize("value", [..., None], ids=["missing", "null"])
 @pytest.mark.parametrize("key", REQUIRED)
 def test_task_4_a_value_missing_is_named(key: str, value: Any) -> None:
-    with check_value_error(key):
+    with check_value_error(key=key):
         read(**{key: value})
 
 
@@ -745,7 +745,7 @@ def test_task_4_head_dim_given_need_not_divide_the_width() -> None:
 
 
 def test_task_4_head_dim_that_does_not_follow_is_refused() -> None:
-    with check_value_error("6", "128"):
+    with check_value_error(num_attention_heads=6, hidden_size=128):
         read(head_dim=..., num_attention_heads=6)
 
 
@@ -770,7 +770,7 @@ def test_task_4_head_dim_that_does_not_follow_is_refused() -> None:
     ids=str,
 )
 def test_task_4_a_value_of_the_wrong_kind_is_refused(key: str, value: Any) -> None:
-    with check_value_error("config.json", what=f"a config.json whose {key} is {value!r}"):
+    with check_value_error(key=key, what=f"a config.json whose {key} is {value!r}"):
         read(**{key: value})
 
 
@@ -870,7 +870,7 @@ def test_task_4_amplitude_of_yarn(changes: dict[str, Any], amplitude: float) -> 
 
 @pytest.mark.parametrize("key", ["mscale", "mscale_all_dim"])
 def test_task_4_one_mscale_of_two_is_refused(key: str) -> None:
-    with check_value_error("mscale"):
+    with check_value_error(key="mscale"):
         read(rope_scaling={**YARN, key: 0.7})
 
 
@@ -880,43 +880,54 @@ def test_task_4_one_mscale_of_two_is_refused(key: str) -> None:
     ids=lambda value: value["rope_type"] if isinstance(value, dict) else None,
 )
 def test_task_4_a_scaling_that_lacks_a_value_is_refused(scaling: dict[str, Any], key: str) -> None:
-    with check_value_error(key):
+    with check_value_error(key=key):
         read(rope_scaling={name: value for name, value in scaling.items() if name != key})
 
 
 SLIDING = {"use_sliding_window": True, "sliding_window": 64}
 REFUSED = {
-    "a sliding window from layer null on": ({**SLIDING, "max_window_layers": None}, "sliding"),
-    "mixture of experts": ({"model_type": "qwen3_moe"}, "qwen3_moe"),
-    "another family": ({"model_type": "gemma3"}, "gemma3"),
-    "another activation": ({"hidden_act": "gelu"}, "gelu"),
-    "part of each head rotated": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "a sliding window from layer null on": (
+        {**SLIDING, "max_window_layers": None},
+        {"key": "use_sliding_window"},
+    ),
+    "mixture of experts": ({"model_type": "qwen3_moe"}, {"model_type": "qwen3_moe"}),
+    "another family": ({"model_type": "gemma3"}, {"model_type": "gemma3"}),
+    "another activation": ({"hidden_act": "gelu"}, {"hidden_act": "gelu"}),
+    "part of each head rotated": ({"partial_rotary_factor": 0.5}, {"key": "partial_rotary_factor"}),
     "part of each head rotated, newer": (
         {"rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}},
-        "partial_rotary_factor",
+        {"key": "partial_rotary_factor"},
     ),
     "a RoPE for each kind of layer": (
         {"rope_parameters": {"full_attention": {"rope_theta": 5000.0}}},
-        "rope_parameters",
+        {"key": "rope_parameters"},
     ),
-    "unknown scaling": ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic"),
-    "unknown scaling, older": ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
-    "unknown scaling, newer": ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "ntk"),
+    "unknown scaling": ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {"rope_type": "dynamic"}),
+    "unknown scaling, older": (
+        {"rope_scaling": {"type": "longrope", "factor": 2.0}},
+        {"rope_type": "longrope"},
+    ),
+    "unknown scaling, newer": (
+        {"rope_parameters": {"rope_type": "ntk", "factor": 2.0}},
+        {"rope_type": "ntk"},
+    ),
     "sliding layers": (
         {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
-        "sliding",
+        {"key": "layer_types"},
     ),
     "sliding window": (
         {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2},
-        "sliding",
+        {"key": "use_sliding_window"},
     ),
-    "sliding everywhere": ({"use_sliding_window": True, "sliding_window": 64}, "sliding"),
+    "sliding everywhere": ({"use_sliding_window": True, "sliding_window": 64}, {"key": "use_sliding_window"}),
 }
 
 
-@pytest.mark.parametrize(("changes", "word"), REFUSED.values(), ids=REFUSED)
-def test_task_4_what_this_model_does_not_do_is_refused(changes: dict[str, Any], word: str) -> None:
-    with check_value_error(word, "not supported"):
+@pytest.mark.parametrize(("changes", "shown"), REFUSED.values(), ids=REFUSED)
+def test_task_4_what_this_model_does_not_do_is_refused(
+    changes: dict[str, Any], shown: dict[str, str]
+) -> None:
+    with check_value_error(**shown):
         read(**changes)
 
 
@@ -1052,8 +1063,8 @@ def change_tensors(folder: Path, change: Callable[[Weights], Any]) -> None:
     (folder / "changed.safetensors").replace(file)
 
 
-def check_refused(folder: Path, *words: str) -> None:
-    with check_value_error(*words):
+def check_refused(folder: Path, **values: Any) -> None:
+    with check_value_error(**values):
         load_model(folder)
 
 
@@ -1071,20 +1082,20 @@ NEEDED = [
 def test_task_5_a_missing_tensor_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_tensors(folder, lambda weights: weights.pop(name))
-    check_refused(folder, name)
+    check_refused(folder, name=name)
 
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_task_5_a_tensor_of_another_shape_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_tensors(folder, lambda weights: weights.update({name: weights[name][:-1]}))
-    check_refused(folder, name)
+    check_refused(folder, name=name)
 
 
 def test_task_5_a_transposed_weight_is_named(copy: Copy) -> None:
     folder, name = copy("qwen3"), "model.layers.1.mlp.gate_proj.weight"
     change_tensors(folder, lambda weights: weights.update({name: mx.contiguous(weights[name].T)}))
-    check_refused(folder, name, "(128, 256)", "(256, 128)")
+    check_refused(folder, name=name, shape=(128, 256), **{"tensor.shape": (256, 128)})
 
 
 UNUSED = [
@@ -1100,13 +1111,13 @@ UNUSED = [
 def test_task_5_a_tensor_too_many_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_tensors(folder, lambda weights: weights.update({name: normal(128, seed=81)}))
-    check_refused(folder, name)
+    check_refused(folder, name=name)
 
 
 def test_task_5_norms_of_heads_are_not_passed_over(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, model_type="llama")
-    check_refused(folder, "_norm")
+    check_refused(folder, name="_norm")
 
 
 def test_task_5_frequencies_of_older_checkpoints_are_passed_over(copy: Copy, saved: Path) -> None:
@@ -1120,7 +1131,7 @@ def test_task_5_weights_that_are_no_floats_are_refused(dtype: mx.Dtype, copy: Co
     """Checkpoints in 8-bit floats come out as uint8."""
     folder, name = copy("qwen3"), "model.layers.1.mlp.up_proj.weight"
     change_tensors(folder, lambda weights: weights.update({name: (100 * weights[name]).astype(dtype)}))
-    check_refused(folder, name, str(dtype))
+    check_refused(folder, name=name, **{"tensor.dtype": dtype})
 
 
 def test_task_5_a_spare_head_of_a_tied_model_is_passed_over(copy: Copy, saved: Path) -> None:
@@ -1141,7 +1152,7 @@ def test_task_5_a_packed_spare_head_is_passed_over_whole(copy: Copy, saved: Path
 def test_task_5_an_untied_model_needs_its_head(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, tie_word_embeddings=False)
-    check_refused(folder, "lm_head.weight")
+    check_refused(folder, name="lm_head.weight")
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-untied"])
@@ -1156,13 +1167,13 @@ def test_task_5_the_tensors_decide_where_the_file_does_not(name: str, copy: Copy
 def test_task_5_biases_of_the_family_are_needed(copy: Copy) -> None:
     folder = copy("llama")
     change_config(folder, attention_bias=True)
-    check_refused(folder, "model.layers.0.self_attn.q_proj.bias")
+    check_refused(folder, name="model.layers.0.self_attn.q_proj.bias")
 
 
 def test_task_5_another_number_of_layers_is_noticed(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, num_hidden_layers=2)
-    check_refused(folder, "model.layers.2.")
+    check_refused(folder, name="model.layers.2.")
 
 
 # Quantized checkpoints
@@ -1182,13 +1193,13 @@ def test_task_5_both_spellings_of_a_quantization_as_mlx_lm_saves_them(copy: Copy
 def test_task_5_weights_packed_otherwise_are_refused(quantization: dict[str, int], copy: Copy) -> None:
     folder = copy("qwen3-4bit")
     change_config(folder, quantization=quantization)
-    check_refused(folder, "model.embed_tokens")
+    check_refused(folder, name="model.embed_tokens")
 
 
 def test_task_5_a_layer_with_bits_of_its_own_needs_them_said(copy: Copy) -> None:
     folder = copy("llama-mixed-bits")
     change_config(folder, quantization=FOUR_BITS)
-    check_refused(folder, "lm_head")
+    check_refused(folder, name="lm_head")
 
 
 @pytest.mark.parametrize("own", [{"bits": 8}, {"group_size": 128}, {}], ids=str)
@@ -1213,25 +1224,25 @@ def test_task_5_packed_weights_are_not_rounded_to_the_type_of_their_scales(tmp_p
 def test_task_5_other_modes_are_refused(mode: str, copy: Copy) -> None:
     folder = copy("qwen3-4bit")
     change_config(folder, quantization={**FOUR_BITS, "mode": mode})
-    check_refused(folder, mode)
+    check_refused(folder, mode=mode)
 
 
 def test_task_5_packed_weights_need_their_biases(copy: Copy) -> None:
     folder = copy("qwen3-4bit")
     change_tensors(folder, lambda weights: weights.pop("model.layers.1.mlp.up_proj.biases"))
-    check_refused(folder, "model.layers.1.mlp.up_proj")
+    check_refused(folder, name="model.layers.1.mlp.up_proj")
 
 
 def test_task_5_packed_weights_need_their_scales(copy: Copy) -> None:
     folder, layer = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
     change_tensors(folder, lambda weights: [weights.pop(f"{layer}.{part}") for part in ("scales", "biases")])
-    check_refused(folder, layer)
+    check_refused(folder, name=layer)
 
 
 def test_task_5_packed_weights_that_are_no_matrix_are_refused(copy: Copy) -> None:
     folder, name = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
     change_tensors(folder, lambda weights: weights.update({f"{name}.scales": mx.zeros(())}))
-    check_refused(folder, name)
+    check_refused(folder, name=name)
 
 
 def test_task_5_packed_weights_need_a_quantization(copy: Copy) -> None:
@@ -1244,7 +1255,7 @@ def test_task_5_packed_weights_need_a_quantization(copy: Copy) -> None:
 def test_task_5_other_layouts_of_a_quantization_are_refused(method: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, quantization_config={"quant_method": method, "bits": 4})
-    check_refused(folder, "quantiz")
+    check_refused(folder)
 
 
 # Files that are not whole
@@ -1253,7 +1264,7 @@ def test_task_5_other_layouts_of_a_quantization_are_refused(method: str, copy: C
 def test_task_5_a_missing_shard_is_named(copy: Copy) -> None:
     folder = copy("shards")
     (folder / "model-00002-of-00003.safetensors").unlink()
-    check_refused(folder, "model-00002-of-00003.safetensors")
+    check_refused(folder, name="model-00002-of-00003.safetensors")
 
 
 def test_task_5_a_tensor_that_the_index_promises_is_named(copy: Copy) -> None:
@@ -1261,7 +1272,7 @@ def test_task_5_a_tensor_that_the_index_promises_is_named(copy: Copy) -> None:
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     index["weight_map"]["lm_head.weight"] = "model-00001-of-00003.safetensors"
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    check_refused(folder, "lm_head.weight", "model-00001-of-00003.safetensors")
+    check_refused(folder, name="lm_head.weight")
 
 
 @pytest.mark.parametrize("size", [-1, -100_000, 5000], ids=["last byte", "much", "nearly all"])
@@ -1269,7 +1280,7 @@ def test_task_5_a_file_cut_short_is_refused(size: int, copy: Copy) -> None:
     folder = copy("qwen3")
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[:size])
-    check_refused(folder, "model.safetensors", "download it again")
+    check_refused(folder, name="model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -1280,27 +1291,27 @@ def test_task_5_a_file_cut_short_is_refused(size: int, copy: Copy) -> None:
 def test_task_5_a_file_of_another_kind_is_refused(content: bytes, copy: Copy) -> None:
     folder = copy("qwen3")
     (folder / "model.safetensors").write_bytes(content)
-    check_refused(folder, "not a safetensors file")
+    check_refused(folder, name="model.safetensors")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_task_5_a_missing_file_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
     (folder / name).unlink()
-    check_refused(folder, "there is no", name)
+    check_refused(folder, name=name)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", "<html>"])
 def test_task_5_a_broken_configuration_is_refused(content: str, copy: Copy) -> None:
     folder = copy("qwen3")
     (folder / "config.json").write_text(content)
-    check_refused(folder, "config.json", "JSON")
+    check_refused(folder, name="config.json")
 
 
 def test_task_5_a_model_not_supported_is_refused(copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, model_type="qwen3_moe")
-    check_refused(folder, "qwen3_moe", "not supported")
+    check_refused(folder, model_type="qwen3_moe")
 
 
 # Tensors by themselves
@@ -1312,7 +1323,7 @@ def test_task_5_a_tensor_is_taken_once() -> None:
     check_equal("a.weight" in tensors, True, "whether the tensor is there before it is taken")
     check_close(tensors.take("a.weight", 5, 7), weight, "tensor taken")
     check_equal("a.weight" in tensors, False, "whether the tensor is there after it was taken")
-    with check_value_error("a.weight"):
+    with check_value_error(name="a.weight"):
         tensors.take("a.weight", 5, 7)
 
 
@@ -1397,7 +1408,7 @@ def test_task_5_end_of_text_ids(config: Any, generation_config: Any, ids: set[in
 
 
 def test_task_5_a_missing_tokenizer_is_named(saved: Path) -> None:
-    with check_value_error("no tokenizer", "tokenizer.json"):
+    with check_value_error(name="tokenizer.json"):
         load(saved / "qwen3")
 
 
@@ -1407,5 +1418,5 @@ def test_task_5_a_folder_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.chdir(saved)
     load_model(Path("qwen3"))  # here folders are found by their names
-    with check_value_error("no checkpoint folder", name):
+    with check_value_error(path_or_repo=name):
         load(str(saved / name) if name.startswith("qwen3") else name)

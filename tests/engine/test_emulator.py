@@ -12,7 +12,7 @@ from kernel_runtime.emulation import EmulatorError
 from kernel_runtime.gpu_kernel import GpuKernel, at_least_smallest, gpu_function
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Launch, Target
 from kernel_runtime.native import BuildError
-from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.check import check_close, check_equal, normal
 from tiny_llm.kernels.given.gpu_operations import (
     FLASH_ATTENTION,
     FLASH_DECODE,
@@ -348,13 +348,13 @@ def test_a_hole_says_what_is_not_written_yet(tmp_path: Path) -> None:
 
 def test_launches_that_no_gpu_runs() -> None:
     x = normal(64, seed=1)
-    with check_value_error("multiple of 32", "33"):
+    with pytest.raises(ValueError, match=r"multiple of 32.*33"):
         Launch((x,), (64,), mx.float32, (1, 1, 1), 33, {})
-    with check_value_error("at most 1024", "2048"):
+    with pytest.raises(ValueError, match=r"at most 1024.*2048"):
         Launch((x,), (64,), mx.float32, (1, 1, 1), 2048, {})
-    with check_value_error("float32, float16 or bfloat16", "int32"):
+    with pytest.raises(ValueError, match=r"float32, float16 or bfloat16.*int32"):
         Launch((x,), (64,), mx.int32, (1, 1, 1), 64, {})
-    with check_value_error("empty"):
+    with pytest.raises(ValueError, match="empty"):
         Launch((x[:0],), (64,), mx.float32, (1, 1, 1), 64, {})
 
 
@@ -362,11 +362,11 @@ def test_launches_that_do_not_fit_the_kernel(tmp_path: Path) -> None:
     kernel = make_probe(tmp_path, "metal", REVERSE)
     x, target = normal(64, seed=1), Target("metal", "emulator")
     grid = ((1, 1, 1), 64)
-    with check_value_error("probe takes 1 inputs, got 2"):
+    with pytest.raises(ValueError, match="probe takes 1 inputs, got 2"):
         kernel(target, Launch((x, x), (64,), mx.float32, *grid, {"T": mx.float32}, (64,), (1.0,)))
-    with check_value_error("probe takes 1 integers, got 0"):
+    with pytest.raises(ValueError, match="probe takes 1 integers, got 0"):
         kernel(target, Launch((x,), (64,), mx.float32, *grid, {"T": mx.float32}, (), (1.0,)))
-    with check_value_error("probe has no T = mlx.core.int32"):
+    with pytest.raises(ValueError, match=r"probe has no T = mlx\.core\.int32"):
         kernel(target, Launch((x,), (64,), mx.float32, *grid, {"T": mx.int32}, (64,), (1.0,)))
 
 

@@ -89,7 +89,7 @@ ATTENTIONS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("mask", ["Causal", "causal_mask", ""])
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_a_word_that_is_no_mask_is_refused(name: str, mask: str) -> None:
-    with check_value_error(mask, what=name):
+    with check_value_error(mask=mask, what=name):
         ATTENTIONS[name](mask)
 
 
@@ -106,7 +106,7 @@ def test_a_cache_stores_nothing_when_its_mask_is_refused(
     attention: Callable[[Any, TinyKvCache], mx.array], cache: Callable[[], TinyKvCache]
 ) -> None:
     own = cache()
-    with check_value_error("Causal"):
+    with check_value_error(mask="Causal"):
         attention("Causal", own)
     check_equal(own.state, [], "state after the error")
 
@@ -151,7 +151,7 @@ CACHES: dict[str, Callable[[int], TinyKvCache]] = {
 @pytest.mark.parametrize("name", CACHES)
 def test_an_offset_where_a_cache_does_not_end_is_refused(name: str, offset: int | list[int]) -> None:
     model = small_model()
-    with check_value_error(str(offset), "5", what=name):
+    with check_value_error(**{"offset": offset, "cache.offset": 5}, what=name):
         model(mx.array([[3]]), offset, [CACHES[name](layer) for layer in range(3)])
 
 
@@ -164,5 +164,5 @@ def test_the_offset_where_a_cache_ends(name: str, offset: int | list[int]) -> No
 
 def test_an_empty_cache_begins_at_0() -> None:
     model = small_model()
-    with check_value_error("7", "0"):
+    with check_value_error(**{"offset": 7, "cache.offset": 0}):
         model(mx.array([[3]]), 7, model.create_kv_cache())

@@ -21,6 +21,7 @@ from tests.support.causes import (
     known_mistake,
     likely_cause,
 )
+from tests.support.shown import not_promised, shows
 from tests.support.state import changed_place, is_packages_own, state_of
 
 LONGEST = 70  # characters of a value that is shown whole
@@ -89,19 +90,21 @@ def check_close(
 
 
 @contextmanager
-def check_value_error(*words: str, what: str | None = None, keeps_all: bool = True) -> Iterator[None]:
-    """Fail unless the block raises a ValueError whose sentence holds all these words.
+def check_value_error(*, what: str | None = None, keeps_all: bool = True, **values: Any) -> Iterator[None]:
+    """Fail unless the block raises a ValueError whose sentence shows all these values.
 
     Args:
-        words: what the sentence must mention.
         what: the thing in the words of the task; the block's call with its values unless given.
         keeps_all: whether no object may have changed when the call is refused, not even a count.
+        values: what the sentence must show in any usual form, by the names that stand in backticks in the
+            docstring of who refuses, where it speaks of the ValueError.
     """
     __tracebackhide__ = True
     caller = sys._getframe(2)  # beyond the context manager
     line = caller.f_lineno
 
-    holding = f" that mentions {', '.join(map(repr, words))}" if words else ""
+    named = {name: f"{value!r} ({name})" for name, value in values.items()}
+    showing = f" that shows {' and '.join(named.values())}" if named else ""
 
     def said(sentence: str) -> str:
         name = what or call_in_block(caller, line)
@@ -111,18 +114,20 @@ def check_value_error(*words: str, what: str | None = None, keeps_all: bool = Tr
     try:
         yield
     except ValueError as error:
-        for word in words:
-            if word not in str(error):
-                fail(said(f"the ValueError should mention {word!r}, it says: {error}"))
+        for name, value in values.items():
+            if not shows(str(error), value):
+                fail(said(f"the ValueError should show {named[name]}, it says: {error}"))
+        if unseen := not_promised(error, list(values)):
+            fail(said(f"no docstring says that the ValueError shows {' and '.join(unseen)}"))
         if keeps_all:
             check_nothing_changed(said, before, objects_in(caller))
     except NotImplementedError:  # a hole speaks for itself
         raise
     except Exception as error:
         got = f"{type(error).__name__}: {error}".removesuffix(": ")
-        raise pytest.fail.Exception(said(f"expected a ValueError{holding}, got {got}")) from error
+        raise pytest.fail.Exception(said(f"expected a ValueError{showing}, got {got}")) from error
     else:
-        fail(said(f"expected a ValueError{holding}, nothing was raised"))
+        fail(said(f"expected a ValueError{showing}, nothing was raised"))
 
 
 def objects_in(frame: FrameType) -> dict[str, Any]:

@@ -57,8 +57,7 @@ class BatchGenerator(Closable):
         """Queue a prompt behind those that wait; requests are numbered from 0 in this order.
 
         Raises:
-            ValueError: the prompt is empty or longer than max_seq_len, or the generator is closed;
-                the other requests are not affected.
+            ValueError: as for `Request`, or the generator is closed; the other requests are not affected.
         """
         self._check_open()
         request = Request(
@@ -138,6 +137,7 @@ def batch_generate(
         One result a prompt, in the order of the prompts.
 
     Raises:
-        ValueError: a prompt is empty or too long, or params do not match; nothing is computed.
+        ValueError: as for `Request`, or there are not as many params, `len(params)`, as prompts,
+            `len(prompts)`; nothing is computed.
     """
     raise NotImplementedError("week 2 day 7 task 3: batch_generate is not written yet")

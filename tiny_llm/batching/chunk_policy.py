@@ -79,7 +79,7 @@ class AdaptiveChunker:
             batch_size: number of slots.
 
         Raises:
-            ValueError: batch_size is not positive, or num_active_decodes is negative.
+            ValueError: `batch_size` is not positive, or `num_active_decodes` is negative.
         """
         raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.chunk_size is not written yet")
 
@@ -91,7 +91,7 @@ class PriorityScheduler:
     requests before it is taken within (p + 1) x (max_passed_over + 1) turns, whatever else arrives.
 
     Raises:
-        ValueError: max_passed_over is negative.
+        ValueError: `max_passed_over` is negative.
     """
 
     def __init__(self, max_passed_over: int = 4) -> None:
@@ -104,7 +104,7 @@ class PriorityScheduler:
         """Queue a request at the end of its class.
 
         Raises:
-            ValueError: there is no such class; nothing is queued.
+            ValueError: there is no such class as `priority`; nothing is queued.
         """
         raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.add is not written yet")
 

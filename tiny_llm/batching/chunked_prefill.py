@@ -15,7 +15,7 @@ def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
         budget: most tokens of a step, which binds in any case.
 
     Raises:
-        ValueError: prompt_len or threshold is negative, or the budget is not positive.
+        ValueError: `prompt_len` or `threshold` is negative, or `budget` is not positive.
     """
     raise NotImplementedError("week 2 day 7 task 1: num_prefill_steps is not written yet")
 
@@ -32,7 +32,8 @@ def chunked_attention_mask(chunk_start: int, chunk_size: int, total_length: int)
         [L, S] in float32, 0 where query i may see key j (j <= chunk_start + i), -inf elsewhere.
 
     Raises:
-        ValueError: the chunk reaches past total_length, or a number is negative.
+        ValueError: one of `chunk_start` and `chunk_size` is negative, or the chunk reaches past
+            `total_length`.
     """
     raise NotImplementedError("week 2 day 7 task 1: chunked_attention_mask is not written yet")
 
@@ -70,8 +71,8 @@ def chunked_prefill_schedule(
     with no prompt and no decode it is empty.
 
     Raises:
-        ValueError: a prompt length, the budget or the chunk size is not positive, decodes are negative, or
-            two requests have the same id.
+        ValueError: a prompt length, the budget or the chunk size is not positive; `num_active_decodes` is
+            negative; or two requests have the same id.
     """
     raise NotImplementedError("week 2 day 7 task 7: chunked_prefill_schedule is not written yet")
 
@@ -96,6 +97,7 @@ def repaired_prefill_schedule(
         output_length: tokens each of the prompts decodes after its prefill.
 
     Raises:
-        ValueError: a length, the budget or the chunk size is not positive, or two requests have the same id.
+        ValueError: the budget, the chunk size or a prompt's length is not positive, an output's `length`
+            neither; or two requests have the same id.
     """
     raise NotImplementedError("week 2 day 7 task 7: repaired_prefill_schedule is not written yet")

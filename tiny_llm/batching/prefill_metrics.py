@@ -87,7 +87,7 @@ class ChunkedPrefillMetrics:
         """A token reached its user: the first comes from the prefill, the others from decodes.
 
         Raises:
-            ValueError: the arrival of this request was not recorded; nothing is counted.
+            ValueError: the arrival of `request_id` was not recorded; nothing is counted.
         """
         raise NotImplementedError(
             "week 2 day 7 task 5: ChunkedPrefillMetrics.record_token is not written yet"

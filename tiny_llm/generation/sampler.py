@@ -17,7 +17,7 @@ class SamplingParams:
     is then not part of the text.
 
     Raises:
-        ValueError: a value is out of its range: which one, and the value.
+        ValueError: a value is out of its range; shows its `name` and the `value`.
     """
 
     temperature: float = 0.0
@@ -55,7 +55,7 @@ def make_sampler(
         sampler: log-probabilities [B, V] -> token ids [B]
 
     Raises:
-        ValueError: an argument is out of its range: which one, and its value.
+        ValueError: an argument is out of its range; shows its `name` and its `value`.
     """
     raise NotImplementedError("week 1 day 7 task 1: make_sampler is not written yet")
 

@@ -34,8 +34,8 @@ def dispatch_attention(
         [B, H_q, L, D]
 
     Raises:
-        ValueError: key and value do not fit query or each other, H_q is not a multiple of H, a causal mask
-            has more queries than keys, or the mask is another string than "causal".
+        ValueError: `key` and `value` do not fit `query` or each other; `H_q` is not a multiple of `H`; the
+            mask is causal and `L` larger than `S`; or the `mask` is another string than "causal".
     """
     raise NotImplementedError("week 2 day 5 task 5: dispatch_attention is not written yet")
 

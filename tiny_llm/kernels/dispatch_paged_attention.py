@@ -28,7 +28,7 @@ def dispatch_paged_attention(
     `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are both of one type of
     BLOCK_TYPES. All else is left to `paged_attention`.
 
-    Arguments, result and errors are those of `paged_attention_simple`.
+    Arguments, result and ValueError are those of `paged_attention_simple`.
     """
     raise NotImplementedError("week 3 day 3 task 5: dispatch_paged_attention is not written yet")
 

@@ -28,7 +28,7 @@ def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: x has another number of inputs.
+        ValueError: `x` has another number of inputs than the `weights`.
     """
     raise NotImplementedError("week 2 day 3 task 6: quantized_matmul is not written yet")
 

@@ -40,7 +40,8 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a value is missing or of the wrong kind (`check_config`), and which; or the model does
-                something that is not supported.
+            ValueError: a `key` is missing, or its value of the wrong kind (`check_config`); the
+                `num_attention_heads` do not divide `hidden_size`, and there is no head_dim; or something is
+                not supported: shows the `model_type`, `hidden_act` or `rope_type`, or else the `key`.
         """
         raise NotImplementedError("week 1 day 5 task 4: ModelConfig.from_dict is not written yet")

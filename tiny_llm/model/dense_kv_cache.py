@@ -25,7 +25,7 @@ class TinyKvFullCache(DenseKvCache):
         """All that is cached, keys and values [B, H, offset, D]; after a rewind to 0, arrays of length 0.
 
         Raises:
-            ValueError: with the word empty, for a cache that never held anything or was released.
+            ValueError: the cache never held anything, or was released.
         """
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.fetch is not written yet")
 
@@ -33,7 +33,7 @@ class TinyKvFullCache(DenseKvCache):
         """Forget the last n tokens.
 
         Raises:
-            ValueError: n is negative or more than is cached.
+            ValueError: `n` is negative or more than is cached.
         """
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.rewind is not written yet")
 
@@ -79,7 +79,8 @@ class BatchingKvCache(DenseKvCache):
         """Copy a prefilled cache of one row into the free slot `id`; the caller still owns `cache`.
 
         Raises:
-            ValueError: there is no such slot, it is occupied, or the cache does not fit.
+            ValueError: there is no slot `id`, it is occupied, or the cache does not fit; if it is too long,
+                shows its `num_tokens` and `max_seq_len`.
         """
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.add_request is not written yet")
 
@@ -87,7 +88,7 @@ class BatchingKvCache(DenseKvCache):
         """Free the slot `id`; the last row of the batch moves into its place, a copy of that row alone.
 
         Raises:
-            ValueError: there is no such slot, or it is free already.
+            ValueError: there is no slot `id`, or it is free already.
         """
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.remove_request is not written yet")
 

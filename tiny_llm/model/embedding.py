@@ -14,7 +14,7 @@ class Embedding:
         weight: [V, E]
 
     Raises:
-        ValueError: the weight has another shape.
+        ValueError: the `weight` has another shape.
     """
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: mx.array) -> None:
@@ -37,6 +37,9 @@ class QuantizedEmbedding:
         embedding_dim: E
         weights: of shape (V, E)
         matmul: the product of the output head.
+
+    Raises:
+        ValueError: the shape of the `weights` is not `(vocab_size, embedding_dim)`.
     """
 
     def __init__(

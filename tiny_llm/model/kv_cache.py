@@ -27,8 +27,8 @@ class TinyKvCache(ABC):
             [B, H_q, L, D]
 
         Raises:
-            ValueError: the shapes or types do not fit the cache or each other, or the mask is a string other
-                than "causal"; nothing is stored.
+            ValueError: the shapes or types do not fit the cache or each other, or the `mask` is a
+                string other than "causal"; nothing is stored.
         """
 
     @property
@@ -69,7 +69,8 @@ class DenseKvCache(TinyKvCache):
             keys [B, H, S, D], values [B, H, S, D], the new `offset`, and the mask to attend with.
 
         Raises:
-            ValueError: the shapes or types do not fit the cache or each other; nothing is stored.
+            ValueError: the shapes or types do not fit the cache or each other, or a row would have more
+                tokens, `num_tokens`, than `max_seq_len`; nothing is stored.
         """
 
     def attend(
@@ -82,7 +83,7 @@ class DenseKvCache(TinyKvCache):
 
 
 def check_offset(offset: int | list[int], caches: Sequence[TinyKvCache]) -> None:
-    """Raise ValueError unless the offset is where every cache ends: new tokens follow the cached ones."""
+    """Raise ValueError unless the `offset` is where every cache ends, which is `cache.offset`."""
     for layer, cache in enumerate(caches):
         if not _is_same_offset(offset, cache.offset):
             raise ValueError(

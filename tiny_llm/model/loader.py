@@ -35,7 +35,12 @@ class Quantization:
     def layout(
         self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
     ) -> tuple[int, int]:
-        """Bits and group size of a layer; ValueError, with its name, if its arrays do not fit them."""
+        """Bits and group size of a layer.
+
+        Raises:
+            ValueError: the `layer` has another `mode` than affine, no biases, or is not packed in `bits` and
+                groups of `group_size`.
+        """
         raise NotImplementedError("week 1 day 5 task 5: Quantization.layout is not written yet")
 
 
@@ -68,7 +73,8 @@ class Tensors:
         """Remove and return a tensor, expanded if it is packed.
 
         Raises:
-            ValueError: it is missing or not as expected; with its name.
+            ValueError: the tensor `name` is missing or packed otherwise; its shape, `tensor.shape`, is not
+                `shape`; or its type, `tensor.dtype`, is none of floats.
         """
         raise NotImplementedError("week 1 day 5 task 5: Tensors.take is not written yet")
 
@@ -80,7 +86,8 @@ class Tensors:
             shape: (out, in) of the weight that is packed.
 
         Raises:
-            ValueError: it is missing or not as expected; with its name.
+            ValueError: a tensor of the layer, `name`, is missing; the `layer` is packed otherwise; or its
+                shape, `weights.shape`, is not `shape`.
         """
         raise NotImplementedError("week 2 day 2 task 4: Tensors.take_packed is not written yet")
 
@@ -105,7 +112,7 @@ class Tensors:
         return self.operations.norm(dim, self.take(f"{layer}.weight", dim), eps)
 
     def check_all_used(self, is_tied: bool) -> None:
-        """Refuse a tensor that nothing used, by name: it belongs to a model that computes something else."""
+        """Raise ValueError for a tensor that nothing used, by `name`: it belongs to a different model."""
         raise NotImplementedError("week 1 day 5 task 5: Tensors.check_all_used is not written yet")
 
 
@@ -120,7 +127,8 @@ def load_model(
         operations: make the model's parts.
 
     Raises:
-        ValueError: the checkpoint is missing, incomplete or not supported.
+        ValueError: the checkpoint is missing, incomplete or not supported (as for `ModelConfig`); shows the
+            `name` of the file, tensor or layer.
     """
     raise NotImplementedError("week 1 day 5 task 5: load_model is not written yet")
 

@@ -168,8 +168,8 @@ class Qwen3Model:
         """What the last layer gives for each token, [B, L, E]; the arguments are those of the call.
 
         Raises:
-            ValueError: tokens are not [B, L] with L > 0, the caches are not one a layer, or the offset is not
-                where they end (`check_offset`).
+            ValueError: `tokens` are not [B, L] with L > 0; the caches, `len(cache)`, are not one a layer,
+                `num_hidden_layers`; or the `offset` is not where they end, `cache.offset` (`check_offset`).
         """
         raise NotImplementedError("week 1 day 5 task 3: Qwen3Model.hidden_states is not written yet")
 

@@ -47,6 +47,6 @@ def bandwidth_limit(
         cache_bytes: of each request: `cache_bytes_per_token` times the tokens of its context.
 
     Raises:
-        ValueError: there is nothing to read, or no request.
+        ValueError: `weight_bytes` or `batch_size` is below 1.
     """
     raise NotImplementedError("week 2 day 2 task 5: bandwidth_limit is not written yet")

@@ -9,7 +9,7 @@ Mask = mx.array | Literal["causal"] | None
 
 
 def check_mask(mask: Mask) -> None:
-    """ValueError for a string other than "causal"."""
+    """ValueError if the `mask` is a string other than "causal"."""
     if isinstance(mask, str) and mask != "causal":
         raise ValueError(f'mask must be an array, None or the word "causal", got {mask!r}')
 
@@ -42,7 +42,7 @@ def scaled_dot_product_attention_simple(
         [..., L, D], in the promoted type of query, key, value and mask.
 
     Raises:
-        ValueError: the mask is a string, "causal" included.
+        ValueError: the `mask` is a string, "causal" included.
     """
     raise NotImplementedError("week 1 day 1 task 2: scaled_dot_product_attention_simple is not written yet")
 
@@ -62,7 +62,7 @@ def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> mx.array:
         [L, S], 0 where query i may see key j (j <= i + S - L), -inf elsewhere.
 
     Raises:
-        ValueError: L is larger than S.
+        ValueError: `L` is larger than `S`.
     """
     raise NotImplementedError("week 1 day 3 task 1: causal_mask is not written yet")
 
@@ -89,8 +89,8 @@ def scaled_dot_product_attention_grouped(
         [..., H_q, L, D]
 
     Raises:
-        ValueError: H_q is not a multiple of H (`kernel_runtime.shapes.heads_per_kv_head` checks it), a causal
-            mask has more queries than keys, or the mask is another string than "causal".
+        ValueError: `H_q` is not a multiple of `H` (`kernel_runtime.shapes.heads_per_kv_head` checks it); the
+            mask is causal and `L` larger than `S`; or the `mask` is another string than "causal".
     """
     raise NotImplementedError("week 1 day 3 task 2: scaled_dot_product_attention_grouped is not written yet")
 
@@ -105,7 +105,7 @@ class SimpleMultiHeadAttention:
         wo: [E, H x D]
 
     Raises:
-        ValueError: hidden_size is not a multiple of num_heads.
+        ValueError: `hidden_size` is not a multiple of `num_heads`.
     """
 
     def __init__(
@@ -128,6 +128,6 @@ class SimpleMultiHeadAttention:
             [B, L, E]
 
         Raises:
-            ValueError: the mask is a string.
+            ValueError: the `mask` is a string.
         """
         raise NotImplementedError("week 1 day 1 task 3: SimpleMultiHeadAttention.__call__ is not written yet")

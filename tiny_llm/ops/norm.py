@@ -17,7 +17,7 @@ class RMSNorm:
         eps: added to the mean square, under the root.
 
     Raises:
-        ValueError: the weight has another shape.
+        ValueError: the `weight` has another shape.
     """
 
     def __init__(self, dim: int, weight: mx.array, eps: float = 1e-5) -> None:

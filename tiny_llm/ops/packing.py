@@ -6,7 +6,7 @@ BITS = (2, 3, 4, 5, 6, 8)
 
 
 def check_bits(bits: int) -> None:
-    """ValueError unless MLX packs codes of this width."""
+    """ValueError unless MLX packs codes of so many `bits`."""
     if bits not in BITS:
         raise ValueError(f"codes have 2, 3, 4, 5, 6 or 8 bits, not {bits}")
 
@@ -25,7 +25,7 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
         [..., words x 32 / bits], uint32, each from 0 to 2**bits - 1.
 
     Raises:
-        ValueError: no such width, or the words do not hold a whole number of codes.
+        ValueError: no code has so many `bits`, or the `words` of a row hold no whole number of codes.
     """
     raise NotImplementedError("week 2 day 2 task 1: unpack is not written yet")
 
@@ -41,6 +41,6 @@ def pack(values: mx.array, bits: int) -> mx.array:
         [..., codes x bits / 32], uint32.
 
     Raises:
-        ValueError: no such width, or the codes do not fill whole words.
+        ValueError: no code has so many `bits`, or the `codes` of a row do not fill whole words.
     """
     raise NotImplementedError("week 2 day 2 task 1: pack is not written yet")

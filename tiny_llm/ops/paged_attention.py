@@ -33,9 +33,10 @@ def paged_attention_simple(
         [T, H_q, D], in the type of the query; scores, softmax and sums are float32.
 
     Raises:
-        ValueError: the shapes do not fit each other; query_starts do not rise from 0 to T; a sequence has
-            more queries than context; or its table is too short for its context or names a block that is
-            not there. `checked` raises it.
+        ValueError: by `checked`. The shapes of `query`, `keys` and `values` do not fit each other; `H_q` is
+            not a multiple of `H`; the shapes of `block_tables`, `query_starts` and `context_lengths` do not
+            fit; `query_starts` do not rise from 0 to T; a sequence's `context_length` is below its
+            `num_queries` or beyond its table; or the table has a `block_id` that is none of the pool's.
 
     Source: PagedAttention, arXiv:2309.06180.
     """
@@ -54,7 +55,7 @@ def paged_attention(
 ) -> mx.array:
     """`paged_attention_simple` with one call for all sequences of as many queries, such as all that decode.
 
-    Arguments, result and errors are those of `paged_attention_simple`.
+    Arguments, result and ValueError are those of `paged_attention_simple`.
     """
     raise NotImplementedError("week 3 day 3 task 3: paged_attention is not written yet")
 

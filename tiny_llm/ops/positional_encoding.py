@@ -37,7 +37,7 @@ class RoPE:
         scaling: changed frequencies, for checkpoints that ask for them.
 
     Raises:
-        ValueError: dims is odd.
+        ValueError: `dims` is odd.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class RoPE:
             [B, L, H, D], in the type of x.
 
         Raises:
-            ValueError: x has another D, the offset does not match x, or a position is outside the table.
+            ValueError: the `D` of x is not `dims`; the offset does not match x (`first_positions`); or a
+                position is outside the table, which has `seq_len`.
         """
         raise NotImplementedError("week 1 day 2 task 2: RoPE.__call__ is not written yet")
 
@@ -71,7 +72,8 @@ class RoPE:
         """The first position of each of the B rows, or a single one that all rows share.
 
         Raises:
-            ValueError: a list has not one offset a row, or a slice does not name L positions.
+            ValueError: a list has not one offset a row, `len(offset)` for `B`; or a slice does not name `L`
+                positions.
         """
         raise NotImplementedError("week 1 day 2 task 3: RoPE.first_positions is not written yet")
 

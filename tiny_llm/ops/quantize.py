@@ -14,7 +14,7 @@ GROUP_SIZES = (32, 64, 128)
 
 
 def check_layout(group_size: int, bits: int) -> None:
-    """ValueError unless MLX has this layout."""
+    """ValueError unless MLX has groups of `group_size`, and codes of so many `bits`."""
     check_bits(bits)
     if group_size not in GROUP_SIZES:
         raise ValueError(f"groups have 32, 64 or 128 weights, not {group_size}")
@@ -36,7 +36,8 @@ class QuantizedWeights:
         bits: width of a code: 2, 3, 4, 5, 6 or 8.
 
     Raises:
-        ValueError: the parts do not belong together.
+        ValueError: there is no such `group_size`, or width `bits`; the `weight` is not [out, words] of
+            uint32; or `scales` and `biases` are not alike, no floats, or not one a group.
     """
 
     weight: mx.array
@@ -82,7 +83,8 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> Quanti
         Packed weights whose scales and biases have the type of w.
 
     Raises:
-        ValueError: w is not [out, in], or there is no such layout.
+        ValueError: there is no such `group_size`, or width `bits`; or `w` is not [out, in], with in a
+            multiple of `group_size`.
     """
     raise NotImplementedError("week 2 day 2 task 2: quantize_weights is not written yet")
 
@@ -109,7 +111,7 @@ def quantized_matmul_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: x has another number of inputs.
+        ValueError: `x` has another number of inputs than the `weights`.
     """
     raise NotImplementedError("week 2 day 2 task 3: quantized_matmul_simple is not written yet")
 

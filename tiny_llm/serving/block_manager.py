@@ -42,7 +42,7 @@ class BlockManager:
         num_promised: blocks that are free but promised.
 
     Raises:
-        ValueError: a size is below 1, or the watermark is not from 0 to below 1.
+        ValueError: `num_blocks` or `block_size` is below 1, or `watermark` is not from 0 to below 1.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class BlockManager:
         raise NotImplementedError("week 3 day 2 task 1: BlockManager.num_blocks_for is not written yet")
 
     def check_fits(self, sequence: Sequence) -> None:
-        """Raise ValueError, with the numbers, for one that could not run even if it were alone."""
+        """ValueError, with `id`, `max_num_tokens` and `num_blocks`, for one that could not run even alone."""
         raise NotImplementedError("week 3 day 2 task 1: BlockManager.check_fits is not written yet")
 
     def find_prefix(self, sequence: Sequence) -> int:
@@ -105,7 +105,7 @@ class BlockManager:
         nobody, or to this sequence itself.
 
         Raises:
-            ValueError: num_tokens is negative.
+            ValueError: `num_tokens` is negative.
         """
         raise NotImplementedError("week 3 day 2 task 2: BlockManager.allocate is not written yet")
 
@@ -115,7 +115,7 @@ class BlockManager:
         Of a table the last block is put back first.
 
         Raises:
-            ValueError: it holds nothing: it was not admitted, or freed before.
+            ValueError: the sequence, `id`, holds nothing: it was not admitted, or freed before.
         """
         raise NotImplementedError("week 3 day 2 task 2: BlockManager.free is not written yet")
 

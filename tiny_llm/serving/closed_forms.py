@@ -21,7 +21,7 @@ def num_prefill_steps_of_two(
         second.
 
     Raises:
-        ValueError: a prompt or the answer is shorter than 1, the threshold negative, or the budget below 2,
-            which is too few for two that run.
+        ValueError: `first`, `second` or `num_outputs` is below 1, the `threshold` negative, or the `budget`
+            below 2, which is too few for two that run.
     """
     raise NotImplementedError("week 3 day 1 task 7: num_prefill_steps_of_two is not written yet")

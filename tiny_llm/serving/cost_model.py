@@ -45,6 +45,6 @@ def fit_cost_model(steps: Iterable[tuple[SchedulerOutput, float]]) -> CostModel:
         steps: what steps computed, and the seconds each took. Those that compute nothing are left out.
 
     Raises:
-        ValueError: fewer than three steps, for three unknowns.
+        ValueError: `num_steps` that compute something are fewer than three, for three unknowns.
     """
     raise NotImplementedError("week 3 day 1 task 6: fit_cost_model is not written yet")

@@ -51,7 +51,8 @@ class ForwardBatch:
             pool: where keys and values are stored.
 
         Raises:
-            ValueError: a sequence lacks blocks for its tokens, or has one that the pool has not.
+            ValueError: the sequence `id` lacks blocks for its `num_tokens`, or has a `block_id` that the pool
+                has not.
         """
         entries = output.entries
         entry_tables = [tables[entry.sequence.id] for entry in entries]

@@ -18,7 +18,8 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
     A pool has block_size slots for each block, block after block.
 
     Raises:
-        ValueError: the start or the number is negative, or the blocks have no slot for the last of them.
+        ValueError: the start or the number is negative, or the blocks, `len(block_ids)`, have no slot for
+            tokens `start` to `end`.
     """
     raise NotImplementedError("week 3 day 2 task 1: slot_mapping is not written yet")
 
@@ -34,7 +35,7 @@ class PagedKvPool:
         num_blocks, block_size: as for the block manager.
 
     Raises:
-        ValueError: one of them is below 1.
+        ValueError: one of `num_layers`, `num_blocks` and `block_size` is below 1.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
@@ -60,7 +61,7 @@ class PagedKvPool:
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """ValueError for an id outside the pool: there are no slots, or those of the null block."""
+        """ValueError for a `block_id` outside the pool: there are no slots, or those of the null block."""
         for id in block_ids:
             if not 0 <= id < self.num_blocks:
                 raise ValueError(f"there is no block {id}: this pool has blocks 0 to {self.num_blocks - 1}")
@@ -77,8 +78,9 @@ class PagedKvPool:
                 would mean to wait for them.
 
         Raises:
-            ValueError: there is no such layer, or shapes or types do not fit each other or what is held;
-                nothing is stored.
+            ValueError: there is no such `layer`; `key` and `value` do not fit each other; the `slots` are not
+                as many, or no whole numbers, `slots.dtype`; or the shape or type of `key` (`key.dtype`) or
+                `value` (`value.dtype`) is not that of what is held. Nothing is stored.
         """
         raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.write is not written yet")
 
@@ -88,7 +90,7 @@ class PagedKvPool:
         Do not keep them: while somebody does, the next write copies the whole pool.
 
         Raises:
-            ValueError: there is no such layer, or nothing was ever written to it.
+            ValueError: there is no such `layer`, or nothing was ever written to it.
         """
         raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.blocks is not written yet")
 
@@ -102,7 +104,7 @@ class PagedKvPool:
             keys, values: [..., H, D]
 
         Raises:
-            ValueError: as for `blocks`.
+            ValueError: as for `blocks`, with the `layer`.
         """
         raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.fetch is not written yet")
 

@@ -30,7 +30,7 @@ class Priority:
             served.
 
     Raises:
-        ValueError: patience is negative.
+        ValueError: `patience` is negative.
     """
 
     def __init__(self, patience: int = 16) -> None:

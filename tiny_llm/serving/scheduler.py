@@ -20,8 +20,8 @@ class SchedulerConfig:
         max_num_partial_prefills: most sequences that a step leaves in mid-prefill; None for no such limit.
 
     Raises:
-        ValueError: a limit is below 1, or the budget smaller than max_num_seqs: then somebody who runs
-            would get no token in a step.
+        ValueError: a limit is below 1, shown by its `name` and `value`; or `max_num_batched_tokens` is below
+            `max_num_seqs`, so that somebody who runs would get no token in a step.
     """
 
     max_num_batched_tokens: int = 128
@@ -79,8 +79,8 @@ class Scheduler:
         """Let a sequence wait.
 
         Raises:
-            ValueError: one of this id is there, some of its tokens are computed already, or it could never
-                run; nothing is changed.
+            ValueError: one of this `id` is there; the sequence `id` has `num_computed_tokens` already; or it
+                could never run. Nothing is changed.
         """
         raise NotImplementedError("week 3 day 1 task 2: Scheduler.add is not written yet")
 
@@ -112,8 +112,9 @@ class Scheduler:
             sampled: the token sampled for each final entry, by the id of its sequence.
 
         Raises:
-            ValueError: a token is missing, one was sampled too early, or the step was completed before;
-                nothing is changed.
+            ValueError: a token is missing or one too many, the ids in `sampled` being others than
+                `output.final_ids`; or the step was completed before: shows the `id` of a sequence and its
+                `num_computed_tokens`. Nothing is changed.
         """
         raise NotImplementedError("week 3 day 1 task 2: Scheduler.complete is not written yet")
 
@@ -121,6 +122,6 @@ class Scheduler:
         """Forget a sequence that is finished or aborted, at any moment of its life.
 
         Raises:
-            ValueError: it is not there.
+            ValueError: the sequence `id` is not there.
         """
         raise NotImplementedError("week 3 day 1 task 2: Scheduler.remove is not written yet")

@@ -24,7 +24,8 @@ class Sequence:
         num_preemptions: how often it lost what was computed; the scheduler counts.
 
     Raises:
-        ValueError: the prompt is empty, or longer than max_num_tokens.
+        ValueError: the prompt of sequence `id` is empty, or has more tokens, `num_prompt_tokens`, than
+            `max_num_tokens`.
     """
 
     id: int

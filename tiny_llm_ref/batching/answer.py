@@ -69,7 +69,7 @@ class Answer:
         return text[: min(ends)] if ends else text
 
     def result(self) -> GenerationResult:
-        """What became of the request; ValueError while the answer has not ended."""
+        """What became of the request; ValueError, with `prompt_idx`, while the answer has not ended."""
         if self.finish_reason is None:
             raise ValueError(f"request {self.prompt_idx} is not done: {len(self.token_ids)} tokens so far")
         return GenerationResult(self.prompt_idx, self.text(), tuple(self.token_ids), self.finish_reason)

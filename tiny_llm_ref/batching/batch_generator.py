@@ -59,8 +59,7 @@ class BatchGenerator(Closable):
         """Queue a prompt behind those that wait; requests are numbered from 0 in this order.
 
         Raises:
-            ValueError: the prompt is empty or longer than max_seq_len, or the generator is closed;
-                the other requests are not affected.
+            ValueError: as for `Request`, or the generator is closed; the other requests are not affected.
         """
         self._check_open()
         request = Request(
@@ -192,7 +191,8 @@ def batch_generate(
         One result a prompt, in the order of the prompts.
 
     Raises:
-        ValueError: a prompt is empty or too long, or params do not match; nothing is computed.
+        ValueError: as for `Request`, or there are not as many params, `len(params)`, as prompts,
+            `len(prompts)`; nothing is computed.
     """
     all_params = params if isinstance(params, Sequence) else [params] * len(prompts)
     if len(all_params) != len(prompts):

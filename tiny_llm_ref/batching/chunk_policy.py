@@ -109,7 +109,7 @@ class AdaptiveChunker:
             batch_size: number of slots.
 
         Raises:
-            ValueError: batch_size is not positive, or num_active_decodes is negative.
+            ValueError: `batch_size` is not positive, or `num_active_decodes` is negative.
         """
         if batch_size < 1 or num_active_decodes < 0:
             raise ValueError(
@@ -133,7 +133,7 @@ class PriorityScheduler:
     requests before it is taken within (p + 1) x (max_passed_over + 1) turns, whatever else arrives.
 
     Raises:
-        ValueError: max_passed_over is negative.
+        ValueError: `max_passed_over` is negative.
     """
 
     def __init__(self, max_passed_over: int = 4) -> None:
@@ -150,7 +150,7 @@ class PriorityScheduler:
         """Queue a request at the end of its class.
 
         Raises:
-            ValueError: there is no such class; nothing is queued.
+            ValueError: there is no such class as `priority`; nothing is queued.
         """
         if priority not in self._queues:
             raise ValueError(f"priority must be 'interactive' or 'batch', got {priority!r}")

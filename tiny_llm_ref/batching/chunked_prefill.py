@@ -18,7 +18,7 @@ def num_prefill_steps(prompt_len: int, threshold: int, budget: int) -> int:
         budget: most tokens of a step, which binds in any case.
 
     Raises:
-        ValueError: prompt_len or threshold is negative, or the budget is not positive.
+        ValueError: `prompt_len` or `threshold` is negative, or `budget` is not positive.
     """
     if prompt_len < 0 or threshold < 0:
         raise ValueError(f"prompt_len and threshold must not be negative, got {prompt_len} and {threshold}")
@@ -40,7 +40,8 @@ def chunked_attention_mask(chunk_start: int, chunk_size: int, total_length: int)
         [L, S] in float32, 0 where query i may see key j (j <= chunk_start + i), -inf elsewhere.
 
     Raises:
-        ValueError: the chunk reaches past total_length, or a number is negative.
+        ValueError: one of `chunk_start` and `chunk_size` is negative, or the chunk reaches past
+            `total_length`.
     """
     if chunk_start < 0 or chunk_size < 0 or chunk_start + chunk_size > total_length:
         raise ValueError(
@@ -84,8 +85,8 @@ def chunked_prefill_schedule(
     with no prompt and no decode it is empty.
 
     Raises:
-        ValueError: a prompt length, the budget or the chunk size is not positive, decodes are negative, or
-            two requests have the same id.
+        ValueError: a prompt length, the budget or the chunk size is not positive; `num_active_decodes` is
+            negative; or two requests have the same id.
     """
     _check_schedule(prefill_requests, token_budget, chunk_size)
     if num_active_decodes < 0:
@@ -128,7 +129,8 @@ def repaired_prefill_schedule(
         output_length: tokens each of the prompts decodes after its prefill.
 
     Raises:
-        ValueError: a length, the budget or the chunk size is not positive, or two requests have the same id.
+        ValueError: the budget, the chunk size or a prompt's length is not positive, an output's `length`
+            neither; or two requests have the same id.
     """
     _check_schedule(prefill_requests, token_budget, chunk_size)
     if output_length < 1 or any(length < 1 for length in active_output_lengths):

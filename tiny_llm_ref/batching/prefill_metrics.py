@@ -92,7 +92,7 @@ class ChunkedPrefillMetrics:
         """A token reached its user: the first comes from the prefill, the others from decodes.
 
         Raises:
-            ValueError: the arrival of this request was not recorded; nothing is counted.
+            ValueError: the arrival of `request_id` was not recorded; nothing is counted.
         """
         if request_id not in self.requests:
             raise ValueError(f"request {request_id} has not arrived: call record_arrival first")

@@ -29,8 +29,8 @@ class Request(Answer):
         params: how it is sampled and when it ends; greedy and unbounded by default. Its sampler is its own.
 
     Raises:
-        ValueError: the prompt is empty, longer than max_seq_len or holds an id that is not in the vocabulary,
-            or prefill_max_step is not positive.
+        ValueError: the prompt is empty, its `num_tokens` are more than `max_seq_len`, it holds a `token_id`
+            that is not in the vocabulary, or `prefill_max_step` is not positive.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Request(Answer):
 
     @property
     def next_token(self) -> int:
-        """The token to feed next. ValueError while there is none."""
+        """The token to feed next. ValueError, with `prompt_idx`, while there is none."""
         if not self.token_ids or self.is_done:
             raise ValueError(f"request {self.prompt_idx} has no token to decode: {self._stage()}")
         return self.token_ids[-1]
@@ -87,7 +87,7 @@ class Request(Answer):
             The number of tokens computed, at most `prefill_max_step`.
 
         Raises:
-            ValueError: the prefill is complete; the sentence names `prompt_idx` and what the request does.
+            ValueError: the prefill of request `prompt_idx` is complete.
         """
         if self.is_prefill_done:
             raise ValueError(f"request {self.prompt_idx} has no prompt left to prefill: {self._stage()}")

@@ -19,7 +19,7 @@ class SamplingParams:
     is then not part of the text.
 
     Raises:
-        ValueError: a value is out of its range: which one, and the value.
+        ValueError: a value is out of its range; shows its `name` and the `value`.
     """
 
     temperature: float = 0.0
@@ -61,7 +61,7 @@ def make_sampler(
         sampler: log-probabilities [B, V] -> token ids [B]
 
     Raises:
-        ValueError: an argument is out of its range: which one, and its value.
+        ValueError: an argument is out of its range; shows its `name` and its `value`.
     """
     _check_ranges(temp, top_p, top_k, min_p, seed)
     if temp == 0:

@@ -54,11 +54,11 @@ class FusedRope:
         return rotate(x, *self.tables, self.first_positions(offset, B, L, D), self.traditional)
 
     def first_positions(self, offset: int | slice | list[int] | None, B: int, L: int, D: int) -> list[int]:
-        """As RoPE's; ValueError unless the tables hold L positions from each on, for heads of size D."""
+        """As RoPE's; ValueError unless the tables, of `dims` and `seq_len`, hold them for heads of `D`."""
         first = RoPE.first_positions(offset, B, L)
         seq_len, num_pairs = self.tables[0].shape
         if 2 * num_pairs != D:
-            raise ValueError(f"this RoPE rotates {num_pairs} pairs of dimensions, x has {D} dimensions")
+            raise ValueError(f"this RoPE rotates {2 * num_pairs} dimensions, x has {D}")
         if min(first) < 0 or max(first) + L > seq_len:
             last = max(first) + L - 1
             raise ValueError(f"positions {min(first)} to {last} are outside the {seq_len} of this RoPE")

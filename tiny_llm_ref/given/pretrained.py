@@ -28,7 +28,8 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
         dtype: type to compute in; that of the checkpoint unless given.
 
     Raises:
-        ValueError: the checkpoint is not there, not complete or not supported.
+        ValueError: the checkpoint `path_or_repo` is not there, not supported (as for `load_model`), or not
+            complete; shows the `name` of the file.
     """
     path = find_checkpoint(path_or_repo)
     model = load_model(path, dtype, best_operations())

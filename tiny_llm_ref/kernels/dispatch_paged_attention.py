@@ -33,7 +33,7 @@ def dispatch_paged_attention(
     `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are both of one type of
     BLOCK_TYPES. All else is left to `paged_attention`.
 
-    Arguments, result and errors are those of `paged_attention_simple`.
+    Arguments, result and ValueError are those of `paged_attention_simple`.
     """
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale

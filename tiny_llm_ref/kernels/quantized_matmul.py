@@ -36,7 +36,7 @@ def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: x has another number of inputs.
+        ValueError: `x` has another number of inputs than the `weights`.
     """
     if x.shape[-1] != weights.shape[1]:
         raise ValueError(

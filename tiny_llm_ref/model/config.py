@@ -42,8 +42,9 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a value is missing or of the wrong kind (`check_config`), and which; or the model does
-                something that is not supported.
+            ValueError: a `key` is missing, or its value of the wrong kind (`check_config`); the
+                `num_attention_heads` do not divide `hidden_size`, and there is no head_dim; or something is
+                not supported: shows the `model_type`, `hidden_act` or `rope_type`, or else the `key`.
         """
         check_config(config)
         config = _given(config)
@@ -100,7 +101,8 @@ def _check_supported(config: ConfigDict, model_type: str) -> None:
         raise ValueError("partial_rotary_factor is not supported: RoPE rotates whole heads")
     if any(layer != "full_attention" for layer in config.get("layer_types") or []) or _slides(config):
         raise ValueError(
-            "a sliding window is in use and not supported: every layer attends to the whole context"
+            "a sliding window, by layer_types or use_sliding_window, is not supported: "
+            "every layer attends to the whole context"
         )
 
 

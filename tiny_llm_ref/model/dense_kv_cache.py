@@ -80,7 +80,7 @@ class TinyKvFullCache(DenseKvCache):
         """All that is cached, keys and values [B, H, offset, D]; after a rewind to 0, arrays of length 0.
 
         Raises:
-            ValueError: with the word empty, for a cache that never held anything or was released.
+            ValueError: the cache never held anything, or was released.
         """
         if self._buffer is None:
             raise ValueError("the cache is empty: nothing was stored in it, or it was released")
@@ -90,7 +90,7 @@ class TinyKvFullCache(DenseKvCache):
         """Forget the last n tokens.
 
         Raises:
-            ValueError: n is negative or more than is cached.
+            ValueError: `n` is negative or more than is cached.
         """
         if not 0 <= n <= self._offset:
             raise ValueError(f"cannot rewind {n} tokens of a cache that holds {self._offset}")
@@ -145,7 +145,8 @@ class BatchingKvCache(DenseKvCache):
         """Copy a prefilled cache of one row into the free slot `id`; the caller still owns `cache`.
 
         Raises:
-            ValueError: there is no such slot, it is occupied, or the cache does not fit.
+            ValueError: there is no slot `id`, it is occupied, or the cache does not fit; if it is too long,
+                shows its `num_tokens` and `max_seq_len`.
         """
         self._check_slot(id)
         if id in self._slots:
@@ -173,7 +174,7 @@ class BatchingKvCache(DenseKvCache):
         """Free the slot `id`; the last row of the batch moves into its place, a copy of that row alone.
 
         Raises:
-            ValueError: there is no such slot, or it is free already.
+            ValueError: there is no slot `id`, or it is free already.
         """
         self._check_slot(id)
         if id not in self._slots or self._buffer is None:

@@ -44,7 +44,12 @@ class Quantization:
     def layout(
         self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
     ) -> tuple[int, int]:
-        """Bits and group size of a layer; ValueError, with its name, if its arrays do not fit them."""
+        """Bits and group size of a layer.
+
+        Raises:
+            ValueError: the `layer` has another `mode` than affine, no biases, or is not packed in `bits` and
+                groups of `group_size`.
+        """
         override = self.config.get(layer)
         settings = override if isinstance(override, dict) else self.config
         bits, group_size = settings.get("bits", 4), settings.get("group_size", 64)
@@ -89,7 +94,8 @@ class Tensors:
         """Remove and return a tensor, expanded if it is packed.
 
         Raises:
-            ValueError: it is missing or not as expected; with its name.
+            ValueError: the tensor `name` is missing or packed otherwise; its shape, `tensor.shape`, is not
+                `shape`; or its type, `tensor.dtype`, is none of floats.
         """
         layer = name.removesuffix(".weight")
         is_packed = f"{layer}.scales" in self
@@ -110,7 +116,8 @@ class Tensors:
             shape: (out, in) of the weight that is packed.
 
         Raises:
-            ValueError: it is missing or not as expected; with its name.
+            ValueError: a tensor of the layer, `name`, is missing; the `layer` is packed otherwise; or its
+                shape, `weights.shape`, is not `shape`.
         """
         parts = self._pop_packed(layer)
         try:
@@ -142,7 +149,7 @@ class Tensors:
         return self.operations.norm(dim, self.take(f"{layer}.weight", dim), eps)
 
     def check_all_used(self, is_tied: bool) -> None:
-        """Refuse a tensor that nothing used, by name: it belongs to a model that computes something else."""
+        """Raise ValueError for a tensor that nothing used, by `name`: it belongs to a different model."""
         for name in self._tensors:
             is_spare_head = is_tied and name.startswith("lm_head.")
             if not is_spare_head and not name.endswith("rotary_emb.inv_freq"):
@@ -178,7 +185,8 @@ def load_model(
         operations: make the model's parts.
 
     Raises:
-        ValueError: the checkpoint is missing, incomplete or not supported.
+        ValueError: the checkpoint is missing, incomplete or not supported (as for `ModelConfig`); shows the
+            `name` of the file, tensor or layer.
     """
     config_dict = read_json(path / "config.json")
     config = ModelConfig.from_dict(config_dict)

@@ -203,8 +203,8 @@ class Qwen3Model:
         """What the last layer gives for each token, [B, L, E]; the arguments are those of the call.
 
         Raises:
-            ValueError: tokens are not [B, L] with L > 0, the caches are not one a layer, or the offset is not
-                where they end (`check_offset`).
+            ValueError: `tokens` are not [B, L] with L > 0; the caches, `len(cache)`, are not one a layer,
+                `num_hidden_layers`; or the `offset` is not where they end, `cache.offset` (`check_offset`).
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens must be [B, L] with at least one token, got shape {tokens.shape}")

@@ -60,7 +60,7 @@ def bandwidth_limit(
         cache_bytes: of each request: `cache_bytes_per_token` times the tokens of its context.
 
     Raises:
-        ValueError: there is nothing to read, or no request.
+        ValueError: `weight_bytes` or `batch_size` is below 1.
     """
     if batch_size < 1 or weight_bytes < 1:
         raise ValueError(f"a step reads weights for a request at least, got {weight_bytes=} {batch_size=}")

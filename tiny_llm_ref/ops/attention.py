@@ -13,7 +13,7 @@ Mask = mx.array | Literal["causal"] | None
 
 
 def check_mask(mask: Mask) -> None:
-    """ValueError for a string other than "causal"."""
+    """ValueError if the `mask` is a string other than "causal"."""
     if isinstance(mask, str) and mask != "causal":
         raise ValueError(f'mask must be an array, None or the word "causal", got {mask!r}')
 
@@ -46,7 +46,7 @@ def scaled_dot_product_attention_simple(
         [..., L, D], in the promoted type of query, key, value and mask.
 
     Raises:
-        ValueError: the mask is a string, "causal" included.
+        ValueError: the `mask` is a string, "causal" included.
     """
     if isinstance(mask, str):
         raise ValueError(f"mask must be an array or None, got {mask!r}: make one with causal_mask")
@@ -72,7 +72,7 @@ def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> mx.array:
         [L, S], 0 where query i may see key j (j <= i + S - L), -inf elsewhere.
 
     Raises:
-        ValueError: L is larger than S.
+        ValueError: `L` is larger than `S`.
     """
     if L > S:
         raise ValueError(f"a mask of {L} queries needs at least {L} keys, got {S}")
@@ -103,8 +103,8 @@ def scaled_dot_product_attention_grouped(
         [..., H_q, L, D]
 
     Raises:
-        ValueError: H_q is not a multiple of H (`kernel_runtime.shapes.heads_per_kv_head` checks it), a causal
-            mask has more queries than keys, or the mask is another string than "causal".
+        ValueError: `H_q` is not a multiple of `H` (`kernel_runtime.shapes.heads_per_kv_head` checks it); the
+            mask is causal and `L` larger than `S`; or the `mask` is another string than "causal".
     """
     check_mask(mask)
     *batch, H_q, L, D = query.shape
@@ -140,7 +140,7 @@ class SimpleMultiHeadAttention:
         wo: [E, H x D]
 
     Raises:
-        ValueError: hidden_size is not a multiple of num_heads.
+        ValueError: `hidden_size` is not a multiple of `num_heads`.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class SimpleMultiHeadAttention:
             [B, L, E]
 
         Raises:
-            ValueError: the mask is a string.
+            ValueError: the `mask` is a string.
         """
         B, L, E = query.shape
         heads = scaled_dot_product_attention_simple(

@@ -106,7 +106,7 @@ def block_mask(mask: Mask, queries: range, keys: range, L: int, S: int) -> mx.ar
         Broadcast to [..., len(queries), len(keys)]; None where a causal mask or none hides nothing.
 
     Raises:
-        ValueError: the mask is another string than "causal".
+        ValueError: the `mask` is another string than "causal".
     """
     check_mask(mask)
     if mask is None:
@@ -202,8 +202,8 @@ def flash_attention(
         [..., H_q, L, D] in the type of the query; the sums are float32.
 
     Raises:
-        ValueError: H_q is not a multiple of H, the mask is causal and L is larger than S, the mask is
-            another string than "causal", or a block is empty.
+        ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` larger than `S`; the `mask` is
+            another string than "causal"; or one of `query_block` and `key_block` is below 1.
     """
     check_mask(mask)
     *batch, H_q, L, D = query.shape

@@ -8,7 +8,7 @@ BITS = (2, 3, 4, 5, 6, 8)
 
 
 def check_bits(bits: int) -> None:
-    """ValueError unless MLX packs codes of this width."""
+    """ValueError unless MLX packs codes of so many `bits`."""
     if bits not in BITS:
         raise ValueError(f"codes have 2, 3, 4, 5, 6 or 8 bits, not {bits}")
 
@@ -27,7 +27,7 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
         [..., words x 32 / bits], uint32, each from 0 to 2**bits - 1.
 
     Raises:
-        ValueError: no such width, or the words do not hold a whole number of codes.
+        ValueError: no code has so many `bits`, or the `words` of a row hold no whole number of codes.
     """
     num_words = _words_of_a_period(bits)
     if packed.shape[-1] % num_words != 0:
@@ -48,7 +48,7 @@ def pack(values: mx.array, bits: int) -> mx.array:
         [..., codes x bits / 32], uint32.
 
     Raises:
-        ValueError: no such width, or the codes do not fill whole words.
+        ValueError: no code has so many `bits`, or the `codes` of a row do not fill whole words.
     """
     num_words = _words_of_a_period(bits)
     num_codes = 32 * num_words // bits

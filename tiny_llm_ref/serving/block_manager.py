@@ -42,7 +42,7 @@ class BlockManager:
         num_promised: blocks that are free but promised.
 
     Raises:
-        ValueError: a size is below 1, or the watermark is not from 0 to below 1.
+        ValueError: `num_blocks` or `block_size` is below 1, or `watermark` is not from 0 to below 1.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def check_fits(self, sequence: Sequence) -> None:
-        """Raise ValueError, with the numbers, for one that could not run even if it were alone."""
+        """ValueError, with `id`, `max_num_tokens` and `num_blocks`, for one that could not run even alone."""
         needed = self.num_blocks_for(sequence.max_num_tokens)
         if needed > self.num_blocks:
             raise ValueError(
@@ -111,7 +111,7 @@ class BlockManager:
         nobody, or to this sequence itself.
 
         Raises:
-            ValueError: num_tokens is negative.
+            ValueError: `num_tokens` is negative.
         """
         if num_tokens < 0:
             raise ValueError(f"there is no room to make for {num_tokens} tokens")
@@ -133,7 +133,7 @@ class BlockManager:
         Of a table the last block is put back first.
 
         Raises:
-            ValueError: it holds nothing: it was not admitted, or freed before.
+            ValueError: the sequence, `id`, holds nothing: it was not admitted, or freed before.
         """
         if sequence.id not in self.tables:
             raise ValueError(f"sequence {sequence.id} holds no blocks: it was not admitted, or freed before")

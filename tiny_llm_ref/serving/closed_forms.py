@@ -23,8 +23,8 @@ def num_prefill_steps_of_two(
         second.
 
     Raises:
-        ValueError: a prompt or the answer is shorter than 1, the threshold negative, or the budget below 2,
-            which is too few for two that run.
+        ValueError: `first`, `second` or `num_outputs` is below 1, the `threshold` negative, or the `budget`
+            below 2, which is too few for two that run.
     """
     if min(first, second, num_outputs) < 1:
         raise ValueError(f"prompts and answer need a token at least, got {first}, {second} and {num_outputs}")

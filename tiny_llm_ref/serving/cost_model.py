@@ -48,7 +48,7 @@ def fit_cost_model(steps: Iterable[tuple[SchedulerOutput, float]]) -> CostModel:
         steps: what steps computed, and the seconds each took. Those that compute nothing are left out.
 
     Raises:
-        ValueError: fewer than three steps, for three unknowns.
+        ValueError: `num_steps` that compute something are fewer than three, for three unknowns.
     """
     measured = [(output, seconds) for output, seconds in steps if output.entries]
     if len(measured) < 3:

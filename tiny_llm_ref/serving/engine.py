@@ -46,6 +46,9 @@ class Engine(Closable):
         policy: as for `Scheduler`.
         clock: seconds, from any start.
 
+    Raises:
+        ValueError: `max_seq_len` is below 1.
+
     Attributes:
         requests: those that are not finished, by id.
         is_stepping: whether a step is under way.
@@ -99,9 +102,9 @@ class Engine(Closable):
             priority: 0 for the most urgent; what it means is the policy's to say.
 
         Raises:
-            ValueError: the prompt is empty, longer than max_seq_len, could never run, or is refused by
-                `check_request` as is the priority, or the engine is closed; the other requests are not
-                affected.
+            ValueError: the prompt is empty, its `num_tokens` are more than `max_seq_len`, it could never run,
+                or is refused by `check_request` as is the priority; or the engine is closed. The other
+                requests are not affected.
         """
         self._check_open()
         request_id = self._num_added
@@ -193,8 +196,9 @@ class Engine(Closable):
             One result a prompt, in the order of the prompts.
 
         Raises:
-            ValueError: a prompt is refused, params do not match, or other requests are under way, whose
-                results nobody would get; nothing is computed, and no prompt stays.
+            ValueError: a prompt is refused; there are not as many params, `len(params)`, as prompts,
+                `len(prompts)`; or `num_others` are under way, whose results nobody would get. Nothing is
+                computed, and no prompt stays.
         """
         if self.requests:
             raise ValueError(f"{len(self.requests)} other requests are under way: step until they are done")

@@ -18,7 +18,8 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
     A pool has block_size slots for each block, block after block.
 
     Raises:
-        ValueError: the start or the number is negative, or the blocks have no slot for the last of them.
+        ValueError: the start or the number is negative, or the blocks, `len(block_ids)`, have no slot for
+            tokens `start` to `end`.
     """
     end, room = start + num_tokens, len(block_ids) * block_size
     if start < 0 or num_tokens < 0 or end > room:
@@ -42,7 +43,7 @@ class PagedKvPool:
         num_blocks, block_size: as for the block manager.
 
     Raises:
-        ValueError: one of them is below 1.
+        ValueError: one of `num_layers`, `num_blocks` and `block_size` is below 1.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
@@ -68,7 +69,7 @@ class PagedKvPool:
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """ValueError for an id outside the pool: there are no slots, or those of the null block."""
+        """ValueError for a `block_id` outside the pool: there are no slots, or those of the null block."""
         for id in block_ids:
             if not 0 <= id < self.num_blocks:
                 raise ValueError(f"there is no block {id}: this pool has blocks 0 to {self.num_blocks - 1}")
@@ -85,8 +86,9 @@ class PagedKvPool:
                 would mean to wait for them.
 
         Raises:
-            ValueError: there is no such layer, or shapes or types do not fit each other or what is held;
-                nothing is stored.
+            ValueError: there is no such `layer`; `key` and `value` do not fit each other; the `slots` are not
+                as many, or no whole numbers, `slots.dtype`; or the shape or type of `key` (`key.dtype`) or
+                `value` (`value.dtype`) is not that of what is held. Nothing is stored.
         """
         self._check_fits(layer, key, value, slots)
         for arrays, new in ((self._keys, key), (self._values, value)):
@@ -102,7 +104,7 @@ class PagedKvPool:
         Do not keep them: while somebody does, the next write copies the whole pool.
 
         Raises:
-            ValueError: there is no such layer, or nothing was ever written to it.
+            ValueError: there is no such `layer`, or nothing was ever written to it.
         """
         shape = (self.num_blocks + 1, self.block_size)
         keys, values = self._arrays(layer)
@@ -118,7 +120,7 @@ class PagedKvPool:
             keys, values: [..., H, D]
 
         Raises:
-            ValueError: as for `blocks`.
+            ValueError: as for `blocks`, with the `layer`.
         """
         keys, values = self._arrays(layer)
         return keys[slots], values[slots]
@@ -151,7 +153,7 @@ class PagedKvPool:
             if held is not None and (new.shape[1:], new.dtype) != (held.shape[1:], held.dtype):
                 raise ValueError(
                     f"this pool holds {held.shape[1]} heads of {held.shape[2]} dimensions in {held.dtype}; "
-                    f"the {name} has {new.shape[1]} of {new.shape[2]} in {new.dtype}"
+                    f"the {name} is {new.shape} in {new.dtype}"
                 )
 
 

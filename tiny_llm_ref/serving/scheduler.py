@@ -21,8 +21,8 @@ class SchedulerConfig:
         max_num_partial_prefills: most sequences that a step leaves in mid-prefill; None for no such limit.
 
     Raises:
-        ValueError: a limit is below 1, or the budget smaller than max_num_seqs: then somebody who runs
-            would get no token in a step.
+        ValueError: a limit is below 1, shown by its `name` and `value`; or `max_num_batched_tokens` is below
+            `max_num_seqs`, so that somebody who runs would get no token in a step.
     """
 
     max_num_batched_tokens: int = 128
@@ -82,8 +82,8 @@ class Scheduler:
         """Let a sequence wait.
 
         Raises:
-            ValueError: one of this id is there, some of its tokens are computed already, or it could never
-                run; nothing is changed.
+            ValueError: one of this `id` is there; the sequence `id` has `num_computed_tokens` already; or it
+                could never run. Nothing is changed.
         """
         if sequence.id in self.sequences:
             raise ValueError(f"sequence {sequence.id} is there already: give each an id of its own")
@@ -147,8 +147,9 @@ class Scheduler:
             sampled: the token sampled for each final entry, by the id of its sequence.
 
         Raises:
-            ValueError: a token is missing, one was sampled too early, or the step was completed before;
-                nothing is changed.
+            ValueError: a token is missing or one too many, the ids in `sampled` being others than
+                `output.final_ids`; or the step was completed before: shows the `id` of a sequence and its
+                `num_computed_tokens`. Nothing is changed.
         """
         if sampled.keys() != output.final_ids:
             raise ValueError(
@@ -174,7 +175,7 @@ class Scheduler:
         """Forget a sequence that is finished or aborted, at any moment of its life.
 
         Raises:
-            ValueError: it is not there.
+            ValueError: the sequence `id` is not there.
         """
         if sequence_id not in self.sequences:
             raise ValueError(f"sequence {sequence_id} is not there: it was never added, or removed before")

@@ -60,7 +60,7 @@ def quantized_matmul_gpu(x: mx.array, weights: QuantizedWeights, target: Target 
 
     Raises:
         BuildError, NotImplementedError: there is no such kernel here, as for `GpuKernel`.
-        ValueError: x does not fit the weights, or no kernel is made for them.
+        ValueError: `x` does not have the weights' inputs, `K`, or no kernel is made for their `bits`.
     """
     N, K = weights.shape
     if x.shape[-1] != K:
@@ -142,8 +142,9 @@ def flash_attention_gpu(
 
     Raises:
         BuildError, NotImplementedError: there is no such kernel here, as for `GpuKernel`.
-        ValueError: the shapes or types do not fit each other, no kernel is made for them, or the mask is
-            another string than "causal".
+        ValueError: `key` and `value` do not fit query or each other, in shape or type; `H_q` is not a
+            multiple of `H`; the mask is causal and `L` larger than `S`; no kernel is made for heads of `D`;
+            or the `mask` is another string than "causal".
     """
     check_mask(mask)
     *batch, H_q, L, D = query.shape
@@ -188,7 +189,7 @@ def flat_mask(mask: Mask, shape: tuple[int, ...]) -> tuple[mx.array, tuple[int, 
         shape: [..., H_q, L, S], to which it is broadcast.
 
     Raises:
-        ValueError: it cannot be broadcast.
+        ValueError: the `mask` cannot be broadcast.
     """
     if mask is None or isinstance(mask, str):
         return mx.zeros(1), (0, 0, 0, 0)

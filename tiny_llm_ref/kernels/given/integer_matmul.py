@@ -29,7 +29,7 @@ def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: x has another number of inputs.
+        ValueError: `x` has another number of inputs.
     """
     fits = x.shape[-1] == weights.shape[1]
     if not fits or weights.bits not in INTEGER_BITS or mx.default_device() == mx.gpu:
@@ -65,7 +65,7 @@ class IntegerProjection:
         return is_on_cpu and projection.matmul is integer_matmul and projection.weights.bits in INTEGER_BITS
 
     def __call__(self, x: mx.array) -> mx.array:
-        """[..., in] -> [..., out], in the promoted type of x and the scales."""
+        """[..., `K`] -> [..., out], in the promoted type of x and the scales; ValueError for any other `x`."""
         *leading, num_inputs = x.shape
         if num_inputs != self._num_inputs:
             raise ValueError(f"this projection needs x of [..., {self._num_inputs}], got {x.shape}")

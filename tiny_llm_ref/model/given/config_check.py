@@ -102,7 +102,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     heads, key_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if heads and key_heads and heads % key_heads != 0:
         raise ValueError(
-            f"config.json has {heads} heads share {key_heads} key heads, which they cannot evenly"
+            f"num_key_value_heads of config.json is {key_heads}, which {heads} heads cannot share evenly"
         )
     quantization = config.get("quantization") or {}
     check_kinds(quantization, QUANTIZATION, "quantization.")

@@ -17,7 +17,8 @@ def check_request(prompt_ids: Items[int], priority: int, vocab_size: int) -> Non
         vocab_size: V
 
     Raises:
-        ValueError: an id is no integer or outside the vocabulary, or the priority is no integer from 0 on.
+        ValueError: a `token_id` is no integer or outside the vocabulary, or the `priority` is no integer
+            from 0 on.
     """
     check_token_ids(prompt_ids, vocab_size)
     if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
