@@ -54,7 +54,7 @@ class FusedRope:
         return rotate(x, *self.tables, self.first_positions(offset, B, L, D), self.traditional)
 
     def first_positions(self, offset: int | slice | list[int] | None, B: int, L: int, D: int) -> list[int]:
-        """As RoPE's; ValueError unless the tables, of `dims` and `seq_len`, hold them for heads of `D`."""
+        """As for RoPE; ValueError unless the tables, of `dims` and `seq_len`, hold them for heads of `D`."""
         first = RoPE.first_positions(offset, B, L)
         seq_len, num_pairs = self.tables[0].shape
         if 2 * num_pairs != D:

@@ -65,7 +65,7 @@ class IntegerProjection:
         return is_on_cpu and projection.matmul is integer_matmul and projection.weights.bits in INTEGER_BITS
 
     def __call__(self, x: mx.array) -> mx.array:
-        """[..., `K`] -> [..., out], in the promoted type of x and the scales; ValueError for any other `x`."""
+        """[..., `K`] -> [..., out], in the promoted type of x and scales; ValueError for any other `x`."""
         *leading, num_inputs = x.shape
         if num_inputs != self._num_inputs:
             raise ValueError(f"this projection needs x of [..., {self._num_inputs}], got {x.shape}")
