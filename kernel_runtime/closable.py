@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -24,7 +24,10 @@ class Closable(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self._close_after_error()
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -32,8 +35,13 @@ class Closable(ABC):
         try:
             yield
         except BaseException:
-            self.close()
+            self._close_after_error()
             raise
+
+    def _close_after_error(self) -> None:
+        """Close; an error in that too must not hide the first."""
+        with suppress(Exception):
+            self.close()
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -457,6 +457,16 @@ def test_task_3_partial_prefills_under_way_count_too() -> None:
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step", mistakes)
 
 
+def test_task_3_what_is_computed_again_is_partial_until_it_has_caught_up() -> None:
+    limits = {"long_prefill_token_threshold": 4, "max_num_partial_prefills": 1}
+    scheduler = scheduler_with([3, 9], budget=30, **limits)
+    scheduler.sequences[0].token_ids += range(6)  # as if it had lost what was computed
+    mistakes = {"a partial prefill until the prompt alone is computed": [(0, 0, 4, False), (1, 0, 4, False)]}
+    check_equal(
+        rows_of(scheduler.schedule()), [(0, 0, 4, False)], "first step, 3 of 9 tokens the prompt", mistakes
+    )
+
+
 def test_task_3_a_policy_that_is_empty_is_still_the_one_to_use() -> None:
     policy = Fcfs()
     scheduler = Scheduler(SchedulerConfig(), policy=policy)
@@ -589,7 +599,10 @@ def test_task_3_who_is_not_let_in_holds_nothing() -> None:
 
 
 def test_task_3_a_prefix_that_is_held_is_not_computed() -> None:
-    blocks = FewBlocks(capacity=40, prefix=3)
+    asked, blocks = FewBlocks(capacity=40, prefix=3), FewBlocks(capacity=40, prefix=3)
+    scheduler_with([9, 5], 8, 3, blocks=asked).schedule()
+    mistakes = {"room for the prefix too": {0: 9, 1: 5}}
+    check_equal(asked.held, {0: 6, 1: 2}, "tokens that room was asked for, by id", mistakes)
     scheduler = scheduler_with([9, 5], 8, 3, blocks=blocks)
     timeline = advance(scheduler, [1, 1])
     expected = [[(0, 3, 6, True), (1, 3, 2, True)]]

@@ -758,14 +758,14 @@ def test_task_6_asking_is_flat_in_how_often() -> None:
         calls.append(1)
         return chain_hash(parent, token_ids)
 
-    scheduler = Scheduler(
-        SchedulerConfig(64, 8), PrefixCachingBlockManager(4, 2, hash_function=hash_function)
-    )
-    for id in range(6):
-        scheduler.add(Sequence(id, prompt_of(8, seed=id)))
+    blocks = PrefixCachingBlockManager(4, 2, hash_function=hash_function)
+    running, waiting = (Sequence(id, prompt_of(8, seed=id)) for id in range(2))
     for _ in range(20):
-        scheduler.schedule()
-    what = "blocks hashed in 20 steps, of the one that runs and the one that waits first"
+        blocks.find_prefix(running)
+        check_equal(blocks.allocate(running, 8), True, "room for who runs, in the whole pool")
+        blocks.find_prefix(waiting)
+        check_equal(blocks.allocate(waiting, 8), False, "room for who waits")
+    what = "blocks hashed when asked 20 times, for one that runs and one that waits"
     check_equal(len(calls), 2 * 4, what)
 
 

@@ -17,7 +17,7 @@ class SchedulerConfig:
         max_num_batched_tokens: the token budget: most tokens of a step, of all sequences together.
         max_num_seqs: most sequences that run, those in prefill counted.
         long_prefill_token_threshold: most tokens of one sequence in a step; None leaves it to the budget.
-        max_num_partial_prefills: most sequences that a step leaves in mid-prefill; None for no such limit.
+        max_num_partial_prefills: most entries of a step that are not final; None for no such limit.
 
     Raises:
         ValueError: a limit is below 1, shown by its `name` and `value`; or `max_num_batched_tokens` is below
