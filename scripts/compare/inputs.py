@@ -24,6 +24,18 @@ def _normal(shape: tuple[int, ...], seed: int, dtype: mx.Dtype) -> mx.array:
     return array
 
 
+def packed(tiny: Library, *shape: int, bits: int = 4) -> Tree:
+    """Normal-distributed weights as MLX packs them, packed once: a run is not to time that."""
+    return tiny.QuantizedWeights(*(part.reshape(part.shape) for part in _packed(shape, bits)), 64, bits)
+
+
+@cache
+def _packed(shape: tuple[int, ...], bits: int) -> Sequence[mx.array]:
+    parts = mx.quantize(_normal(shape, 0, mx.float32), group_size=64, bits=bits)
+    mx.eval(parts)
+    return parts
+
+
 def matrices(*shapes: tuple[int, int], seed: int = 0) -> list[mx.array]:
     """Weights of projections, small enough that layers in a row keep their vectors' size."""
     return [0.1 * normal(*shape, seed=seed + i) for i, shape in enumerate(shapes)]
@@ -69,15 +81,16 @@ def small_block(tiny: Library, layer: int) -> Tree:
     return tiny.Qwen3TransformerBlock(attention, mlp, *norms)
 
 
-def small_config(tiny: Library) -> Tree:
+def small_config(tiny: Library, vocab_size: int = V) -> Tree:
     """The small model's configuration, made without `from_dict`."""
-    sizes = (E, 2, I, H_q, H, D, V, 512)
+    sizes = (E, 2, I, H_q, H, D, vocab_size, 512)
     return tiny.ModelConfig("qwen3", *sizes, rope_theta=5000.0, tie_word_embeddings=True, qk_norm=True)
 
 
 @cache
-def small_model(tiny: Library) -> Tree:
+def small_model(tiny: Library, vocab_size: int = V) -> Tree:
     """A Qwen3 of two layers with random weights, put together without the loader."""
-    embedding = tiny.Embedding(V, E, *matrices((V, E), seed=40))
+    embedding = tiny.Embedding(vocab_size, E, *matrices((vocab_size, E), seed=40))
     norm = tiny.RMSNorm(E, 1 + 0.1 * normal(E, seed=41))
-    return tiny.Qwen3Model(small_config(tiny), embedding, [small_block(tiny, i) for i in range(2)], norm)
+    blocks = [small_block(tiny, i) for i in range(2)]
+    return tiny.Qwen3Model(small_config(tiny, vocab_size), embedding, blocks, norm)

@@ -6,6 +6,7 @@ from scripts.compare.differences import Tree
 from scripts.compare.inputs import (
     ByteTokenizer,
     E,
+    V,
     matrices,
     normal,
     query_key_value,
@@ -42,13 +43,13 @@ def streamed(tiny: Library) -> Tree:
     return {"text": stream.finish(), "pieces": pieces}
 
 
-def generated(tiny: Library, function: str, max_tokens: int) -> Tree:
+def generated(tiny: Library, function: str, max_tokens: int, vocab_size: int = V) -> Tree:
     """What the small model adds to 31 tokens."""
-    inputs = small_model(tiny), ByteTokenizer(), token_ids(31), tiny.make_sampler(0)
+    inputs = small_model(tiny, vocab_size), ByteTokenizer(), token_ids(31), tiny.make_sampler(0)
     return getattr(tiny, function)(*inputs, max_tokens=max_tokens)
 
 
-def logprobs(B: int, V: int = 2048) -> mx.array:
+def logprobs(B: int, V: int = 49_152) -> mx.array:
     """Log-probabilities [B, V] of which a few tokens have most."""
     logits = 3 * normal(B, V, seed=4)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -88,6 +89,13 @@ CASES = (
     Case("causal_mask", "Of a whole prompt", lambda tiny: tiny.causal_mask(1021, 1021)),
     Case(
         "scaled_dot_product_attention_grouped",
+        "One query, 4,096 keys",
+        lambda tiny: tiny.scaled_dot_product_attention_grouped(
+            *query_key_value(1, 4096, 1, 16, H=8, D=128), mask=None
+        ),
+    ),
+    Case(
+        "scaled_dot_product_attention_grouped",
         "Causal",
         lambda tiny: tiny.scaled_dot_product_attention_grouped(
             *query_key_value(127, 193, 2, 6, H=2), mask="causal"
@@ -112,7 +120,7 @@ CASES = (
     ),
     # day 6
     Case("TextStream", "A text of 1,700 bytes", streamed),
-    Case("simple_generate", "8 tokens, greedily", generated, ("simple_generate", 8)),
+    Case("simple_generate", "8 tokens of 49,152", generated, ("simple_generate", 8, 49_152)),
     # day 7
-    Case("keep_likely", "Top-k, top-p, min-p", lambda tiny: tiny.keep_likely(logprobs(31), 0.8, 40, 0.01)),
+    Case("keep_likely", "Top-k, top-p, min-p", lambda tiny: tiny.keep_likely(logprobs(3), 0.8, 40, 0.01)),
 )

@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from scripts.compare.differences import Tree
-from scripts.compare.inputs import ByteTokenizer, normal, query_key_value, small_model, token_ids
+from scripts.compare.inputs import ByteTokenizer, normal, packed, query_key_value, small_model, token_ids
 from scripts.compare.library import Case, Library, gpu_cases
 from scripts.compare.week_1 import generated
 
@@ -11,32 +11,28 @@ from scripts.compare.week_1 import generated
 def cached(tiny: Library) -> Tree:
     """A prompt, 60 tokens one by one, some forgotten, and a chunk."""
     cache = tiny.TinyKvFullCache()
-    for i, L in enumerate((67, *[1] * 60, 31)):
-        key, value, offset, _ = cache.update_and_fetch(normal(1, 2, L, 64), normal(1, 2, L, 64, seed=1))
+    for i, L in enumerate((1031, *[1] * 60, 31)):
+        key, value, offset, _ = cache.update_and_fetch(normal(1, 8, L, 64), normal(1, 8, L, 64, seed=1))
         mx.eval(key, value)
         if i == 30:
             cache.rewind(13)
     return {"key": key, "value": value, "offset": offset}
 
 
-def packed(tiny: Library, *shape: int, bits: int = 4) -> Tree:
-    """Normal-distributed weights as MLX packs them."""
-    return tiny.QuantizedWeights(*mx.quantize(normal(*shape), group_size=64, bits=bits), 64, bits)
-
-
 def dequantized(tiny: Library) -> Tree:
     """The weights of each."""
-    return [tiny.dequantize_weights(packed(tiny, 509, 384, bits=bits)) for bits in (4, 8, 3)]
+    return [tiny.dequantize_weights(packed(tiny, 3072, 1024, bits=bits)) for bits in (4, 8, 3)]
 
 
 def product(tiny: Library, function: str, rows: int) -> Tree:
-    """Rows of 768 numbers times packed weights, by one of the functions that multiply them."""
-    return getattr(tiny, function)(normal(rows, 768), packed(tiny, 1021, 768))
+    """Rows times the packed weights of an MLP of Qwen3-0.6B, by one of the functions for it."""
+    return getattr(tiny, function)(normal(rows, 1024), packed(tiny, 3072, 1024))
 
 
 def attended(tiny: Library, function: str, queries: int, keys: int) -> Tree:
-    """Causal attention, by one of the functions for it."""
-    return getattr(tiny, function)(*query_key_value(queries, keys, 1, 6, H=2), mask="causal")
+    """Causal attention with the heads of Qwen3-0.6B, by one of the functions for it."""
+    inputs = query_key_value(queries, keys, 1, 16, H=8, D=128)
+    return getattr(tiny, function)(*inputs, mask="causal")
 
 
 def gpu_product(tiny: Library, target: Tree, rows: int) -> Tree:
@@ -52,13 +48,13 @@ def gpu_attention(tiny: Library, target: Tree, queries: int) -> Tree:
 
 def ragged_rows(tiny: Library) -> Tree:
     """What three rows see after 20 tokens more."""
-    cache = tiny.BatchingKvCache(3, max_seq_len=512)
-    for slot, L in enumerate((131, 67, 7)):
+    cache = tiny.BatchingKvCache(3, max_seq_len=2048)
+    for slot, L in enumerate((1031, 67, 7)):
         row = tiny.TinyKvFullCache()
-        row.update_and_fetch(normal(1, 2, L, 64, seed=L), normal(1, 2, L, 64, seed=L + 1))
+        row.update_and_fetch(normal(1, 8, L, 64, seed=L), normal(1, 8, L, 64, seed=L + 1))
         cache.add_request(row, slot)
     for i in range(20):
-        pair = (normal(3, 2, 1, 64, seed=i), normal(3, 2, 1, 64, seed=i + 20))
+        pair = (normal(3, 8, 1, 64, seed=i), normal(3, 8, 1, 64, seed=i + 20))
         key, value, lengths, mask = cache.update_and_fetch(*pair)
         mx.eval(key, value)
     is_visible = mx.broadcast_to(mask == 0, (3, 1, 1, key.shape[2])).swapaxes(2, 3)
@@ -91,14 +87,15 @@ CASES = (
     Case("quantize.quantized_matmul_simple", "37 rows", product, ("quantized_matmul_simple", 37)),
     # day 3
     Case("quantized_matmul_simple.quantized_matmul_simple", "One row", product, ("multiply_simple", 1)),
+    Case("multiply_column", "One row", product, ("multiply_simd", 1)),
     Case("multiply_column", "11 rows", product, ("multiply_simd", 11)),
     *gpu_cases("quantized_matvec", "Two rows", gpu_product, 2),
     *gpu_cases("quantized_matmul", "33 rows", gpu_product, 33),
     Case("kernels.quantized_matmul.quantized_matmul", "130 rows", product, ("quantized_matmul", 130)),
     # day 4
-    Case("ops.flash_attention.flash_attention", "257 queries", attended, ("flash_attention", 257, 257)),
+    Case("ops.flash_attention.flash_attention", "509 queries", attended, ("flash_attention", 509, 509)),
     # day 5
-    Case("score_few", "One query, 1,500 keys", attended, (KERNEL, 1, 1500)),
+    Case("score_few", "One query, 4,096 keys", attended, (KERNEL, 1, 4096)),
     Case("update_softmax", "131 queries, 400 keys", attended, (KERNEL, 131, 400)),
     *gpu_cases("flash_decode", "One query", gpu_attention, 1),
     *gpu_cases("flash_attention", "35 queries", gpu_attention, 35),
@@ -106,7 +103,7 @@ CASES = (
     Case("swiglu", "512 vectors", lambda tiny: tiny.swiglu(normal(512, 1536), normal(512, 1536, seed=1))),
     Case("dispatch_attention", "509 queries, causal", attended, (KERNEL, 509, 509)),
     # day 6
-    Case("BatchingKvCache.update_and_fetch", "Rows of 131, 67 and 7", ragged_rows),
+    Case("BatchingKvCache.update_and_fetch", "Rows of 1,031, 67 and 7", ragged_rows),
     # day 7
     Case("chunked_attention_mask", "127 of 1021 keys", chunk_mask),
     Case("try_prefill", "97 tokens, chunks of 16", prefilled),

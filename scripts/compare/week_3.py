@@ -10,6 +10,7 @@ from scripts.compare.library import Case, Library, gpu_cases
 BLOCK_SIZE = 16
 Counts = tuple[tuple[int, ...], tuple[int, ...]]  # queries and keys of each sequence
 MIXED: Counts = (64, 1, 1, 1, 1, 1), (300, 100, 200, 50, 700, 30)
+LONG: Counts = (64, 1, 1, 1, 1, 1), (1200, 400, 800, 200, 2800, 120)
 
 
 def generated(tiny: Library, num_blocks: int = 0) -> Tree:
@@ -40,7 +41,7 @@ def simulated(tiny: Library, count: int, manager: str = "", num_blocks: int = 0,
 
 def paged(tiny: Library) -> Tree:
     """The logits of a prompt and 30 tokens."""
-    pool = tiny.PagedKvPool(2, 64, BLOCK_SIZE)
+    pool = tiny.PagedKvPool(2, 2048, BLOCK_SIZE)
     caches = [tiny.PagedKvCache(pool, layer, [9, 2, 40, 7, 63, 11]) for layer in range(2)]
     tokens, seen = token_ids(70), []
     for start, end in ((0, 40), *((i, i + 1) for i in range(40, 70))):
@@ -49,24 +50,29 @@ def paged(tiny: Library) -> Tree:
     return seen
 
 
-def batch(counts: Counts, D: int = 64) -> list[mx.array]:
-    """The arguments of paged attention: 6 heads over 2, 101 blocks."""
+def batch(counts: Counts, H_q: int, H: int, D: int) -> list[mx.array]:
+    """The arguments of paged attention, on 401 blocks."""
     num_queries, contexts = counts
-    keys, values = normal(101, BLOCK_SIZE, 2, D, seed=1), normal(101, BLOCK_SIZE, 2, D, seed=2)
+    keys, values = (normal(401, BLOCK_SIZE, H, D, seed=seed) for seed in (1, 2))
     longest = max(-(-S // BLOCK_SIZE) for S in contexts)
-    tables = [[(7 * i + 3 * j) % 101 for j in range(longest)] for i in range(len(contexts))]
+    tables = [[(7 * i + 3 * j) % 401 for j in range(longest)] for i in range(len(contexts))]
     places = [mx.array(x, mx.int32) for x in (tables, np.cumsum([0, *num_queries]), contexts)]
-    return [normal(sum(num_queries), 6, D), keys, values, *places]
+    return [normal(sum(num_queries), H_q, D), keys, values, *places]
 
 
 def attended(tiny: Library, function: str) -> Tree:
     """Attention to blocks, by one of the functions for it."""
-    return getattr(tiny, function)(*batch(MIXED))
+    return getattr(tiny, function)(*batch(MIXED, 6, 2, 64))
+
+
+def dispatched(tiny: Library) -> Tree:
+    """Attention to blocks with the heads of Qwen3-0.6B: so many that reading them takes the time."""
+    return tiny.dispatch_paged_attention(*batch(LONG, 16, 8, 128))
 
 
 def gpu_attention(tiny: Library, target: Tree, counts: Counts) -> Tree:
     """Attention to blocks by the kernels in Metal or CUDA."""
-    return tiny.paged_attention_gpu(*batch(counts, D=32), target=target)
+    return tiny.paged_attention_gpu(*batch(counts, 6, 2, 32), target=target)
 
 
 def crowded(tiny: Library) -> Tree:
@@ -102,7 +108,7 @@ CASES = (
     Case("paged_attention_simple", "A chunk, five decodes", attended, ("paged_attention_simple",)),
     Case("ops.paged_attention.paged_attention", "A chunk, five decodes", attended, ("paged_attention",)),
     Case("ModelRunner.run", "4 prompts on blocks", generated, (60,)),
-    Case("dispatch_paged_attention", "A chunk, five decodes", attended, ("dispatch_paged_attention",)),
+    Case("dispatch_paged_attention", "A chunk, five decodes", dispatched),
     *gpu_cases("paged_decode", "Two decodes", gpu_attention, ((1, 1), (70, 33))),
     *gpu_cases("paged_attention", "35 queries", gpu_attention, ((35,), (70,))),
     # day 4

@@ -96,6 +96,15 @@ def test_inputs_are_not_changed_by_who_uses_them() -> None:
     assert mx.array_equal(normal(3, 5), mx.random.normal((3, 5), key=mx.random.key(0)))
 
 
+def test_plain_loops_are_seen_to_be_slower_than_vectors(package: Path) -> None:
+    change = ("return multiply(SIMD, x, weights)", "return multiply(SIMPLE, x, weights)")
+    write_changed(package, "kernels/quantized_matmul.py", *change)
+    result = compare(package, "2.3", "--task", "2", "--repeats", "7")
+    ratios = [float(ratio) for ratio in re.findall(r"equal .* (\d+\.\d)x ", result.stdout)]
+    assert len(ratios) == 2
+    assert min(ratios) > 1.5, result.stdout
+
+
 # what differs
 
 
