@@ -39,6 +39,8 @@ def frequency_mistakes(dims: int, base: float) -> Mistakes:
         ),
         "that of base 10000": lambda: np.log(exact_frequencies(dims, 10000.0)),
         "that of turns a position: a frequency is in radians": lambda: right - np.log(2 * np.pi),
+        "that of frequencies times 2 pi: they are in radians already": lambda: right + np.log(2 * np.pi),
+        "that of degrees a position: a frequency is in radians": lambda: right + np.log(180 / np.pi),
     }
 
 
@@ -98,7 +100,9 @@ def test_task_2_equals_mlx(traditional: bool) -> None:
 def test_task_2_axes_of_equal_size_are_not_confused(traditional: bool, size: int) -> None:
     x = normal(size, size, size, size, seed=3)
     actual = RoPE(size, size, BASE, traditional)(x)
-    check_close(actual, expected_rotation(x, range(size), traditional), "rotated x whose axes are all alike")
+    expected = expected_rotation(x, range(size), traditional)
+    mistakes = rotated_wrongly(x, range(size), traditional)
+    check_close(actual, expected, "rotated x whose axes are all alike", mistakes=mistakes)
 
 
 def test_task_2_defaults_are_base_10000_and_halves() -> None:
@@ -180,7 +184,7 @@ def expected_four(first: list[int], batch_size: int, traditional: bool = False) 
 
 
 @PAIRINGS
-@pytest.mark.parametrize("offset", [0, 1, 17, SEQ_LEN - FOUR])
+@pytest.mark.parametrize("offset", [17, 0, 1, SEQ_LEN - FOUR])
 def test_task_3_one_offset_for_all_rows(offset: int, traditional: bool) -> None:
     actual = rotate_four(offset, 3, traditional)
     expected = expected_four([offset] * 3, 3, traditional)
@@ -190,7 +194,7 @@ def test_task_3_one_offset_for_all_rows(offset: int, traditional: bool) -> None:
 
 @PAIRINGS
 @pytest.mark.parametrize(
-    "offsets", [[5], [9, 2], [0, 17, 3], [7, 7, 7, 7], [3, 12, 0, 8], [1, 0, SEQ_LEN - FOUR, 2, 11]]
+    "offsets", [[5], [3, 17, 0], [9, 2], [7, 7, 7, 7], [3, 12, 0, 8], [1, 0, SEQ_LEN - FOUR, 2, 11]]
 )
 def test_task_3_one_offset_a_row(offsets: list[int], traditional: bool) -> None:
     actual = rotate_four(offsets, len(offsets), traditional)

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tests.support.attentions import Boundary, at_every_boundary, check_boundary
+from tests.support.attentions import Boundary, at_every_boundary, check_boundary, make_mask
 from tests.support.batching import peak_bytes
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.oracles import (
@@ -198,7 +198,7 @@ MASKS = {
 @pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS)
 def test_task_2_mask_is_added_to_the_scores(shape: tuple[int, ...]) -> None:
     query, key, value = qkv(B)
-    mask = 2 * normal(*shape, seed=30)
+    mask = make_mask(*shape, seed=30)
     actual = scaled_dot_product_attention_grouped(query, key, value, mask=mask)
     check_close(
         actual,

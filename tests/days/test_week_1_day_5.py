@@ -14,20 +14,18 @@ import pytest
 from mlx.utils import tree_flatten
 
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
-from tests.support.checkpoints import BASE_CONFIG, LLAMA3, VARIANTS, Variant, build, save
+from tests.support.checkpoints import BASE_CONFIG, LLAMA3, VARIANTS, Variant, build, loader_mistakes, save
 from tests.support.counting import Counted, check_calls
 from tests.support.oracles import (
     LOW_PRECISION,
     Array,
-    Mistakes,
     causal_mask,
     exact,
     grouped_attention,
     rms_norm,
-    rope_frequencies,
-    rotate,
 )
 from tests.support.precision import check_types
+from tests.support.self_attention import SelfAttention
 from tiny_llm import (
     Embedding,
     ModelConfig,
@@ -148,74 +146,38 @@ def make_attention(**parts: Any) -> Qwen3MultiHeadAttention:
     )
 
 
-def split(x: Array) -> Array:
-    """[B, L, H x D] -> [B, L, H, D]"""
-    return x.reshape(*x.shape[:2], -1, D)
-
-
-def expected_heads(
-    x: mx.array, positions: Any, norms: dict[str, RMSNorm], biases: dict[str, mx.array]
-) -> tuple[Array, Array, Array]:
-    """Query, key and value as [B, heads, L, D]: projected, then normalized, then rotated."""
-    heads = []
-    for name, norm in (("wq", "q_norm"), ("wk", "k_norm"), ("wv", None)):
-        weight = exact(attention_weights(x.dtype)[name])
-        projected = split(exact(x) @ weight.T + (exact(biases[name]) if name in biases else 0.0))
-        if norm in norms:
-            projected = rms_norm(projected, exact(norms[norm].weight), EPS)
-        if norm is not None:
-            projected = rotate(projected, np.asarray(positions), rope_frequencies(D, BASE))
-        heads.append(projected.swapaxes(1, 2))
-    query, key, value = heads
-    return query, key, value
-
-
-def join(heads: Array, dtype: mx.Dtype = mx.float32) -> Array:
-    """[B, H_q, L, D] -> [B, L, E]"""
-    B, _, L, _ = heads.shape
-    return heads.swapaxes(1, 2).reshape(B, L, -1) @ exact(attention_weights(dtype)["wo"]).T
-
-
-def expected_self_attention(
+def by_formula(
     x: mx.array,
     positions: Any,
     norms: dict[str, RMSNorm] | None = None,
     biases: dict[str, mx.array] | None = None,
     mask: Array | float | None = None,
-) -> Array:
-    query, key, value = expected_heads(x, positions, norms or {}, biases or {})
-    L = x.shape[1]
-    return join(
-        grouped_attention(query, key, value, mask=causal_mask(L, L) if mask is None else mask), x.dtype
+) -> SelfAttention:
+    """Of the weights above."""
+    weights, norm_weights, all_biases = (
+        {name: exact(each) for name, each in arrays.items()}
+        for arrays in (
+            attention_weights(x.dtype),
+            {name: norm.weight for name, norm in (norms or {}).items()},
+            biases or {},
+        )
     )
+    return SelfAttention(exact(x), weights, D, BASE, positions, norm_weights, EPS, all_biases, mask)
 
 
-def self_attention_mistakes(x: mx.array, norms: dict[str, RMSNorm]) -> Mistakes:
-    L = x.shape[1]
-    of_norms: Mistakes = {
-        "self-attention without the norms of the heads": lambda: expected_self_attention(x, range(L)),
-        "self-attention with the norm of the query for the keys too": lambda: expected_self_attention(
-            x, range(L), dict.fromkeys(norms, norms["q_norm"])
-        ),
-        "self-attention with heads rotated before they are normalized": lambda: normalized_last(x, norms),
-    }
-    return {
-        "self-attention without the causal mask": lambda: expected_self_attention(
-            x, range(L), norms, mask=0.0
-        ),
-        **(of_norms if norms else {}),
-        "self-attention without the rotation": lambda: expected_self_attention(x, [0] * L, norms),
-    }
+def check_self_attention(actual: mx.array, right: SelfAttention, what: str, tolerance: float = 1e-5) -> None:
+    __tracebackhide__ = True
+    check_close(actual, right.output(), what, tolerance, right.mistakes())
 
 
-def normalized_last(x: mx.array, norms: dict[str, RMSNorm]) -> Array:
-    L = x.shape[1]
-    query, key, value = expected_heads(x, range(L), {}, {})
-    query, key = (
-        rms_norm(heads, exact(norms[name].weight), EPS)
-        for heads, name in ((query, "q_norm"), (key, "k_norm"))
-    )
-    return join(grouped_attention(query, key, value, mask=causal_mask(L, L)), x.dtype)
+def check_queries(actual: mx.array, right: SelfAttention, what: str) -> None:
+    """Of an attention that shows its queries."""
+    __tracebackhide__ = True
+
+    def queries(attention: SelfAttention) -> Array:
+        return attention.join(attention.head("q"))
+
+    check_close(actual, queries(right), f"{what}, joined and projected", mistakes=right.mistakes(queries))
 
 
 @pytest.fixture(params=["plain heads", "normalized heads"])
@@ -226,21 +188,19 @@ def norms(request: pytest.FixtureRequest) -> dict[str, RMSNorm]:
 @pytest.mark.parametrize(("B", "L"), [(2, 7), (1, 7), (3, 1), (1, 1)])
 def test_task_2_self_attention(norms: dict[str, RMSNorm], B: int, L: int) -> None:
     x = normal(B, L, E, seed=30)
-    expected = expected_self_attention(x, range(L), norms)
-    mistakes = self_attention_mistakes(x, norms)
-    check_close(make_attention(**norms)(x), expected, "self-attention of x", mistakes=mistakes)
+    check_self_attention(make_attention(**norms)(x), by_formula(x, range(L), norms), "self-attention of x")
 
 
 def test_task_2_one_offset_for_all_rows(norms: dict[str, RMSNorm]) -> None:
     attention, x = make_attention(**norms, attention=first_query), normal(B, L, E, seed=31)
-    query = expected_heads(x, range(19, 19 + L), norms, {})[0]
-    check_close(attention(x, 19), join(query), "queries of x from offset 19, joined and projected")
+    right = by_formula(x, range(19, 19 + L), norms)
+    check_queries(attention(x, 19), right, "queries of x from offset 19")
 
 
 def test_task_2_one_offset_a_row(norms: dict[str, RMSNorm]) -> None:
     attention, x = make_attention(**norms, attention=first_query), normal(B, L, E, seed=32)
-    query = expected_heads(x, np.array([[19], [2]]) + np.arange(L), norms, {})[0]
-    check_close(attention(x, [19, 2]), join(query), "queries of x from offsets [19, 2], joined and projected")
+    right = by_formula(x, np.array([[19], [2]]) + np.arange(L), norms)
+    check_queries(attention(x, [19, 2]), right, "queries of x from offsets [19, 2]")
 
 
 def first_query(
@@ -255,9 +215,8 @@ def test_task_2_projections_with_biases(names: tuple[str, ...]) -> None:
     x, weights = normal(B, L, E, seed=33), attention_weights()
     biases = {name: normal(weights[name].shape[0], seed=40 + i) for i, name in enumerate(names)}
     projections = {name: with_bias(weights[name], bias) for name, bias in biases.items()}
-    expected = expected_self_attention(x, range(L), biases=biases)
-    expected = expected + (exact(biases["wo"]) if "wo" in biases else 0.0)
-    check_close(make_attention(**projections)(x), expected, "self-attention with biases")
+    right = by_formula(x, range(L), biases=biases)
+    check_self_attention(make_attention(**projections)(x), right, "self-attention with biases")
 
 
 def with_bias(weight: mx.array, bias: mx.array) -> Callable[[mx.array], mx.array]:
@@ -267,14 +226,14 @@ def with_bias(weight: mx.array, bias: mx.array) -> Callable[[mx.array], mx.array
 @pytest.mark.parametrize("shape", [(L, L), (B, 1, L, L), (1, H_Q, L, L)], ids=str)
 def test_task_2_a_mask_replaces_the_causal_one(shape: tuple[int, ...]) -> None:
     x, mask = normal(B, L, E, seed=34), normal(*shape, seed=35)
-    expected = expected_self_attention(x, range(L), mask=exact(mask))
-    check_close(make_attention()(x, mask=mask), expected, "self-attention with a mask")
+    right = by_formula(x, range(L), mask=exact(mask))
+    check_self_attention(make_attention()(x, mask=mask), right, "self-attention with a mask")
 
 
 def test_task_2_no_mask_if_asked() -> None:
     x = normal(B, L, E, seed=36)
-    expected = expected_self_attention(x, range(L), mask=0.0)
-    check_close(make_attention()(x, mask=None), expected, "self-attention without a mask")
+    right = by_formula(x, range(L), mask=0.0)
+    check_self_attention(make_attention()(x, mask=None), right, "self-attention without a mask")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
@@ -282,7 +241,7 @@ def test_task_2_self_attention_keeps_the_type(dtype: mx.Dtype, tolerance: float)
     x, norms = normal(B, L, E, seed=37, dtype=dtype), head_norms(dtype)
     actual = make_attention(**attention_weights(dtype), **norms)(x)
     check_equal(actual.dtype, dtype, "type of the self-attention")
-    check_close(actual, expected_self_attention(x, range(L), norms), "self-attention", 2 * tolerance)
+    check_self_attention(actual, by_formula(x, range(L), norms), "self-attention", 2 * tolerance)
 
 
 class PrefixCache(DenseKvCache):
@@ -319,9 +278,10 @@ class PrefixCache(DenseKvCache):
 def test_task_2_a_cache_gets_keys_as_they_are_attended_to(norms: dict[str, RMSNorm]) -> None:
     cache, x = PrefixCache(5), normal(B, L, E, seed=38)
     make_attention(**norms)(x, 5, cache)
-    _, key, value = expected_heads(x, range(5, 5 + L), norms, {})
-    check_close(cache.given[0], key, "keys given to the cache")
-    check_close(cache.given[1], value, "values given to the cache")
+    right = by_formula(x, range(5, 5 + L), norms)
+    for given, part, name in zip(cache.given, "kv", ("keys", "values"), strict=False):
+        mistakes = right.mistakes(lambda wrong, part=part: wrong.head(part))  # type: ignore[misc]
+        check_close(given, right.head(part), f"{name} given to the cache", mistakes=mistakes)
     check_equal(cache.given[2], "causal", "mask given to the cache")
 
 
@@ -329,10 +289,10 @@ def test_task_2_what_the_cache_returns_is_attended_to() -> None:
     cache, x = PrefixCache(5), normal(B, L, E, seed=38)
     actual = make_attention()(x, 5, cache)
     check_equal(cache.num_attended, 1, "calls of the cache's attend")
-    query, key, value = expected_heads(x, range(5, 5 + L), {}, {})
-    keys = np.concatenate([exact(cache.keys), key], axis=2)
-    values = np.concatenate([exact(cache.values), value], axis=2)
-    expected = join(grouped_attention(query, keys, values, mask=causal_mask(L, 5 + L)))
+    right = by_formula(x, range(5, 5 + L))
+    keys = np.concatenate([exact(cache.keys), right.head("k")], axis=2)
+    values = np.concatenate([exact(cache.values), right.head("v")], axis=2)
+    expected = right.join(grouped_attention(right.head("q"), keys, values, mask=causal_mask(L, 5 + L)))
     check_close(actual, expected, "self-attention over cached and new tokens")
 
 
@@ -340,10 +300,10 @@ def test_task_2_the_mask_of_the_cache_is_used() -> None:
     mask = normal(B, 1, L, 5 + L, seed=52)
     cache, x = PrefixCache(5, mask), normal(B, L, E, seed=38)
     actual = make_attention()(x, 5, cache)
-    query, key, value = expected_heads(x, range(5, 5 + L), {}, {})
-    keys = np.concatenate([exact(cache.keys), key], axis=2)
-    values = np.concatenate([exact(cache.values), value], axis=2)
-    expected = join(grouped_attention(query, keys, values, mask=exact(mask)))
+    right = by_formula(x, range(5, 5 + L))
+    keys = np.concatenate([exact(cache.keys), right.head("k")], axis=2)
+    values = np.concatenate([exact(cache.values), right.head("v")], axis=2)
+    expected = right.join(grouped_attention(right.head("q"), keys, values, mask=exact(mask)))
     check_close(actual, expected, "self-attention with the mask that the cache returned")
 
 
@@ -359,7 +319,8 @@ def test_task_2_the_attention_function_comes_from_outside() -> None:
     check_equal(
         calls, [((B, H_Q, L, D), (B, H, L, D), (B, H, L, D), "causal")], "what the attention was given"
     )
-    check_close(actual, 2 * expected_self_attention(x, range(L)), "self-attention doubled by its function")
+    expected = 2 * by_formula(x, range(L)).output()
+    check_close(actual, expected, "self-attention doubled by its function")
 
 
 @pytest.mark.parametrize("length", [1, L])
@@ -430,6 +391,12 @@ def test_task_3_block_adds_attention_then_mlp_each_normalized_before() -> None:
         "the block without its second residual": mlp(second(middle)),
         "the block with the norms swapped": (swapped := x + attention.function(second(x)))
         + mlp(first(swapped)),
+        "the block whose first residual is the normalized input, not the input": (
+            wrong := first(x) + attended
+        )
+        + mlp(second(wrong)),
+        "the block whose second residual is normalized": second(middle) + mlp(second(middle)),
+        "the block whose residuals are both normalized": second(wrong) + mlp(second(wrong)),
         "the block with both halves fed by its input": x + attended + mlp(second(x)),
         "the block whose second residual is its input": x + mlp(second(middle)),
         "the block with the norms after, not before": (late := x + first(attention.function(x)))
@@ -517,7 +484,9 @@ def test_task_3_only_the_last_positions_get_logits(logits_to_keep: int | None, k
     actual = parts.model(TOKENS, logits_to_keep=logits_to_keep)
     check_equal(actual.shape, (B, kept, V), f"shape of the logits with {logits_to_keep=}")
     if kept:
-        check_close(actual, parts.logits(TOKENS)[:, L - kept :], f"logits with {logits_to_keep=}")
+        logits = parts.logits(TOKENS)
+        mistakes = {"the logits of the first positions, not of the last": logits[:, :kept]}
+        check_close(actual, logits[:, L - kept :], f"logits with {logits_to_keep=}", mistakes=mistakes)
 
 
 def test_task_3_the_head_computes_no_more_than_is_kept() -> None:
@@ -651,7 +620,7 @@ def test_task_3_the_whole_model_equals_mlx_lm(name: str) -> None:
     tokens = mx.random.randint(0, 160, (2, 11), key=mx.random.key(78))
     with mx.stream(mx.cpu):
         expected = oracle(tokens)
-    check_close(model(tokens), expected, f"logits of a random {name}", 1e-4)
+    check_close(model(tokens), expected, f"logits of a random {name}", 1e-4, loader_mistakes(oracle, tokens))
     check_equal(model.config, ModelConfig(**known), "config of the model")
 
 
@@ -953,7 +922,8 @@ def check_logits(model: Qwen3Model, oracle: Any, what: str) -> None:
     tokens = mx.random.randint(0, 160, (2, 11), key=mx.random.key(80))
     with mx.stream(mx.cpu):
         expected = oracle(tokens)
-    check_close(model(tokens), expected, what, 1e-4)
+    mistakes = {} if isinstance(oracle, Qwen3Model) else loader_mistakes(oracle, tokens)
+    check_close(model(tokens), expected, what, 1e-4, mistakes)
 
 
 LOADED = [

@@ -31,25 +31,30 @@ def many(logprobs: mx.array) -> mx.array:
 
 
 def check_draws(
-    drawn: mx.array, expected: Array, what: str, mistakes: Mapping[str, Array] | None = None
-) -> None:
-    """Compare how often each token was drawn with its probability, in total variation."""
+    sampler: Any, logprobs: mx.array, expected: Array, what: str, mistakes: Mapping[str, Array] | None = None
+) -> mx.array:
+    """Compare how often each token is drawn with its probability, in total variation; return the tokens."""
     __tracebackhide__ = True
+    drawn: mx.array = sampler(many(logprobs))
     frequencies = np.bincount(np.array(drawn), minlength=len(expected)) / drawn.size
     if distance(frequencies, expected) > DISTANCE:
         token = int(np.abs(frequencies - expected).argmax())
         fail(
             f"{what}: expected token {token} in {expected[token]:.0%} of the draws, "
             f"got it in {frequencies[token]:.0%}",
-            cause_of_draws(frequencies, mistakes or {}),
+            cause_of_draws(sampler, logprobs, frequencies, mistakes or {}),
         )
+    return drawn
 
 
-def cause_of_draws(frequencies: Array, mistakes: Mapping[str, Array]) -> str | None:
-    if frequencies.max() == 1:
-        return "All rows got the same token: one draw for all of them?"
-    names = (name for name, wrong in mistakes.items() if distance(frequencies, wrong) <= DISTANCE)
-    return next((f"The tokens are drawn as by {name}." for name in names), None)
+def cause_of_draws(
+    sampler: Any, logprobs: mx.array, frequencies: Array, mistakes: Mapping[str, Array]
+) -> str | None:
+    if frequencies.max() == 1 and len({sampler(logprobs).item() for _ in range(200)}) > 1:
+        return "All rows got the same token, another one in each call: make a draw for each row."
+    name = min(mistakes, key=lambda name: distance(frequencies, mistakes[name]), default="")
+    is_near = name and distance(frequencies, mistakes[name]) <= DISTANCE
+    return f"The tokens are drawn as by {name}." if is_near else None
 
 
 def distance(first: Array, second: Array) -> float:
@@ -61,6 +66,16 @@ def temperature_mistakes(logprobs: Array, temp: float) -> dict[str, Array]:
     return {
         "logits multiplied by the temperature, not divided": softmax(logprobs * temp),
         "logits without the temperature": softmax(logprobs),
+        "probabilities in place of logits: categorical takes the exp itself": softmax(
+            softmax(logprobs / temp)
+        ),
+        "exp of the logits, with the temperature: categorical takes the exp itself": softmax(
+            np.exp(logprobs / temp)
+        ),
+        "exp of the logits, then the temperature: categorical takes the exp itself": softmax(
+            np.exp(logprobs) / temp
+        ),
+        "argmax: the likeliest token alone": np.eye(len(logprobs))[logprobs.argmax()],
         "chance alone, all tokens equally often": np.full(len(logprobs), 1 / len(logprobs)),
     }
 
@@ -86,10 +101,10 @@ def test_task_1_greedy_whatever_else_is_asked(cuts: dict[str, Any]) -> None:
 @pytest.mark.parametrize("temp", [0.25, 0.5, 1.0, 2.0, 5.0, 0.01])
 def test_task_1_logprobs_are_divided_by_the_temperature(temp: float) -> None:
     logprobs = logprobs_of(1, V, seed=4)
-    drawn = make_sampler(temp, seed=5)(many(logprobs))
     row = exact(logprobs)[0]
     mistakes = temperature_mistakes(row, temp)
-    check_draws(drawn, softmax(row / temp), f"tokens at temperature {temp}", mistakes)
+    sampler = make_sampler(temp, seed=5)
+    check_draws(sampler, logprobs, softmax(row / temp), f"tokens at temperature {temp}", mistakes)
 
 
 @pytest.mark.parametrize("temp", [1e-3, 1e-7])
@@ -125,8 +140,8 @@ def test_task_1_draws_differ_from_call_to_call() -> None:
 
 def test_task_1_impossible_tokens_are_not_drawn() -> None:
     logprobs = mx.where(mx.arange(V) % 2 == 0, logprobs_of(1, V, seed=10), -mx.inf)
-    drawn = make_sampler(3.0, seed=5)(many(logprobs))
-    check_draws(drawn, softmax(exact(logprobs)[0] / 3), "tokens at temperature 3, every other one impossible")
+    expected, what = softmax(exact(logprobs)[0] / 3), "tokens at temperature 3, every other one impossible"
+    check_draws(make_sampler(3.0, seed=5), logprobs, expected, what)
 
 
 # --- task 2 ------------------------------------------------------------------------------------------------
@@ -292,9 +307,19 @@ CUTS = [{"top_p": 0.6}, {"top_k": 3}, {"min_p": 0.3}, {"top_p": 0.8, "top_k": 5,
 def test_task_2_cuts_come_before_the_temperature(cuts: dict[str, Any], temp: float) -> None:
     logprobs = logprobs_of(1, V, seed=27)
     row = exact(logprobs)[0]
-    drawn = make_sampler(temp, **cuts, seed=5)(many(logprobs))
-    expected = softmax(np.where(expected_kept(row, **cuts), row / temp, -np.inf))
-    check_draws(drawn, expected, f"tokens at temperature {temp}, cut by {cuts}")
+    kept = np.where(expected_kept(row, **cuts), row, -np.inf)
+    tempered = {"": row / temp, ", made to sum to 1 again": log_softmax(row / temp)}
+    mistakes = {
+        **{
+            f"cuts of tempered logits{how}: cut first, then divide by the temperature": softmax(
+                np.where(expected_kept(each, **cuts), each, -np.inf)
+            )
+            for how, each in tempered.items()
+        },
+        **temperature_mistakes(kept, temp),
+    }
+    sampler, what = make_sampler(temp, **cuts, seed=5), f"tokens at temperature {temp}, cut by {cuts}"
+    drawn = check_draws(sampler, logprobs, expected := softmax(kept / temp), what, mistakes)
     check_equal(set(drawn.tolist()) - set(np.flatnonzero(expected).tolist()), set(), f"drawn despite {cuts}")
 
 

@@ -9,8 +9,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tests.support.attentions import Boundary, at_every_boundary, check_boundary
+from tests.support.attentions import Boundary, at_every_boundary, check_boundary, make_mask
 from tests.support.batching import peak_bytes
+from tests.support.blocks import absorb
+from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.oracles import (
@@ -62,25 +64,6 @@ def absorb_all(scores: mx.array, value: mx.array, sizes: Sequence[int]) -> Softm
     return state
 
 
-def in_blocks(
-    scores: Array, value: Array, sizes: Sequence[int], shrink_total: float = 1, shrink_weighted: float = 1
-) -> Array:
-    """The softmax in pieces, the shrinking of what was summed up raised to a power: 0 forgets it."""
-    maximum = np.full((*scores.shape[:-1], 1), -np.inf)
-    total, weighted, start = 0.0, 0.0, 0
-    for size in sizes:
-        block, start = scores[..., start : start + size], start + size
-        new = np.maximum(maximum, block.max(axis=-1, keepdims=True))
-        change = np.where(np.isneginf(maximum), 0.0, maximum - new)
-        weights = np.exp(block - new)
-        total = total * np.exp(change * shrink_total) + weights.sum(axis=-1, keepdims=True)
-        values = value[..., start - size : start, :]
-        weighted = weighted * np.exp(change * shrink_weighted) + weights @ values
-        maximum = new
-    result: Array = weighted / total
-    return result
-
-
 def block_by_block(scores: Array, value: Array, sizes: Sequence[int]) -> list[tuple[Array, Array]]:
     """Each block's exponentials under its own maximum, and its values."""
     ends = np.cumsum(sizes)
@@ -103,17 +86,32 @@ def summed_softmaxes(scores: Array, value: Array, sizes: Sequence[int]) -> Array
 def softmax_mistakes(scores: mx.array, value: mx.array, sizes: Sequence[int]) -> Mistakes:
     """Known mistakes with a softmax in pieces, by what they give."""
     s, v = exact(scores), exact(value)
-    powers = {
-        "not shrinking the old total and values when the maximum rises": (0, 0),
-        "not shrinking the old total when the maximum rises": (0, 1),
-        "not shrinking the old values when the maximum rises": (1, 0),
-        "exp(new maximum - old maximum): the shrinking with the wrong sign": (-1, -1),
+    blocks = np.split(np.arange(s.shape[-1]), np.cumsum(sizes)[:-1])
+
+    def in_blocks(**mistake: Any) -> Array:
+        _, total, weighted = absorb(s, v, blocks, **mistake)
+        return weighted / total
+
+    kinds: dict[str, dict[str, Any]] = {
+        "not shrinking the old total and values when the maximum rises": {
+            "total_shrinks": 0,
+            "weighted_shrinks": 0,
+        },
+        "not shrinking the old total when the maximum rises": {"total_shrinks": 0},
+        "not shrinking the old values when the maximum rises": {"weighted_shrinks": 0},
+        "exp(new maximum - old maximum): the shrinking with the wrong sign": {
+            "total_shrinks": -1,
+            "weighted_shrinks": -1,
+        },
+        "-inf - -inf in a row whose keys are all hidden so far": {"guards": False},
     }
     return {
-        **{f"what comes of {name}": partial(in_blocks, s, v, sizes, *each) for name, each in powers.items()},
+        **{f"what comes of {name}": partial(in_blocks, **mistake) for name, mistake in kinds.items()},
         "what comes of each block's own maximum, never made one": lambda: own_maxima(s, v, sizes),
         "the sum of one softmax a block": lambda: summed_softmaxes(s, v, sizes),
-        "the last block alone": lambda: softmax(s[..., -sizes[-1] :]) @ v[..., -sizes[-1] :, :],
+        "the last block alone, as when the new maximum is not stored": lambda: (
+            softmax(s[..., -sizes[-1] :]) @ v[..., -sizes[-1] :, :]
+        ),
         "the weighted sum, not divided by the total": lambda: np.exp(s - s.max(axis=-1, keepdims=True)) @ v,
     }
 
@@ -409,7 +407,7 @@ def test_task_3_keys_alike_for_a_group_are_broadcast() -> None:
 def test_task_3_keys_beyond_the_last_query_are_never_read() -> None:
     query, key, value = block_inputs(L=13, S=13)
     late = mx.arange(13)[:, None] >= 6
-    poisoned = [query, mx.where(late, mx.nan, key), mx.where(late, mx.nan, value)]
+    poisoned = [query, *(mx.where(late, mx.array(NOT_TO_BE_READ), x) for x in (key, value))]
     actual = attend_queries(*poisoned, "causal", range(3, 6), 3)
     expected = expected_rows([query, key, value], range(3, 6), exact_mask(13, 13))
     check_close(actual, expected, "queries 3 to 5, nan in the keys from 6 on: their blocks are skipped")
@@ -487,13 +485,7 @@ def check_attention(
     query, key, value = map(exact, inputs)
     if is_causal:
         mask = exact_mask(query.shape[2], key.shape[2])
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    mistakes: Mistakes = {
-        "attention with the scale applied twice: 1 / D where it should be 1 / sqrt(D)": lambda: (
-            grouped_attention(query, key, value, factor**2, mask)
-        ),
-        **grouped_attention_mistakes(query, key, value, scale, mask, is_causal),
-    }
+    mistakes = grouped_attention_mistakes(query, key, value, scale, mask, is_causal)
     check_close(actual, grouped_attention(query, key, value, scale, mask), what, tolerance, mistakes)
 
 
@@ -547,7 +539,7 @@ MASKS = {
 
 @pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS)
 def test_task_4_mask_is_added_to_the_scores(shape: tuple[int, ...]) -> None:
-    inputs, mask = qkv(B), 2 * normal(*shape, seed=70)
+    inputs, mask = qkv(B), make_mask(*shape, seed=70)
     actual = flash_attention(*inputs, None, mask, 3, 4)
     check_attention(actual, inputs, f"attention with a mask {shape}", mask=exact(mask))
 

@@ -11,7 +11,9 @@ import pytest
 
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support import oracles
-from tests.support.attentions import Boundary, at_every_boundary, check_boundary
+from tests.support.attentions import Boundary, at_every_boundary, check_boundary, make_mask
+from tests.support.blocks import block_mistakes
+from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.checkpoints import VARIANTS, build, save
 from tests.support.cpu_kernels import (
@@ -25,7 +27,6 @@ from tests.support.cpu_kernels import (
     use_device,
 )
 from tests.support.fences import FencedKernel
-from tests.support.heads import block_mistakes
 from tests.support.oracles import LOW_PRECISION, Array, exact, grouped_attention, grouped_attention_mistakes
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
@@ -127,13 +128,6 @@ def check_head_dim(attend: Attend, D: int) -> None:
     __tracebackhide__ = True
     for L, S in ((2, 41), (34, 71)):
         check_attention(attend, (1, 2, 1, L, S, D), "causal")
-
-
-def make_mask(*shape: int, seed: int = 7) -> mx.array:
-    """Additive, a third of its entries -inf; the last key stays open to all."""
-    mask = mx.where(normal(*shape, seed=seed) > 0.4, -mx.inf, normal(*shape, seed=seed + 1))
-    mask[..., -1] = 0.5
-    return mask
 
 
 def check_masks(attend: Attend, shape: Shape) -> None:
@@ -278,7 +272,7 @@ def check_strided_attention(attend: Attend, L: int) -> None:
     query, key, value = draw((2, 4, 2, L, 71, 32))
     expected = grouped_attention(exact(query), exact(key), exact(value))
     pad = [(0, 0), (0, 0), (5, 24), (0, 0)]
-    caches = [mx.pad(x, pad, constant_values=mx.nan)[:, :, 5:76] for x in (key, value)]
+    caches = [mx.pad(x, pad, constant_values=mx.array(NOT_TO_BE_READ))[:, :, 5:76] for x in (key, value)]
     check_close(attend(query, *caches), expected, "attention to slices of a larger cache")
     turned = [mx.contiguous(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (query, key, value)]
     check_close(attend(*turned), expected, "attention of heads that lie side by side, [B, L, H, D]")

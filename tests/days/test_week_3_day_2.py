@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.attentions import Boundary, at_every_boundary, check_boundary
 from tests.support.batching import keys_and_values, peak_bytes, small_model
+from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.fakes import FakeModel, ModelFailureError, continuation, prompt_of
 from tests.support.pages import (
@@ -1157,7 +1158,7 @@ def test_task_5_not_a_number_of_a_former_holder_is_never_seen() -> None:
     blocks.allocate(broken, 24)
     for cache in caches_of(pool, blocks.tables[0].block_ids):
         heads, dims = model_heads(model)
-        nan = mx.full((1, heads, 24, dims), mx.nan)
+        nan = mx.full((1, heads, 24, dims), mx.array(NOT_TO_BE_READ))
         cache.attend(nan, nan, nan, lambda query, *_, **__: query)
     blocks.free(broken)
     sequence = sequence_of(1, 13)

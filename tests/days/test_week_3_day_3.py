@@ -14,6 +14,7 @@ import pytest
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.batching import peak_bytes
 from tests.support.budget import sequence_of
+from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.cpu_kernels import (
     check_threads,
@@ -612,7 +613,8 @@ def fill_with_nan(runner: ModelRunner) -> None:
     """Every slot of every layer, the sink too."""
     config = random_qwen3().config
     slots = mx.arange(runner.pool.sink + 1)
-    garbage = mx.full((slots.size, config.num_key_value_heads, config.head_dim), mx.nan)
+    shape = slots.size, config.num_key_value_heads, config.head_dim
+    garbage = mx.full(shape, mx.array(NOT_TO_BE_READ))
     for layer in range(runner.pool.num_layers):
         runner.pool.write(layer, garbage, garbage, slots)
 

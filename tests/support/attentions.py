@@ -14,6 +14,14 @@ from tiny_llm.ops.attention import Attention
 B, H_Q, H, S = 2, 4, 2, 11
 
 
+def make_mask(*shape: int, seed: int = 7) -> mx.array:
+    """Additive, a third of its entries -inf; the last key stays open to all."""
+    finite = normal(*shape, seed=seed + 1)
+    mask = mx.where(normal(*shape, seed=seed) > 0.4, -mx.inf, finite)
+    mask[..., -1] = finite[..., -1]
+    return mask
+
+
 @dataclass(frozen=True)
 class Boundary:
     """L queries with a scale, and a mask of a shape: random, with hidden keys; or the word; or none."""

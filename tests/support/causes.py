@@ -11,11 +11,24 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Mistake = mx.array | Array | Callable[[], mx.array | Array]
-Mistakes = Mapping[str, Mistake]
-"""What known mistakes would give, or functions that compute it, each by what it is."""
+Mistakes = Mapping[str, Mistake | tuple[Mistake, ...]]
+"""What known mistakes would give, or functions that compute it, each by what it is; or several of a name."""
 
+LEFT_OVER, NOT_TO_BE_READ = (
+    np.array([bits], np.uint32).view(np.float32)[0] for bits in (0x7FDD0000, 0x7FEE0000)
+)
+"""nan that tests put into an output's memory, and where nothing may be read."""
+NANS = {
+    0x7FDD: "in the output's memory before: write every entry, and add to none that was not set",
+    0x7FEE: "where nothing may be read, not even with a weight of 0: behind an end, or in a slot or block "
+    "that is free or another's",
+    0x7FFF: "where no thread had written: a shared entry is not stored, or is read before the barrier; "
+    "or something lies before the beginning of a buffer",
+}
+"""Where a nan stood, by its upper bits, which no arithmetic makes. The last is POISON of emulator.h."""
 LARGEST_AXIS = 64  # beyond which the order of an axis is not searched
-SMALLEST_TOLERANCE = 1e-6  # a mistake is computed in another precision than the result it is compared with
+SMALLEST_TOLERANCE = 1e-6
+TOLERANCE_OF_MISTAKES = 1e-4  # each is computed in another precision than the result it is compared with
 
 
 @dataclass(frozen=True)
@@ -59,22 +72,36 @@ def differences(actual: Array, expected: Array, tolerance: float) -> Array:
     return wrong
 
 
-def known_mistake(actual: Array, mistakes: Mistakes | None, tolerance: float) -> str | None:
-    """A sentence on the known mistake that gives the same; one that cannot be computed is passed over."""
-    for name, mistake in (mistakes or {}).items():
-        try:
-            with np.errstate(all="ignore"):  # a mistake may well divide by zero
-                wrong = as_numpy(mistake() if callable(mistake) else mistake)
-        except Exception:  # of sizes that do not fit, say: no fault of the learner's
-            continue
-        if Comparison(actual, wrong, tolerance).is_equal:
-            return f"It equals {name}."
-    return None
+def known_mistake(actual: Array, expected: Array, mistakes: Mistakes | None, tolerance: float) -> str | None:
+    """A sentence on the known mistakes that give the same; one that cannot be computed is passed over."""
+    names = []
+    for name, each in (mistakes or {}).items():
+        variants = each if isinstance(each, tuple) else (each,)
+        if any(is_proof(result(variant), actual, expected, tolerance) for variant in variants):
+            names.append(name)
+    return " ".join(f"It {'also ' if i else ''}equals {name}." for i, name in enumerate(names)) or None
+
+
+def result(mistake: Mistake) -> Array | None:
+    """What a mistake gives; None if it cannot be computed, for sizes that do not fit, say."""
+    try:
+        with np.errstate(all="ignore"):  # a mistake may well divide by zero
+            return as_numpy(mistake() if callable(mistake) else mistake)
+    except Exception:  # no fault of the learner's
+        return None
+
+
+def is_proof(wrong: Array | None, actual: Array, expected: Array, tolerance: float) -> bool:
+    """Whether a mistake gives what came, and nothing else does: neither what is right, nor nan all over."""
+    close = max(tolerance, TOLERANCE_OF_MISTAKES)
+    if wrong is None or np.isnan(wrong).all() or not Comparison(actual, wrong, close).is_equal:
+        return False
+    return wrong.shape != expected.shape or bool(differences(wrong, expected, 2 * close).any())
 
 
 def likely_cause(comparison: Comparison, mistakes: Mistakes | None) -> str | None:
     """A sentence on what the result equals, known mistakes of the task first."""
-    known = known_mistake(comparison.actual, mistakes, comparison.tolerance)
+    known = known_mistake(comparison.actual, comparison.expected, mistakes, comparison.tolerance)
     if known:
         return known
     sentences = (cause(comparison) for cause in CAUSES)
@@ -94,12 +121,16 @@ def cause_of_shape(actual: Array, expected: Array, tolerance: float) -> str | No
 
 
 def is_not_a_number(comparison: Comparison) -> str | None:
-    nan = np.isnan(comparison.actual)
+    nan = np.isnan(comparison.actual) & ~np.isnan(comparison.expected)
     if not nan.any():
         return None
+    marks = np.ascontiguousarray(comparison.actual).view(np.uint32) >> 16 & 0x7FFF
+    for mark, sentence in NANS.items():
+        if (marked := nan & (marks == mark)).any():
+            return f"The nan at index {index_of(marked)} stood {sentence}."
     return (
-        f"nan at index {index_of(nan)}: inf - inf or 0 / 0. Did an exponential overflow, "
-        "or is a row masked whole?"
+        f"nan at index {index_of(nan)} comes of inf - inf, 0 / 0 or 0 x inf: look for an exponential that "
+        "overflows, and for a row whose scores are all -inf."
     )
 
 

@@ -44,10 +44,11 @@ def check_equal(actual: Any, expected: Any, what: str, mistakes: Mapping[str, An
     """
     __tracebackhide__ = True
     if actual != expected:
-        known = (f"That is {name}." for name, wrong in (mistakes or {}).items() if actual == wrong)
+        names = [name for name, wrong in (mistakes or {}).items() if actual == wrong]
         fail(
             f"{what}: {first_difference(actual, expected)}",
-            next(known, None) or how_they_differ(actual, expected),
+            " ".join(f"That is {'also ' if i else ''}{name}." for i, name in enumerate(names))
+            or how_they_differ(actual, expected),
         )
 
 
@@ -74,7 +75,7 @@ def check_close(
     if left.shape != right.shape:
         fail(
             f"shape of {what}: expected {right.shape}, got {left.shape}",
-            known_mistake(left, mistakes, tolerance) or cause_of_shape(left, right, tolerance),
+            known_mistake(left, right, mistakes, tolerance) or cause_of_shape(left, right, tolerance),
         )
     comparison = Comparison(left, right, tolerance)
     wrong = comparison.differences

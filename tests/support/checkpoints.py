@@ -4,6 +4,7 @@ import importlib
 import json
 import shutil
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from tests.support.causes import Mistakes
 
 # Mutually different sizes, so that no swapped axis fits by chance.
 BASE_CONFIG: dict[str, Any] = {
@@ -122,6 +124,65 @@ def build(variant: Variant, seed: int = 0) -> nn.Module:
         quantize(model, variant.quantization)
     mx.eval(model.parameters())
     return model
+
+
+SWAPS = {
+    "q_norm and k_norm swapped": ("self_attn", "q_norm", "k_norm"),
+    "k_proj and v_proj swapped": ("self_attn", "k_proj", "v_proj"),
+    "gate_proj and up_proj swapped": ("mlp", "gate_proj", "up_proj"),
+    "input_layernorm and post_attention_layernorm swapped": (
+        "",
+        "input_layernorm",
+        "post_attention_layernorm",
+    ),
+}
+Change = tuple[Any, str, Any]
+"""An object, its attribute, and another value of it."""
+
+
+def loader_mistakes(oracle: Any, tokens: mx.array) -> Mistakes:
+    """What mlx-lm's model gives when it is put together wrongly."""
+    layers = oracle.model.layers
+    ropes = [layer.self_attn.rope for layer in layers]
+    plain = nn.RoPE(layers[0].self_attn.rope.dims, base=oracle.args.rope_theta)
+    changes: dict[str, list[Change]] = {
+        "the layers in reverse": [(oracle.model, "layers", layers[::-1])],
+        "the first layer's tensors in every layer": [(oracle.model, "layers", [layers[0]] * len(layers))],
+        "the embedding as head: this model has a head of its own": [
+            (oracle.args, "tie_word_embeddings", True)
+        ],
+        "a rope_theta of 10000, not that of config.json": [(rope, "base", 10000.0) for rope in ropes],
+        "rotations that are not scaled, nor traditional": [
+            (layer.self_attn, "rope", plain) for layer in layers
+        ],
+    }
+    for name, (part, first, second) in SWAPS.items():
+        owners = [getattr(layer, part) if part else layer for layer in layers]
+        if hasattr(owners[0], first):
+            changes[name] = [
+                change
+                for each in owners
+                for change in ((each, first, getattr(each, second)), (each, second, getattr(each, first)))
+            ]
+    return {
+        f"the logits of a model with {name}": partial(logits_with, oracle, tokens, each)
+        for name, each in changes.items()
+    }
+
+
+def logits_with(oracle: Any, tokens: mx.array, changes: list[Change]) -> mx.array:
+    """Logits of a model some attributes of which are others for as long as it takes."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        with mx.stream(mx.cpu):
+            logits: mx.array = oracle(tokens)
+        mx.eval(logits)
+        return logits
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 def save_small_model(folder: Path) -> Path:

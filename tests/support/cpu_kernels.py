@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from kernel_runtime import cpu_kernel
 from kernel_runtime.cpu_kernel import CpuKernel
+from tests.support.causes import LEFT_OVER
 from tests.support.check import fail
 
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -22,7 +24,7 @@ on_every_target = pytest.mark.parametrize("target", TARGETS)
 
 def poison(*shape: int) -> None:
     """Fill memory with nan and free it, so that it shows where an output of this shape is not written."""
-    mx.eval([mx.full(shape, mx.nan) for _ in range(8)])
+    mx.eval([mx.array(np.full(shape, LEFT_OVER)) * 1 for _ in range(8)])
 
 
 def use_device(device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_runtime.cpu_kernel import CpuKernel, function_address
+from tests.support.causes import LEFT_OVER
 from tests.support.check import fail
 from tests.support.cpu_kernels import threads
 
@@ -46,8 +47,7 @@ class FencedKernel:
         __tracebackhide__ = True
         given = [at_the_end_of_memory(np.array(x)) for x in inputs]
         outputs = [
-            at_the_end_of_memory(np.full(shape, np.nan, np.float32))
-            for shape, _ in zip(shapes, dtypes, strict=True)
+            at_the_end_of_memory(np.full(shape, LEFT_OVER)) for shape, _ in zip(shapes, dtypes, strict=True)
         ]
         address = function_address(self.kernel.file, self.kernel.function)
         with threads(1):  # those of a pool are not there in another process

@@ -23,7 +23,7 @@ def many_heads(
     xs: Sequence[Array],
     num_heads: int,
     mask: Array | float = 0.0,
-    scale: float | None = None,
+    scale: Array | float | None = None,
     split: Callable[[Array, int], Array] = split_heads,
     join: Callable[[Array], Array] = join_heads,
 ) -> Array:
@@ -71,8 +71,14 @@ def head_mistakes(
             matrices, [query, query, value], num_heads, mask
         )
     }
-    return {
+    of_mask: Mistakes = {
         "many heads without the mask": lambda: many_heads(matrices, xs, num_heads),
+        "many heads with the mask in place of the scale: pass it by name (mask=mask)": lambda: many_heads(
+            matrices, xs, num_heads, scale=mask
+        ),
+    }
+    return {
+        **(of_mask if np.ndim(mask) else {}),
         "many heads reshaped straight to [B, H, L, D]: split the last axis, then swap two": lambda: (
             many_heads(matrices, xs, num_heads, mask, split=reshape_heads)
         ),
@@ -103,67 +109,4 @@ def head_mistakes(
             [wq, wk, wv, np.eye(E)], xs, num_heads, mask
         ),
         "many heads with wo not transposed": lambda: many_heads([wq, wk, wv, wo.T], xs, num_heads, mask),
-    }
-
-
-def in_blocks(
-    scores: Array,
-    value: Array,
-    block: int,
-    sums_shrink: bool = True,
-    outputs_shrink: bool = True,
-    parts_shrink: bool = True,
-) -> Array:
-    """Online softmax over blocks of keys, scores [..., L, S], with or without what keeps it right."""
-    maximum, total, output = np.full((*scores.shape[:-1], 1), -np.inf), np.zeros(1), np.zeros(1)
-    for start in range(0, scores.shape[-1], block):
-        piece = scores[..., start : start + block]
-        new = np.maximum(maximum, piece.max(axis=-1, keepdims=True))
-        shift = np.where(np.isneginf(new), 0.0, new)
-        own = np.exp(piece - (shift if parts_shrink else piece.max(axis=-1, keepdims=True)))
-        shrink = np.exp(maximum - shift) if parts_shrink else 1.0
-        total = total * (shrink if sums_shrink else 1.0) + own.sum(axis=-1, keepdims=True)
-        output = output * (shrink if outputs_shrink else 1.0) + own @ value[..., start : start + block, :]
-        maximum = new
-    return output / total
-
-
-def block_mistakes(
-    query: Array, key: Array, value: Array, scale: float | None = None, mask: Array | float = 0.0
-) -> Mistakes:
-    """Of attention [B, H_q, L, D] by a kernel that goes through 64 keys at a time, in tasks of 256."""
-    group_size = query.shape[1] // key.shape[1]
-    keys, values = (np.repeat(x, group_size, axis=1) for x in (key, value))
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = np.einsum("...ld,...sd->...ls", query, keys) * factor + mask
-    S = scores.shape[-1]
-    last = (S - 1) // 64 * 64
-
-    def with_padding() -> Array:
-        weights = np.exp(scores)
-        return weights @ values / (weights.sum(axis=-1, keepdims=True) + (-S) % 64)
-
-    return {
-        "attention in blocks in which the sums so far do not shrink to a new maximum": lambda: in_blocks(
-            scores, values, 64, sums_shrink=False
-        ),
-        "attention in blocks in which the outputs so far do not shrink to a new maximum": lambda: in_blocks(
-            scores, values, 64, outputs_shrink=False
-        ),
-        "attention in blocks in which nothing shrinks to a new maximum": lambda: in_blocks(
-            scores, values, 64, sums_shrink=False, outputs_shrink=False
-        ),
-        "attention whose parts of 256 keys are added up, each with a maximum of its own": lambda: in_blocks(
-            scores, values, 256, parts_shrink=False
-        ),
-        "attention to the first 256 keys alone": lambda: in_blocks(
-            scores[..., :256], values[..., :256, :], 64
-        ),
-        "attention that counts the rest of the last block as keys with a score of 0": with_padding,
-        "attention without the last block of keys": lambda: in_blocks(
-            scores[..., :last], values[..., :last, :], 64
-        ),
-        "attention that is not divided by the sum of the weights": lambda: (
-            np.exp(scores - scores.max(axis=-1, keepdims=True)) @ values
-        ),
     }

@@ -25,7 +25,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
 
 
 def attention(
-    query: Array, key: Array, value: Array, scale: float | None = None, mask: Array | float = 0.0
+    query: Array, key: Array, value: Array, scale: Array | float | None = None, mask: Array | float = 0.0
 ) -> Array:
     """softmax(Q K^T x scale + mask) V, with the scale 1 / sqrt(D)."""
     factor = 1 / np.sqrt(query.shape[-1]) if scale is None else scale
@@ -60,15 +60,26 @@ def rope_frequencies(dims: int, base: float) -> Array:
     return np.array([base ** (-2 * pair / dims) for pair in range(dims // 2)])
 
 
-def rotate(x: Array, positions: Array, frequencies: Array, traditional: bool = False) -> Array:
-    """x [B, L, H, D] turned pair by pair as complex numbers; positions [L] or [B, L]."""
+def turn(first: Array, second: Array, angles: Array) -> tuple[Array, Array]:
+    """Pairs turned as complex numbers."""
+    turned = (first + 1j * second) * np.exp(1j * angles)
+    return turned.real, turned.imag
+
+
+def rotate(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    traditional: bool = False,
+    turn: Callable[[Array, Array, Array], tuple[Array, Array]] = turn,
+) -> Array:
+    """x [B, L, H, D] turned pair by pair; positions [L] or [B, L]."""
     D = x.shape[-1]
     first = np.arange(0, D, 2) if traditional else np.arange(D // 2)
     second = first + 1 if traditional else first + D // 2
     angles = np.asarray(positions)[..., :, None, None] * frequencies
-    turned = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)
     result = np.empty_like(x)
-    result[..., first], result[..., second] = turned.real, turned.imag
+    result[..., first], result[..., second] = turn(x[..., first], x[..., second], angles)
     return result
 
 
@@ -101,6 +112,9 @@ def softmax_mistakes(x: Array, axis: int) -> Mistakes:
         "the exponentials divided by the sum of the whole array": lambda: exponentials / exponentials.sum(),
         f"the exponentials along axis {axis} divided by the sums along the last axis": lambda: (
             exponentials / exponentials.sum(axis=-1, keepdims=True)
+        ),
+        "the exponentials of x itself, which overflow: take the largest value off first": lambda: (
+            np.exp(x.astype(np.float32)) / np.exp(x.astype(np.float32)).sum(axis=axis, keepdims=True)
         ),
         "the exponentials divided by the largest of them": lambda: (
             exponentials / exponentials.max(axis=axis, keepdims=True)
@@ -150,19 +164,12 @@ def attention_mistakes(
     def scores() -> Array:
         return np.einsum("...ld,...sd->...ls", query, key) * factor
 
-    return {
+    of_mask: Mistakes = {
         "attention without the mask": lambda: attention(query, key, value, scale),
-        "attention with the scale 1 / D, not 1 / sqrt(D)": lambda: attention(query, key, value, 1 / D, mask),
-        "attention without the scale": lambda: attention(query, key, value, 1.0, mask),
-        "attention with the scale 1 / sqrt(D), not the one given": lambda: attention(
-            query, key, value, None, mask
+        "attention with the mask in place of the scale: pass it by name (mask=mask)": lambda: attention(
+            query, key, value, mask
         ),
-        "attention with the scores divided by the scale": lambda: attention(
-            query, key, value, np.divide(1.0, factor), mask
-        ),
-        "attention with the scale 1 / sqrt(S), S the number of keys": lambda: attention(
-            query, key, value, S**-0.5, mask
-        ),
+        "attention with the scores multiplied by the mask: add it": lambda: softmax(scores() * mask) @ value,
         "attention with the mask added before the scale": lambda: attention(
             query, key, value, scale, np.multiply(mask, factor)
         ),
@@ -172,7 +179,26 @@ def attention_mistakes(
         "attention with a mask that counts only where it is -inf": lambda: attention(
             query, key, value, scale, np.where(np.isneginf(mask), -np.inf, 0.0)
         ),
-        "attention with the scores multiplied by the mask": lambda: softmax(scores() * mask) @ value,
+    }
+    of_scale: Mistakes = {
+        "attention with the scale applied twice": lambda: attention(
+            query, key, value, np.square(factor), mask
+        ),
+        "attention with the scale 1 / sqrt(D), not the one given": lambda: attention(
+            query, key, value, None, mask
+        ),
+    }
+    return {
+        **(of_mask if np.ndim(mask) else {}),
+        "attention with the scale 1 / D, not 1 / sqrt(D)": lambda: attention(query, key, value, 1 / D, mask),
+        "attention without the scale": lambda: attention(query, key, value, 1.0, mask),
+        **({} if scale is None else of_scale),
+        "attention with the scores divided by the scale": lambda: attention(
+            query, key, value, np.divide(1.0, factor), mask
+        ),
+        "attention with the scale 1 / sqrt(S), S the number of keys": lambda: attention(
+            query, key, value, S**-0.5, mask
+        ),
         "attention with the softmax over the queries": lambda: softmax(scores() + mask, axis=-2) @ value,
         "attention without the softmax": lambda: (scores() + mask) @ value,
         "attention that averages the keys, not the values": lambda: attention(query, key, key, scale, mask),
@@ -212,6 +238,7 @@ def causal_attention_mistakes(query: Array, key: Array, value: Array, scale: flo
     under_masks: Mistakes = {
         f"attention under {name}": partial(attention, query, key, value, scale, mask)
         for name, mask in causal_mask_mistakes(L, S).items()
+        if mask.any()  # without one there is a name already
     }
     return {**attention_mistakes(query, key, value, scale, causal_mask(L, S)), **under_masks}
 
@@ -252,7 +279,50 @@ def rotation_mistakes(
     x: Array, positions: npt.ArrayLike, frequencies: Array, traditional: bool = False
 ) -> Mistakes:
     where = np.broadcast_to(np.asarray(positions), x.shape[:2])
+    H, D = x.shape[2:]
+
+    def swapped(first: Array, second: Array, angles: Array) -> tuple[Array, Array]:
+        return turn(first, second, np.pi / 2 - angles)
+
+    def overwritten(first: Array, second: Array, angles: Array) -> tuple[Array, Array]:
+        new = turn(first, second, angles)[0]
+        return new, second * np.cos(angles) + new * np.sin(angles)
+
+    def joined_otherwise() -> Array:
+        pairs = (D // 2, 2) if traditional else (2, D // 2)
+        turned = rotate(x, where, frequencies, traditional).reshape(*x.shape[:3], *pairs)
+        return turned.swapaxes(-1, -2).reshape(x.shape)
+
+    def by_head() -> Array:
+        heads = x.swapaxes(1, 2)
+        return rotate(heads, where[:, :1] + np.arange(H), frequencies, traditional).swapaxes(1, 2)
+
+    of_offset: Mistakes = {
+        "x rotated with the offset counted twice": lambda: rotate(
+            x, where + where[:, :1], frequencies, traditional
+        ),
+        "x with every vector rotated by the first position of its row": lambda: rotate(
+            x, np.broadcast_to(where[:, :1], where.shape), frequencies, traditional
+        ),
+    }
+    factors = {
+        "2 pi: they are in radians a position": 2 * np.pi,
+        "180 / pi: cos and sin take radians": 180 / np.pi,
+        "pi / 180: they are in radians already": np.pi / 180,
+    }
     return {
+        **{
+            f"x rotated with its angles times {name}": partial(
+                rotate, x, where, frequencies * factor, traditional
+            )
+            for name, factor in factors.items()
+        },
+        "x rotated with cos and sin swapped": lambda: rotate(x, where, frequencies, traditional, swapped),
+        "x rotated with the new first entry of each pair used for the second: keep the old one": lambda: (
+            rotate(x, where, frequencies, traditional, overwritten)
+        ),
+        "x rotated, its pairs then joined in the other pairing": joined_otherwise,
+        "x rotated as if its axes were [B, H, L, D]: each head at a position, not each token": by_head,
         "x itself: every vector is taken to be at position 0": lambda: x,
         "x rotated in the other pairing": lambda: rotate(x, where, frequencies, not traditional),
         "x rotated the other way round: the sign of the sine": lambda: rotate(
@@ -261,9 +331,7 @@ def rotation_mistakes(
         "x rotated without the offset": lambda: rotate(x, where - where[:, :1], frequencies, traditional),
         "x rotated one position too far": lambda: rotate(x, where + 1, frequencies, traditional),
         "x rotated one position too little": lambda: rotate(x, where - 1, frequencies, traditional),
-        "x with every vector rotated by the first position of its row": lambda: rotate(
-            x, np.broadcast_to(where[:, :1], where.shape), frequencies, traditional
-        ),
+        **(of_offset if where[:, 0].any() else {}),
         "x with every row at the positions of row 0": lambda: rotate(
             x, np.broadcast_to(where[:1], where.shape), frequencies, traditional
         ),
