@@ -24,7 +24,7 @@ on_every_target = pytest.mark.parametrize("target", TARGETS)
 
 def poison(*shape: int) -> None:
     """Fill memory with nan and free it, so that it shows where an output of this shape is not written."""
-    mx.eval([mx.array(np.full(shape, LEFT_OVER)) * 1 for _ in range(8)])
+    mx.eval([mx.array(np.full(shape, LEFT_OVER)) for _ in range(8)])
 
 
 def use_device(device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from scripts.author.messages import changes, normalize, rewrite, stored_messages
 from scripts.course import ROOT, load_course
+from tests.support.causes import NANS
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.heads import head_mistakes
 from tests.support.oracles import (
@@ -145,6 +146,21 @@ def test_no_cause_is_better_than_a_wrong_one() -> None:
 def test_a_known_mistake_is_named() -> None:
     mistakes = {"x cubed": lambda: X**3, "x squared": lambda: X**2}
     assert message_of(check_close, mx.array(X) ** 2, X, "x", mistakes=mistakes)[-1] == "It equals x squared."
+
+
+def test_all_mistakes_that_fit_are_named_but_none_that_is_right_or_nan_all_over() -> None:
+    mistakes = {"x squared": X**2, "nan": X * np.nan, "x itself": X, "x times x": X * X}
+    lines = message_of(check_close, mx.array(X) ** 2, X, "x", mistakes=mistakes)
+    assert lines[-1] == "It equals x squared. It also equals x times x."
+    lines = message_of(check_close, mx.array(X) * mx.nan, X, "x", mistakes=mistakes)
+    assert lines[-1].startswith("nan at index [0, 0, 0] comes of")
+
+
+@pytest.mark.parametrize("bits", NANS)
+def test_where_a_nan_stood_is_told_by_its_bits(bits: int) -> None:
+    nan = mx.array(np.array([bits << 16], np.uint32)).view(mx.float32)
+    actual = mx.where(mx.array(X) > 1, 2 * mx.exp(nan), mx.array(X))
+    assert NANS[bits] in " ".join(message_of(check_close, actual, X, "x"))
 
 
 def test_a_mistake_that_cannot_be_computed_is_passed_over() -> None:
