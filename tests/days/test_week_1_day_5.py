@@ -397,6 +397,9 @@ def test_task_3_block_adds_attention_then_mlp_each_normalized_before() -> None:
         + mlp(second(wrong)),
         "the block whose second residual is normalized": second(middle) + mlp(second(middle)),
         "the block whose residuals are both normalized": second(wrong) + mlp(second(wrong)),
+        "the block with the first norm used twice": middle + mlp(first(middle)),
+        "the block with the second norm used twice": (again := x + attention.function(second(x)))
+        + mlp(second(again)),
         "the block with both halves fed by its input": x + attended + mlp(second(x)),
         "the block whose second residual is its input": x + mlp(second(middle)),
         "the block with the norms after, not before": (late := x + first(attention.function(x)))

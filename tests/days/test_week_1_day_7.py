@@ -180,6 +180,9 @@ def kept_mistakes(row: Array, kept: list[bool], **cuts: Any) -> dict[str, list[b
         mistakes["one token more than top_k"] = among(row, order[: top_k + 1])
     if top_p and len(cuts) == 1:
         mistakes["without the token that crosses top_p"] = among(row, order[: num_kept - 1])
+        mistakes["what is kept in the order of likelihood: put it back in that of the tokens"] = among(
+            row, range(num_kept)
+        )
         mistakes["one token more than reach top_p"] = among(row, order[: num_kept + 1])
     if min_p and len(cuts) == 1:
         mistakes["min_p as a bound by itself, not relative to the likeliest"] = (

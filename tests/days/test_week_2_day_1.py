@@ -72,7 +72,9 @@ def test_task_1_offset_counts_tokens() -> None:
     cache = TinyKvFullCache()
     check_equal(cache.offset, 0, "offset of a new cache")
     returned = [update(cache, *keys_and_values(L, seed=L))[2] for L in APPENDS]
-    check_equal(returned, [3, 4, 11, 12, 14], "offset returned by each append, the new tokens included")
+    mistakes = {"the offset before each append": [0, 3, 4, 11, 12], "the lengths of the appends": [*APPENDS]}
+    what = "offset returned by each append, the new tokens included"
+    check_equal(returned, [3, 4, 11, 12, 14], what, mistakes)
     check_equal(cache.offset, 14, "offset after all appends")
 
 
@@ -84,7 +86,9 @@ def test_task_1_the_next_token_goes_where_the_others_end() -> None:
         ends.append(cache.offset)
     cache.rewind(2)
     ends.append(cache.offset)
-    check_equal(ends, [0, 3, 4, 11, 12, 14, 12], "offset after appends of 3, 1, 7, 1 and 2 and a rewind of 2")
+    mistakes = {"a rewind to 2: rewind(n) forgets n tokens": [0, 3, 4, 11, 12, 14, 2]}
+    what = "offset after appends of 3, 1, 7, 1 and 2 and a rewind of 2"
+    check_equal(ends, [0, 3, 4, 11, 12, 14, 12], what, mistakes)
 
 
 def test_task_1_passes_the_mask_through() -> None:

@@ -118,7 +118,8 @@ def test_task_1_random_steps(seed: int) -> None:
     check_equal(found_lengths, [each.num_tokens for each in entries], "distances of query_starts")
     last = [sum(each.num_tokens for each in entries[: i + 1]) - 1 for i in range(len(entries))]
     expected = [row for row, entry in zip(last, entries, strict=True) if entry.is_final]
-    check_equal(final_rows(entries, query_starts).tolist(), expected, "final rows")
+    mistakes = {"the last row of every entry, whether it samples or not": last}
+    check_equal(final_rows(entries, query_starts).tolist(), expected, "final rows", mistakes)
 
 
 def test_task_1_final_rows() -> None:
@@ -157,6 +158,10 @@ def test_task_1_slots() -> None:
         "slots of the first sequence's blocks": slots_by_hand(positions, tables, [0] * 8, 5),
         "the positions": positions.tolist(),
         "places within the blocks": (positions % 5).tolist(),
+        "block x block_size + position: the place within the block is position % block_size": [
+            slot - p % 5 + p
+            for slot, p in zip(slots_by_hand(positions, tables, owners, 5), positions, strict=True)
+        ],
     }
     expected = [15, 16, 17, 18, 47, 10, 11, 12]
     check_equal(expected, slots_by_hand(positions.tolist(), tables.tolist(), owners, 5), "by hand, both ways")

@@ -37,13 +37,40 @@ def advance(
     while scheduler.has_work and len(timeline) != max_steps:
         if len(timeline) == 500:
             pytest.fail("there is still work after 500 steps")
-        output = scheduler.schedule()
+        output = scheduled(scheduler)
         timeline.append(rows_of(output))
-        scheduler.complete(output, {entry.sequence.id: 1 for entry in output.final})
+        complete(scheduler, output)
         for entry in output.final:
             if len(entry.sequence.generated_ids) >= num_outputs[entry.sequence.id]:
                 scheduler.remove(entry.sequence.id)
     return timeline
+
+
+def scheduled(scheduler: Scheduler) -> SchedulerOutput:
+    """The next step; fails if `schedule` does what is left to `complete`."""
+    __tracebackhide__ = True
+    before = {each: each.num_computed_tokens for each in scheduler.running}
+    output = scheduler.schedule()
+    for each, number in before.items():
+        if each.num_computed_tokens > number:
+            pytest.fail(
+                f"schedule changed num_computed_tokens of sequence {each.id} from {number} to "
+                f"{each.num_computed_tokens}: that is for complete, once the step is computed"
+            )
+    return output
+
+
+def complete(scheduler: Scheduler, output: SchedulerOutput) -> None:
+    """Complete a step with token 1 for all; fails if it is not appended."""
+    __tracebackhide__ = True
+    before = {entry.sequence: entry.sequence.num_tokens for entry in output.final}
+    scheduler.complete(output, {each.id: 1 for each in before})
+    for each, number in before.items():
+        if each.num_tokens != number + 1:
+            pytest.fail(
+                f"complete left sequence {each.id} with {each.num_tokens} tokens, after {number} and one "
+                "that was sampled: append it"
+            )
 
 
 def run(engine: Engine, max_steps: int = 500) -> list[EngineStep]:

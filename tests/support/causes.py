@@ -73,13 +73,20 @@ def differences(actual: Array, expected: Array, tolerance: float) -> Array:
 
 
 def known_mistake(actual: Array, expected: Array, mistakes: Mistakes | None, tolerance: float) -> str | None:
-    """A sentence on the known mistakes that give the same; one that cannot be computed is passed over."""
-    names = []
-    for name, each in (mistakes or {}).items():
-        variants = each if isinstance(each, tuple) else (each,)
-        if any(is_proof(result(variant), actual, expected, tolerance) for variant in variants):
-            names.append(name)
-    return " ".join(f"It {'also ' if i else ''}equals {name}." for i, name in enumerate(names)) or None
+    """Sentences on the known mistakes that give the same; one that cannot be computed is passed over."""
+    variants = {
+        name: [result(variant) for variant in (each if isinstance(each, tuple) else (each,))]
+        for name, each in (mistakes or {}).items()
+    }
+    for close in (tolerance, max(tolerance, TOLERANCE_OF_MISTAKES)):
+        names = [
+            name
+            for name, results in variants.items()
+            if any(is_proof(wrong, actual, expected, close) for wrong in results)
+        ]
+        if names:
+            return " ".join(f"It {'also ' if i else ''}equals {name}." for i, name in enumerate(names))
+    return None
 
 
 def result(mistake: Mistake) -> Array | None:
@@ -93,10 +100,9 @@ def result(mistake: Mistake) -> Array | None:
 
 def is_proof(wrong: Array | None, actual: Array, expected: Array, tolerance: float) -> bool:
     """Whether a mistake gives what came, and nothing else does: neither what is right, nor nan all over."""
-    close = max(tolerance, TOLERANCE_OF_MISTAKES)
-    if wrong is None or np.isnan(wrong).all() or not Comparison(actual, wrong, close).is_equal:
+    if wrong is None or np.isnan(wrong).all() or not Comparison(actual, wrong, tolerance).is_equal:
         return False
-    return wrong.shape != expected.shape or bool(differences(wrong, expected, 2 * close).any())
+    return wrong.shape != expected.shape or bool(differences(wrong, expected, tolerance).any())
 
 
 def likely_cause(comparison: Comparison, mistakes: Mistakes | None) -> str | None:

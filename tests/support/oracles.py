@@ -349,6 +349,9 @@ def rms_norm_mistakes(x: Array, weight: Array, eps: float) -> Mistakes:
         "x normalized without eps": lambda: x / np.sqrt(mean_square) * weight,
         "x normalized with eps squared": lambda: rms_norm(x, weight, eps**2),
         "x normalized with eps 1e-6": lambda: rms_norm(x, weight, 1e-6),
+        "x divided by its standard deviation: the mean is not taken off in the mean of squares": lambda: (
+            x / np.sqrt(x.var(axis=-1, keepdims=True) + eps) * weight
+        ),
         "x with its mean taken off first, a LayerNorm": lambda: rms_norm(centred, weight, eps),
         "x divided by the root of the sum of squares, not of their mean": lambda: (
             x / np.sqrt(mean_square * x.shape[-1] + eps) * weight

@@ -91,7 +91,18 @@ def unpacking_mistakes(packed: mx.array, bits: int) -> Mistakes:
         flat = found.reshape(*rows, -1).astype(np.float64)
         return np.resize(flat, codes.shape) if flat.shape != codes.shape else flat
 
+    def cut(crosses: bool, masks: bool) -> Array:
+        words = np.pad(np.array(packed).astype(np.uint64), [(0, 0)] * len(rows) + [(0, 1)])
+        word, shift = np.divmod(bits * np.arange(codes.shape[-1]), 32)
+        found = words[..., word] >> shift.astype(np.uint64)
+        if crosses:
+            rest = words[..., word + 1] << (32 - shift).astype(np.uint64)
+            found |= np.where(shift + bits > 32, rest, 0).astype(np.uint64)
+        return (found & np.uint64(2 ** (bits if masks else 32) - 1)).astype(np.float64)
+
     mistakes: Mistakes = {
+        "the codes with the bits above them: keep the lowest ones of each": partial(cut, True, False),
+        "the codes without the bits that lie in the next word": partial(cut, False, True),
         "the codes as signed numbers: they count from 0 to 2**bits - 1": lambda: (
             codes - 2.0**bits * (codes >= 2 ** (bits - 1))
         ),
