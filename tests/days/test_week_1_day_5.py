@@ -397,6 +397,13 @@ def test_task_3_block_adds_attention_then_mlp_each_normalized_before() -> None:
         + mlp(second(wrong)),
         "the block whose second residual is normalized": second(middle) + mlp(second(middle)),
         "the block whose residuals are both normalized": second(wrong) + mlp(second(wrong)),
+        "the block normalized after each residual is added": second(
+            (added := first(x + attention.function(x))) + mlp(added)
+        ),
+        "the block with the second norm on the output of the attention, none before the MLP": (
+            literal := x + second(attended)
+        )
+        + mlp(literal),
         "the block with the first norm used twice": middle + mlp(first(middle)),
         "the block with the second norm used twice": (again := x + attention.function(second(x)))
         + mlp(second(again)),

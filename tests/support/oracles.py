@@ -98,7 +98,8 @@ def log_softmax(x: Array) -> Array:
 
 # --- known mistakes: what each would give, by what it is ----------------------------------------------------
 
-Mistakes = dict[str, Callable[[], Array]]
+Mistake = Callable[[], Array]
+Mistakes = dict[str, Mistake | tuple[Mistake, ...]]
 
 
 def softmax_mistakes(x: Array, axis: int) -> Mistakes:
@@ -120,7 +121,7 @@ def softmax_mistakes(x: Array, axis: int) -> Mistakes:
             exponentials / exponentials.max(axis=axis, keepdims=True)
         ),
         "the softmax with one largest value taken off all rows: take that of each row": lambda: (
-            np.exp(x - x.max()) / np.exp(x - x.max()).sum(axis=axis, keepdims=True)
+            np.exp(less := (x - x.max()).astype(np.float32)) / np.exp(less).sum(axis=axis, keepdims=True)
         ),
         **(keepdims_mistakes(x, axis) if len(set(x.shape)) == 1 else {}),
     }
@@ -298,6 +299,9 @@ def rotation_mistakes(
         return rotate(heads, where[:, :1] + np.arange(H), frequencies, traditional).swapaxes(1, 2)
 
     of_offset: Mistakes = {
+        "x rotated as if the offset were the place behind its last vector": lambda: rotate(
+            x, where - x.shape[1], frequencies, traditional
+        ),
         "x rotated with the offset counted twice": lambda: rotate(
             x, where + where[:, :1], frequencies, traditional
         ),
@@ -366,7 +370,10 @@ def rms_norm_mistakes(x: Array, weight: Array, eps: float) -> Mistakes:
         "x normalized over all axes together": lambda: x / np.sqrt((x**2).mean() + eps) * weight,
         "x normalized without the weight": lambda: rms_norm(x, np.ones_like(weight), eps),
         "x normalized with the weight 1 + weight": lambda: rms_norm(x, 1 + weight, eps),
-        "x times its weight, then normalized": lambda: rms_norm(x * weight, np.ones_like(weight), eps),
+        "x times its weight, then normalized": (
+            lambda: rms_norm(x * weight, np.ones_like(weight), eps),
+            lambda: rms_norm(x * weight, weight, eps),
+        ),
     }
 
 

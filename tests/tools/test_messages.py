@@ -13,7 +13,7 @@ import pytest
 
 from scripts.author.messages import changes, normalize, rewrite, stored_messages
 from scripts.course import ROOT, load_course
-from tests.support.causes import NANS
+from tests.support.causes import NANS, result
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.heads import head_mistakes
 from tests.support.oracles import (
@@ -192,7 +192,7 @@ def test_every_known_mistake_can_be_computed_at_every_length(
     ]
     for table in tables:
         with np.errstate(all="ignore"):
-            shapes = {np.shape(mistake()) for mistake in table.values()}
+            shapes = {np.shape(result(mistake)) for mistake in table.values()}
         assert len(shapes) == 1
 
 
