@@ -420,7 +420,11 @@ def test_task_3_the_threshold_bounds_one_prompt_and_not_the_step() -> None:
         [(0, 8, 2, True), (2, 8, 1, True)],
     ]
     mistakes = {
-        "the threshold taken for the whole step": [[(0, 0, 4, False)], [(0, 4, 4, False)], [(0, 8, 2, True)]]
+        "the threshold taken for the whole step": [[(0, 0, 4, False)], [(0, 4, 4, False)], [(0, 8, 2, True)]],
+        "the threshold applied only when a sequence is let in, and not to its later chunks": [
+            expected[0],
+            [(0, 4, 6, True), (2, 4, 5, True)],
+        ],
     }
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step", mistakes)
 

@@ -25,6 +25,7 @@ from tests.support.shown import not_promised, shows
 from tests.support.state import changed_place, is_packages_own, state_of
 
 LONGEST = 70  # characters of a value that is shown whole
+LONG = 45  # characters from which the first item that differs is shown alone, whole if it can be
 
 
 def fail(*sentences: str | None) -> NoReturn:
@@ -172,7 +173,7 @@ def digits(expected: np.floating[Any], actual: np.floating[Any]) -> tuple[str, s
 def first_difference(actual: Any, expected: Any) -> str:
     """Both values; of long lists the first items that differ, as deep down as it takes to be read."""
     place = ""
-    while is_long(actual, expected) and are_alike(actual, expected):
+    while is_long(actual, expected, LONGEST if place else LONG) and are_alike(actual, expected):
         key = first_key(actual, expected)
         if key is None:
             break
@@ -190,14 +191,15 @@ def first_key(actual: Any, expected: Any) -> Any:
     return next((i for i, (left, right) in pairs if left != right), None)
 
 
-def is_long(actual: Any, expected: Any) -> bool:
-    """Whether the two do not fit in a line."""
-    return max(len(short(actual)), len(short(expected))) >= 45
+def is_long(actual: Any, expected: Any, limit: int) -> bool:
+    """Whether one of the two takes so many characters."""
+    return max(len(short(actual)), len(short(expected))) >= limit
 
 
 def are_alike(actual: Any, expected: Any) -> bool:
     """Whether the two can be compared item by item."""
-    return isinstance(actual, list | tuple | str | dict) and type(actual) is type(expected)
+    kinds = (list, tuple, str, dict)
+    return any(isinstance(actual, kind) and isinstance(expected, kind) for kind in kinds)
 
 
 def how_they_differ(actual: Any, expected: Any) -> str | None:

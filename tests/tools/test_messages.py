@@ -238,8 +238,8 @@ def test_lists_and_dicts_have_causes(actual: Any, expected: Any, sentence: str |
 
 
 def test_of_a_long_list_the_first_difference_is_shown() -> None:
-    expected = [{"step": i, "chunks": [(i, list(range(9)))]} for i in range(30)]
-    actual = [*expected[:7], {"step": 7, "chunks": [(8, list(range(9)))]}, *expected[8:]]
+    expected = [{"step": i, "chunks": [(i, list(range(16)))]} for i in range(30)]
+    actual = [*expected[:7], {"step": 7, "chunks": [(8, list(range(16)))]}, *expected[8:]]
     (line,) = message_of(check_equal, actual, expected, "rows")
     assert line.startswith("rows: differs first at [7]['chunks']: expected [(7, [0,")
 
@@ -412,3 +412,14 @@ def test_what_cannot_explain_every_failure_is_not_pointed_at() -> None:
     assert narrowed([outer]) == [outer]
     other = Failure(where, "other", "", (test,), suspects=(test,))
     assert narrowed([outer, other]) == [outer, other], "two mistakes"
+
+
+class Steps(list[list[tuple[int, int]]]):
+    """A list of another type than what it is compared with."""
+
+
+def test_of_a_schedule_the_first_step_that_differs_is_shown_whole() -> None:
+    steps = [[(0, 2), (1, 3)], [(0, 3), (1, 4), (2, 12)], [(1, 5), (2, 13)], [(2, 14)]]
+    actual = Steps([steps[0], [(0, 3), (1, 4)], *steps[2:]])
+    (message,) = message_of(check_equal, actual, steps, "steps")
+    assert message == "steps: differs first at [1]: expected [(0, 3), (1, 4), (2, 12)], got [(0, 3), (1, 4)]"
