@@ -9,7 +9,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tests.support.attentions import Boundary, at_every_boundary, check_boundary, make_mask
+from tests.support.attentions import (
+    Boundary,
+    at_every_boundary,
+    check_boundary,
+    check_short_scores,
+    make_mask,
+)
 from tests.support.batching import peak_bytes
 from tests.support.blocks import absorb
 from tests.support.causes import NOT_TO_BE_READ
@@ -155,10 +161,11 @@ def test_task_1_the_maximum_may_rise_in_every_block_or_never(order: int) -> None
     check_average(mx.sort(scores, axis=-1)[..., ::order], value, (3, 4, 4), "average of values")
 
 
-def test_task_1_large_scores_do_not_overflow() -> None:
+@pytest.mark.parametrize("lift", [0, -50_000])
+def test_task_1_large_scores_do_not_overflow(lift: int) -> None:
     scores, value = scores_and_values(2)
-    scores = mx.round(300 * scores) + 1000 * mx.arange(KEYS)
-    check_average(scores, value, (4, 4, 3), "average of values with scores up to 12000")
+    scores = mx.round(300 * scores) + 1000 * mx.arange(KEYS) + lift
+    check_average(scores, value, (4, 4, 3), f"average of values with scores up to {12000 + lift}")
 
 
 @pytest.mark.parametrize("hidden", [(0, 4), (4, 8), (8, 11), (0, 8), (4, 11)], ids=str)
@@ -432,11 +439,12 @@ def test_task_3_one_block_of_scores_at_a_time() -> None:
     assert peak <= all_scores / 4, f"{peak} bytes at once for key blocks of 256; {what}"
 
 
-def test_task_3_a_block_begins_when_the_one_before_is_summed_up(on_cpu: None) -> None:
-    inputs = block_inputs(L=64, S=16384)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
+def test_task_3_a_block_begins_when_the_one_before_is_summed_up(dtype: mx.Dtype, on_cpu: None) -> None:
+    inputs = block_inputs(L=64, S=16384, dtype=dtype)
     mx.eval(inputs)
     peak = peak_bytes(lambda: mx.eval(attend_queries(*inputs, None, range(64), 256)))
-    check_blocks_at_once(peak, 4 * 64 * 256, 9, "key blocks")
+    check_blocks_at_once(peak, 4 * 64 * 256, 9, f"key blocks of {dtype}, each cut before it is cast,")
 
 
 def check_blocks_at_once(peak: int, block: int, most: int, what: str) -> None:
@@ -606,6 +614,11 @@ def test_task_4_type_is_kept_and_sums_are_float32(dtype: mx.Dtype, tolerance: fl
     check_equal(actual.dtype, dtype, "type of the attention")
     what = "attention with sums in float32, rounded once at the end"
     check_attention(actual, inputs, what, is_causal=is_causal, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("L", [1, 8])
+def test_task_4_large_scores_in_short_types(L: int) -> None:
+    check_short_scores(flash_attention, L)
 
 
 def test_task_4_the_type_is_that_of_the_query() -> None:

@@ -11,7 +11,13 @@ import pytest
 
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support import oracles
-from tests.support.attentions import Boundary, at_every_boundary, check_boundary, make_mask
+from tests.support.attentions import (
+    Boundary,
+    at_every_boundary,
+    check_boundary,
+    check_short_scores,
+    make_mask,
+)
 from tests.support.blocks import block_mistakes
 from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close, check_equal, check_value_error, normal
@@ -30,7 +36,6 @@ from tests.support.fences import FencedKernel
 from tests.support.oracles import LOW_PRECISION, Array, exact, grouped_attention, grouped_attention_mistakes
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
-from tests.support.precision import check_rounded_once
 from tiny_llm import ModelConfig, scaled_dot_product_attention_grouped
 from tiny_llm.given.fused_parts import FusedNorm, FusedRope, fused_mlp
 from tiny_llm.kernels import dispatch_attention as attention_module
@@ -170,18 +175,6 @@ def check_low_scores(attend: Attend, L: int) -> None:
     check_attention(attend, shape, mask, tolerance=1e-4, what=what)
 
 
-def check_large_scores_in_short_types(attend: Attend, L: int) -> None:
-    """Large scores that differ by little: rounded to the input's type they would be equal."""
-    __tracebackhide__ = True
-    shape = (1, 2, 1, L, 83, 80)
-    for parameter in LOW_PRECISION:
-        dtype, _ = parameter.values
-        query, key, value = draw(shape, size=30.0)
-        operands = [x.astype(dtype) for x in (query, key[:, :, :1] + 0.1 * key, value)]
-        what = f"attention of {dtype} to keys that are much alike, {L=}: query x scale and scores are float32"
-        check_rounded_once(attend(*operands), grouped_attention(*map(exact, operands)), what)
-
-
 def check_orders(language: Language) -> None:
     """In every order of the threads the result must be the same to the last bit."""
     __tracebackhide__ = True
@@ -243,9 +236,7 @@ GPU_CHECKS: dict[str, Callable[[Attend], None]] = {
         for shape, mask in (((1, 4, 2, 1, 300, 64), None), ((1, 4, 2, 33, 90, 64), "causal"))
     },
     **{f"scores far below 0, {L=}": partial(check_low_scores, L=L) for L in (2, 40)},
-    **{
-        f"large scores in short types, {L=}": partial(check_large_scores_in_short_types, L=L) for L in (2, 40)
-    },
+    **{f"large scores in short types, {L=}": partial(check_short_scores, L=L) for L in (2, 40)},
     "other numbers of axes": check_axes,
 }
 each_gpu_check = pytest.mark.parametrize("check", GPU_CHECKS.values(), ids=GPU_CHECKS)
@@ -372,7 +363,7 @@ def test_task_1_scores_far_below_zero(L: int) -> None:
 
 @few_and_many
 def test_task_1_large_scores_in_short_types(L: int) -> None:
-    check_large_scores_in_short_types(on_cpu, L)
+    check_short_scores(on_cpu, L)
 
 
 @few_and_many

@@ -30,6 +30,7 @@ from tests.support.fakes import (
 from tests.support.oracles import causal_mask, causal_mask_mistakes, hidden_where
 from tests.support.precision import short_types
 from tiny_llm import BatchGenerator, BatchingKvCache, Request, SamplingParams, TinyKvFullCache
+from tiny_llm.batching.answer import Answer
 from tiny_llm.ops.attention import scaled_dot_product_attention_grouped
 
 tokenizer = FakeTokenizer()
@@ -114,6 +115,7 @@ def test_task_1_slots_are_freed_in_any_order(order: tuple[int, ...]) -> None:
         check_equal(lengths_by_slot(cache), lengths, "number of tokens in each slot")
         for slot, length in lengths.items():
             check_slot(cache, slot, cache_of(length, seed=slot))
+    check_equal(len(cache.state), 2, "arrays that an empty cache keeps for those who come next")
 
 
 def test_task_1_occupied_slot_is_an_error() -> None:
@@ -656,6 +658,12 @@ def test_task_3_a_stop_string_ends_the_answer(answer: str, stop: tuple[str, ...]
     end = min(answer.index(string) + len(string) for string in stop if string in answer)
     check_equal(len(taken) + 1, end, "tokens until the stop string is complete")
     check_equal([request.finish_reason, request.text()], ["stop", text], "why it is done, and its text")
+
+
+def test_task_3_a_stop_string_in_the_first_token() -> None:
+    answer = Answer(0, tokenizer, 9, ("X",))
+    answer.accept(letters("X")[0])
+    check_equal([answer.finish_reason, answer.text()], ["stop", ""], "why it is done, and its text")
 
 
 def test_task_3_no_stop_string_no_stop() -> None:

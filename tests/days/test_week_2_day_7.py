@@ -61,6 +61,7 @@ endless = FakeTokenizer(eos_token_ids=[])
         (100, 0, 64, 2),
         (100, 64, 32, 4),
         (100, 512, 1000, 1),
+        (10**18 + 1, 10, 64, 10**17 + 1),
     ],
 )
 def test_task_1_number_of_steps(prompt_len: int, threshold: int, budget: int, steps: int) -> None:
@@ -296,11 +297,12 @@ def test_task_2_after_an_error_the_prefill_starts_again(
 
     model = FakeModel(fail_at=None if where == "sampler" else where, failure=failure)
     request = Request(model, tokenizer, prompt_of(7), 3)
-    sampler, request.sampler = request.sampler, broken
+    sampler, request.sampler, caches = request.sampler, broken, request.cache
     with pytest.raises(failure):
         prefill_all(request)
     check_equal(len(model.calls), 3 if where == "sampler" else where + 1, "model calls before the error")
     check_released(request.cache, "layers that still hold keys after the error")
+    check_equal(request.cache is caches, True, "the request's own list of caches is the same")
     check_equal([request.offset, request.token_ids], [0, []], "offset and tokens after the error")
     model.calls.clear()
     model.fail_at, request.sampler = None, sampler

@@ -1,7 +1,7 @@
 """Week 3, day 1: one token budget."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import FrozenInstanceError
 from functools import partial
@@ -135,8 +135,9 @@ def test_task_1_the_most_tokens_it_may_come_to_have() -> None:
 
 
 def test_task_1_an_empty_prompt_is_an_error() -> None:
-    with check_value_error(id=17):
-        Sequence(17, [])
+    for nothing in ([], iter(())):
+        with check_value_error(id=17):
+            Sequence(17, nothing)
 
 
 # Task 2: what one sequence gets
@@ -257,6 +258,7 @@ def test_task_2_an_id_twice_is_an_error() -> None:
     scheduler.remove(1)
     scheduler.add(sequence_of(1, 9))
     check_equal(len(scheduler.policy), 2, "number waiting after an id was used again")
+    check_equal(scheduler.sequences[1].arrival, 2, "arrival of the third, when the second has left")
 
 
 def test_task_2_a_sequence_that_was_computed_elsewhere_is_an_error() -> None:
@@ -588,6 +590,34 @@ def test_task_3_without_room_who_runs_asks_for_some(is_made: bool, monkeypatch: 
     expected = [(0, 4, 1, True), (1, 2, 1, True)][: 1 + is_made]
     check_equal(rows_of(scheduler.schedule()), expected, "step with room for one token")
     check_equal(asked, [(1, 2, 1, True)], "what make_room was asked for")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget", "expected"),
+    [
+        ([4, 2, 2], 20, [(0, 4, 1, True), (1, 2, 1, True)]),  # the last gives way to the first
+        ([4, 3], 2, [(0, 4, 1, True), (1, 0, 1, False)]),  # the last gives way to itself, and begins anew
+    ],
+    ids=str,
+)
+def test_task_3_who_gives_way_has_no_entry_and_leaves_its_token(
+    lengths: list[int], budget: int, expected: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks, policy = FewBlocks(capacity=sum(lengths) + len(lengths) // 3), SpyPolicy()
+    scheduler = scheduler_with(lengths, 20, 4, blocks, policy)
+
+    def make_room(entry: ScheduledTokens) -> bool:
+        """As day 3.5 writes it."""
+        last = scheduler.running.pop()
+        blocks.free(last)
+        last.num_computed_tokens = 0
+        policy.add(last)
+        return last is not entry.sequence and blocks.allocate(entry.sequence, entry.num_tokens)
+
+    monkeypatch.setattr(scheduler, "make_room", make_room)
+    scheduler.complete(scheduler.schedule(), dict.fromkeys(range(len(lengths)), 9))
+    policy.budget = budget
+    check_equal(rows_of(scheduler.schedule()), expected, "step in which the last of those that run gives way")
 
 
 def test_task_3_who_is_not_let_in_holds_nothing() -> None:
@@ -1058,13 +1088,18 @@ def test_task_5_a_lone_request_from_prompt_to_result() -> None:
 
 def test_task_5_the_policy_is_told_what_each_step_took() -> None:
     times = itertools.count(step=5)
-    policy = SpyPolicy()
+
+    class SlowPolicy(SpyPolicy):
+        def token_budget(self, running: Collection[Sequence], limit: int) -> int:
+            return limit if next(times) else 0
+
+    policy = SlowPolicy()
     config, blocks, clock = SchedulerConfig(4, 2), UnlimitedBlocks(), lambda: next(times)
     engine = Engine(FakeModel(), endless, config, blocks=blocks, policy=policy, clock=clock)
     engine.add_request(prompt_of(6), SamplingParams(max_tokens=2))
     while engine.has_unfinished_requests:
         engine.step()
-    expected = [([(0, 0, 4, False)], 5), ([(0, 4, 2, True)], 5), ([(0, 6, 1, True)], 5)]
+    expected = [([(0, 0, 4, False)], 10), ([(0, 4, 2, True)], 10), ([(0, 6, 1, True)], 10)]
     check_equal(policy.recorded, expected, "what record was given: the rows of each step, and its seconds")
 
 
@@ -1480,9 +1515,10 @@ def test_task_6_a_step_takes_its_cost_and_moves_the_clock() -> None:
 def test_task_6_the_policy_is_told_what_each_step_takes() -> None:
     policy = SpyPolicy()
     simulator = Simulator(SchedulerConfig(4, 2), CostModel(10, 1), policy=policy)
-    simulator.add(SimulatedRequest((7,) * 6, 2))
+    simulator.add(SimulatedRequest((7,) * 6, 2, max_tokens=3))
     for _ in range(3):
         simulator.step()
+    check_equal(simulator.scheduler.has_work, False, "has_work after the last token")
     expected = [([(0, 0, 4, False)], 14), ([(0, 4, 2, True)], 12), ([(0, 6, 1, True)], 11)]
     check_equal(policy.recorded, expected, "what record was given: the rows of each step, and its seconds")
 

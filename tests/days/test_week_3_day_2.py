@@ -107,7 +107,9 @@ def test_task_1_slots_are_whole_numbers_that_a_graph_can_take() -> None:
     check_equal(slot_mapping([5, 2], 3, 0, 4).dtype, np.dtype(np.int32), "dtype of the slots")
 
 
-@pytest.mark.parametrize(("start", "num_tokens"), [(0, 10), (9, 1), (4, 6), (-1, 3), (2, -1)])
+@pytest.mark.parametrize(
+    ("start", "num_tokens"), [(0, 10), (9, 1), (4, 6), (-1, 3), (2, -1), (-1, 0), (10, 0)]
+)
 def test_task_1_tokens_without_a_slot_are_refused(start: int, num_tokens: int) -> None:
     with check_value_error(start=start, end=start + num_tokens, **{"len(block_ids)": 3}):
         slot_mapping([5, 2, 4], 3, start, num_tokens)
@@ -259,6 +261,13 @@ def test_task_2_fewer_tokens_than_there_is_room_for() -> None:
             blocks.allocate(sequence, num_tokens), True, f"allocate {num_tokens} behind 2, in 3 blocks"
         )
     check_equal(state_of(blocks), before, "the state after it")
+
+
+def test_task_2_without_a_table_the_answer_is_that_of_admit(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks, sequence = BlockManager(7, 4), sequence_of(0, 50)
+    monkeypatch.setattr(blocks, "admit", lambda sequence, num_tokens: f"admit {num_tokens}")
+    answers = [blocks.allocate(sequence, num_tokens) for num_tokens in (3, 0)]
+    check_equal(answers, ["admit 3", "admit 0"], "answers for 3 and for 0 tokens of who has no table")
 
 
 def test_task_2_a_negative_number_of_tokens_is_an_error() -> None:
@@ -788,10 +797,11 @@ def test_task_4_the_sink_takes_many_at_once() -> None:
 
 def test_task_4_heads_of_keys_and_values_may_differ_in_size() -> None:
     pool = PagedKvPool(1, 5, 3)
-    key, value = normal(2, H, 7, seed=1), normal(2, H, 3, seed=2)
+    key, value = normal(2, H, 7, seed=1), normal(2, H, 3, seed=2, dtype=mx.float16)
     pool.write(0, key, value, mx.array([4, 3]))
     keys, values = pool.blocks(0)
     check_equal((keys.shape, values.shape), ((6, 3, H, 7), (6, 3, H, 3)), "shapes of the blocks")
+    check_equal((keys.dtype, values.dtype), (mx.float32, mx.float16), "types of the blocks")
     check_close(pool.fetch(0, mx.array([4, 3]))[1], value, "values", 0)
 
 

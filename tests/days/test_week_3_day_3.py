@@ -24,6 +24,7 @@ from tests.support.cpu_kernels import (
     threads,
     use_device,
 )
+from tests.support.evaluations import num_operations
 from tests.support.fakes import FakeModel, continuation, next_token, prompt_of
 from tests.support.fences import FencedKernel
 from tests.support.oracles import LOW_PRECISION, exact
@@ -38,7 +39,6 @@ from tests.support.ragged import (
     check_paged,
     draw,
     entries_of,
-    num_operations,
     output_of,
     random_shape,
 )
@@ -980,6 +980,13 @@ GPU_CHECKS: dict[str, Callable[[Target], None]] = {
     "scale": partial(check_on_gpu, shape=GPU_SHAPES[4], scale=0.3),
     "large scores": partial(
         check_on_gpu, shape=Shape((2, 34), (83, 83), 2, 1, 64), size=300.0, tolerance=1e-4
+    ),
+    "scores far below 0": partial(
+        check_on_gpu,
+        shape=Shape((8, 34), (83, 83), 2, 1, 64),
+        size=200.0,
+        has_close_keys=True,
+        tolerance=1e-4,
     ),
     "large scores in short types": check_large_scores_in_short_types,
     **{

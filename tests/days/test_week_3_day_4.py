@@ -310,7 +310,8 @@ def test_task_3_a_registered_block_is_kept_and_any_other_is_free() -> None:
         blocks.put_back(block)
     check_equal(list(blocks.cached_blocks), [first, third], "cached blocks, longest first")
     check_counts(blocks, (9, 2, 0), " of 11")
-    check_equal(blocks.num_available_blocks, 11, "blocks that are available")
+    blocks.num_promised = 2
+    check_equal(blocks.num_available_blocks, 11, "blocks that are available, promised ones included")
 
 
 def test_task_3_a_registered_block_in_use_is_not_cached() -> None:
@@ -441,6 +442,7 @@ def test_task_4_who_holds_what_was_forgotten_has_nothing_to_register() -> None:
     assert BlockManager.admit(blocks, sequence_of(PROMPT), 11)
     blocks.forget_contents()
     table = blocks.tables[0]
+    blocks.grow(table, 2)
     what = f"that num_registered ({table.num_registered}) counts all {len(table.block_ids)} blocks of a table"
     check_equal(table.num_registered >= len(table.block_ids), True, what)
 
@@ -532,12 +534,15 @@ def test_task_5_a_cached_block_of_the_same_content_stays() -> None:
     check_equal(sorted(blocks.prefix_of), list(kept), "registered blocks")
 
 
-def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to() -> None:
+@pytest.mark.parametrize(("num_tokens", "has_room"), [(5, True), (99, False)])
+def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to(
+    num_tokens: int, has_room: bool
+) -> None:
     blocks = manager()
     sequence = sequence_of(PROMPT)
     assert BlockManager.admit(blocks, sequence, 6)
     sequence.num_computed_tokens = 6
-    check_equal(blocks.allocate(sequence, 5), True, "room for the rest")
+    check_equal(blocks.allocate(sequence, num_tokens), has_room, f"room for {num_tokens} more")
     what = "blocks that others find while the first one runs"
     check_equal(found_in(blocks), blocks.tables[0].block_ids[:2], what)
 

@@ -918,6 +918,14 @@ def test_task_6_an_abort_in_its_last_step_takes_its_result_along(kind: str) -> N
     check_nothing_is_held(engine)
 
 
+def test_task_6_a_step_is_not_changed_but_made_anew() -> None:
+    engine = interrupted("blocks", 99, lambda engine: None)
+    step = engine.step()
+    engine.abort_in_step(0)
+    left = engine.without_aborted(step)
+    check_equal((sorted(step.sampled), sorted(left.sampled)), ([0], []), "ids with a token, before and after")
+
+
 def test_task_6_all_can_be_aborted_at_once() -> None:
     engine = interrupted("blocks", 2, lambda engine: [engine.abort(id) for id in range(3)])
     steps = run(engine)

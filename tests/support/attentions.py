@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.check import check_close, normal
 from tests.support.oracles import Array, causal_mask, exact, grouped_attention
+from tests.support.precision import check_rounded_once
 from tiny_llm.ops.attention import Attention
 
 B, H_Q, H, S = 2, 4, 2, 11
@@ -74,3 +75,13 @@ def check_boundary(attention: Attention, boundary: Boundary, D: int = 16) -> Non
     words = "no mask" if mask is None else "causal" if isinstance(mask, str) else f"a mask {mask.shape}"
     what = f"attention of {L} {'query' if L == 1 else 'queries'}, scale {scale}, {words}"
     check_close(actual, grouped_attention(*operands, scale, np.asarray(added)), what, mistakes=mistakes)
+
+
+def check_short_scores(attention: Attention, L: int) -> None:
+    """Large scores that differ by little: rounded to the input's type they would be equal."""
+    __tracebackhide__ = True
+    query, key, value = (normal(1, *size, 80, seed=i) for i, size in enumerate(((2, L), (1, 83), (1, 83)), 1))
+    for dtype in (mx.float16, mx.bfloat16):
+        operands = [x.astype(dtype) for x in (30 * query, key[:, :, :1] + 0.1 * key, value)]
+        what = f"attention of {dtype} to keys that are much alike, {L=}: query x scale and scores are float32"
+        check_rounded_once(attention(*operands), grouped_attention(*map(exact, operands)), what)

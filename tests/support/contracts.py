@@ -9,8 +9,9 @@ import functools
 import inspect
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,8 +19,8 @@ import mlx.core as mx
 import numpy as np
 
 from tests.support.check import fail
-from tests.support.evaluations import evaluations
-from tests.support.state import MUTABLE, is_of_package, is_packages_own, state_of
+from tests.support.evaluations import evaluations, num_operations
+from tests.support.state import MUTABLE, attributes_of, is_of_package, is_packages_own, state_of
 
 CALLERS = ("tests.days.", "tests.support.", "tests.tools.test_contracts")
 LAZY = ("ops.", "kernels.", "model.", "generation.sampler", "serving.paged_kv_cache", "serving.forward_batch")
@@ -33,8 +34,12 @@ WAITING: dict[str, Callable[[Any, Any], int]] = {
     "Engine.step": lambda engine, step: len(step.scheduled.final),
 }
 """Who evaluates, and that once: how many numbers it may read, by its first argument and its result."""
+LEAVES_NOTHING = WAITING.keys() - {"BatchGenerator.decode_phase", "Engine.step"}
+"""Those of them that compute all they hold; a decode may have a row to move, and a step lets `run` do it."""
 shared: list[tuple[str, Any, Any]] = []
 """What calls or instances share by default: its name, the thing itself, and what it was at the start."""
+names_of_classes: dict[type, set[str]] = {}
+"""What each class had at the start."""
 
 
 def guard_package(test_modules: Iterable[ModuleType]) -> None:
@@ -50,7 +55,8 @@ def guard_package(test_modules: Iterable[ModuleType]) -> None:
 
 
 def guard_class(owner: type) -> None:
-    """Guard the methods that a class defines itself, and note what its instances share."""
+    """Guard the methods and properties that a class defines itself, and note what its instances share."""
+    names_of_classes[owner] = own_names(owner)
     for name, value in list(vars(owner).items()):
         if isinstance(value, MUTABLE):
             shared.append((f"{owner.__name__}.{name}", value, state_of(value)))
@@ -58,6 +64,13 @@ def guard_class(owner: type) -> None:
         if isinstance(value, FunctionType) and is_public:
             label = owner.__name__ if name in ("__init__", "__call__") else f"{owner.__name__}.{name}"
             setattr(owner, name, guarded(value, label))
+        elif isinstance(value, property) and is_public and value.fget is not None:
+            setattr(owner, name, value.getter(guarded(value.fget, f"{owner.__name__}.{name}")))
+
+
+def own_names(owner: type) -> set[str]:
+    """What a class itself has under a name that a programmer gave."""
+    return {name for name in vars(owner) if not name.startswith("__")}
 
 
 def guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
@@ -75,14 +88,17 @@ def guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
         if not is_called_by_a_test():
             return function(*args, **kwargs)
         given = [*args, *kwargs.values()]
-        before = [state_of(each, False) if isinstance(each, MUTABLE) else None for each in given]
+        owner = args[0] if "." in function.__qualname__ else None
+        before = [None if each is owner else state_given(each) for each in given]
         with evaluations() as counts:
             try:
                 result = function(*args, **kwargs)
             finally:
                 check_unchanged(function, label, given, before)
         check_waits(function.__module__, label, args, result, counts)
-        check_own(label, args[0] if "." in function.__qualname__ else None, result)
+        if label in LEAVES_NOTHING and result is not False:
+            check_evaluated(label, args[0])
+        check_own(label, owner, result)
         return guarded(result, f"what {label} returns") if isinstance(result, FunctionType) else result
 
     call.__guarded__ = True  # type: ignore[attr-defined]
@@ -109,6 +125,35 @@ def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, cou
         fail(f"{label} should {what}, but it does so {times(counts.total())}.")
 
 
+def check_evaluated(label: str, owner: Any) -> None:
+    """Fail if arrays that an object holds are still to be computed."""
+    __tracebackhide__ = True
+    held = list(arrays_of(owner, set()))
+    if num_operations(*held):
+        num_waiting = sum(num_operations(each) > 0 for each in held)
+        fail(
+            f"{label} leaves {num_waiting} of {len(held)} arrays to be computed later.",
+            "Evaluate the state of every layer, and every sample: else the graph grows from call to call.",
+        )
+
+
+def arrays_of(value: Any, known: set[int]) -> Iterator[mx.array]:
+    """The arrays in a thing of the package and in what it holds, other than a model's weights."""
+    if isinstance(value, mx.array):
+        yield value
+    elif id(value) not in known:
+        known.add(id(value))
+        inner: Iterable[Any] = ()
+        if isinstance(value, Mapping):
+            inner = value.values()
+        elif isinstance(value, list | tuple | deque):
+            inner = value
+        elif is_packages_own(value):
+            inner = [getattr(value, name) for name in attributes_of(value) if name != "model"]
+        for each in inner:
+            yield from arrays_of(each, known)
+
+
 def times(count: int) -> str:
     """How often, in words where English has one."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
@@ -129,13 +174,23 @@ def check_unchanged(function: Callable[..., Any], label: str, given: list[Any], 
     """Fail if an argument is not what it was, with its name."""
     __tracebackhide__ = True
     for i, (value, state) in enumerate(zip(given, before, strict=True)):
-        if state is not None and state_of(value, False) != state:
+        if state is not None and state_given(value) != state:
             names = list(inspect.signature(function).parameters)
             is_array = isinstance(value, mx.array | np.ndarray)
             fail(
                 f"{label} changed its argument {names[min(i, len(names) - 1)]}, which is the caller's.",
                 "`x -= y` changes an array in place: write `x = x - y`." if is_array else None,
             )
+
+
+def state_given(value: Any) -> Any:
+    """The state of what a caller gives and keeps: what can be changed, or what is frozen; None of others."""
+    if isinstance(value, MUTABLE):
+        return state_of(value, False)
+    settings = getattr(type(value), "__dataclass_params__", None)
+    if settings is None or not settings.frozen or not is_packages_own(value):
+        return None
+    return {each.name: state_of(getattr(value, each.name), False) for each in fields(value)}
 
 
 def check_own(label: str, owner: Any, result: Any) -> None:
@@ -161,3 +216,7 @@ def check_shared() -> None:
     for name, value, state in shared:
         if state_of(value) != state:
             fail(f"{name} was changed, and is the same for all: make a new one each time.")
+    for owner, names in names_of_classes.items():
+        for name in own_names(owner) - names:
+            delattr(owner, name)
+            fail(f"{owner.__name__}.{name} belongs to the class, so all instances share it: set it on self.")

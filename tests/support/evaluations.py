@@ -1,5 +1,6 @@
 """Counts how often the package waits for numbers: MLX computes nothing until somebody asks."""
 
+import io
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -50,3 +51,10 @@ def evaluations() -> Iterator[Counter[str]]:
     finally:
         for owner, name, original in originals:
             setattr(owner, name, original)
+
+
+def num_operations(*arrays: mx.array, name: str = "") -> int:
+    """How many operations are still to be computed before these arrays are there, or how many of one name."""
+    graph = io.StringIO()
+    mx.export_to_dot(graph, *arrays)
+    return graph.getvalue().count(f'[label ="{name}')

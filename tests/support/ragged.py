@@ -1,6 +1,5 @@
 """What the tests of day 3.3 share: ragged batches in blocks, with nan wherever nobody may look."""
 
-import io
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
@@ -206,13 +205,6 @@ def entries_of(*parts: tuple[Sequence, int]) -> tuple[ScheduledTokens, ...]:
 
 def output_of(*parts: tuple[Sequence, int]) -> SchedulerOutput:
     return SchedulerOutput(entries_of(*parts))
-
-
-def num_operations(*arrays: mx.array, name: str = "") -> int:
-    """How many operations are still to be computed before these arrays are there, or how many of one name."""
-    graph = io.StringIO()
-    mx.export_to_dot(graph, *arrays)
-    return graph.getvalue().count(f'[label ="{name}')
 
 
 def random_shape(random: np.random.Generator, dims: Items[int], longest: int = 50) -> Shape:

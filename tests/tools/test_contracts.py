@@ -12,6 +12,15 @@ from tests.support.check import check_value_error
 from tests.support.contracts import at_most, check_shared, guard_class, guarded, times
 
 SOURCE = """
+from dataclasses import dataclass, field
+
+@dataclass(frozen=True)
+class Result:
+    found: dict = field(default_factory=dict)
+
+def fills(result):
+    result.found[1] = 2
+
 def in_place(x):
     x -= 1
     return x
@@ -41,6 +50,16 @@ class Held:
     def own(self):
         return self.values
 
+    @property
+    def held(self):
+        return self.values
+
+    def join(self):
+        type(self).others = [self]
+
+    def put_off(self):
+        self.later = {1: [mx.ones(3) + 1]}
+
     def copy(self):
         return list(self.values)
 
@@ -67,6 +86,7 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
 def made_up(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A module of the package that breaks every contract."""
     monkeypatch.setattr(contracts, "shared", [])
+    monkeypatch.setattr(contracts, "names_of_classes", {})
     namespace: dict[str, Any] = {"__name__": "tiny_llm.ops.made_up", "mx": mx}
     exec(SOURCE, namespace)
     return SimpleNamespace(**namespace)
@@ -98,8 +118,9 @@ def test_who_keeps_them_is_left_alone(made_up: SimpleNamespace) -> None:
 def test_a_method_hands_out_nothing_of_its_own(made_up: SimpleNamespace) -> None:
     guard_class(made_up.Held)
     assert made_up.Held([1]).copy() == [1]
-    with pytest.raises(pytest.fail.Exception, match=r"Held\.own returns the object's own values"):
-        made_up.Held([1]).own()
+    for name, read in {"own": lambda held: held.own(), "held": lambda held: held.held}.items():
+        with pytest.raises(pytest.fail.Exception, match=rf"Held\.{name} returns the object's own values"):
+            read(made_up.Held([1]))
 
 
 @pytest.mark.parametrize("change", [lambda held: held.grow(1), lambda held: held.shared.append(1)])
@@ -109,6 +130,28 @@ def test_what_instances_share_stays(made_up: SimpleNamespace, change: Callable[[
     change(made_up.Held())
     with pytest.raises(pytest.fail.Exception, match="is the same for all"):
         check_shared()
+
+
+def test_a_class_gets_nothing_new(made_up: SimpleNamespace) -> None:
+    guard_class(made_up.Held)
+    made_up.Held([1]).join()
+    with pytest.raises(pytest.fail.Exception, match=r"Held\.others belongs to the class"):
+        check_shared()
+    check_shared()
+
+
+def test_a_frozen_argument_stays_as_it_was(made_up: SimpleNamespace) -> None:
+    with pytest.raises(pytest.fail.Exception, match="fills changed its argument result"):
+        guarded(made_up.fills, "fills")(made_up.Result())
+
+
+def test_who_computes_everything_leaves_nothing(
+    made_up: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contracts, "LEAVES_NOTHING", {"Held.put_off"})
+    guard_class(made_up.Held)
+    with pytest.raises(pytest.fail.Exception, match=r"Held\.put_off leaves 1 of 1 arrays"):
+        made_up.Held([1]).put_off()
 
 
 def test_a_call_that_is_refused_changes_nothing(made_up: SimpleNamespace) -> None:
