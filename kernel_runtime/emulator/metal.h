@@ -23,7 +23,9 @@ using uint = unsigned;
 #define thread
 #define constant
 
-static void threadgroup_barrier(metal::mem_flags, int line = __builtin_LINE()) {
+static void threadgroup_barrier(metal::mem_flags flags, int line = __builtin_LINE()) {
+  if (flags != metal::mem_flags::mem_threadgroup)
+    EMULATOR_STOP("threadgroup_barrier needs mem_flags::mem_threadgroup: another flag leaves tiles unfinished");
   emulator::barrier("threadgroup_barrier", line);
 }
 

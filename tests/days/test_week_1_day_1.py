@@ -1,5 +1,7 @@
 """Week 1 day 1: softmax and linear, attention, many heads."""
 
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -70,7 +72,7 @@ def test_task_1_softmax_of_a_masked_entry_is_zero() -> None:
 
 def test_task_1_softmax_of_a_single_open_entry_is_one() -> None:
     x = mx.array([[-mx.inf, -3.7, -mx.inf]])
-    check_close(tiny_softmax(x, -1), np.array([[0.0, 1.0, 0.0]]), "softmax with one entry not masked")
+    check_close(tiny_softmax(x, -1), np.array([[0.0, 1.0, 0.0]]), "softmax with one entry not masked", 0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
@@ -134,6 +136,7 @@ def test_task_1_linear_has_the_type_of_all_its_operands() -> None:
 
 L, S, D = 5, 11, 7
 LEADING = [(), (3,), (2, 3), (2, 1, 3)]
+WORDS = ["causal", "Causal", ""]
 
 
 def qkv(
@@ -219,7 +222,7 @@ def test_task_2_masked_keys_are_not_seen() -> None:
 def test_task_2_what_a_masked_key_holds_does_not_matter() -> None:
     query, key, value = qkv(2, 3)
     mask = mx.where(mx.arange(S) < 4, 0.0, -mx.inf)[None, :]
-    other_key = mx.where(mx.arange(S)[:, None] < 4, key, 50 * normal(*key.shape, seed=32))
+    other_key = mx.where(mx.arange(S)[:, None] < 4, key, 1e6 * normal(*key.shape, seed=32))
     other_value = mx.where(mx.arange(S)[:, None] < 4, value, 50 * normal(*value.shape, seed=33))
     expected = scaled_dot_product_attention_simple(query, key[..., :4, :], value[..., :4, :])
     actual = scaled_dot_product_attention_simple(query, other_key, other_value, mask=mask)
@@ -236,6 +239,18 @@ def test_task_2_large_scores_do_not_overflow() -> None:
 def test_task_2_attention_has_the_type_of_all_its_operands() -> None:
     operands = dict(zip(("query", "key", "value"), qkv(2), strict=True))
     check_types(scaled_dot_product_attention_simple, attention, "attention", operands)
+    check_types(
+        lambda *given: scaled_dot_product_attention_simple(*given[:3], mask=given[3]),
+        lambda *given: attention(*given[:3], mask=given[3]),
+        "attention with a mask",
+        {**operands, "mask": normal(L, S, seed=34)},
+    )
+
+
+@pytest.mark.parametrize("mask", WORDS)
+def test_task_2_a_word_is_no_mask(mask: Any) -> None:
+    with check_value_error():
+        scaled_dot_product_attention_simple(*qkv(2), mask=mask)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), LOW_PRECISION)
@@ -347,6 +362,12 @@ def test_task_3_many_heads_keep_the_type(dtype: mx.Dtype, tolerance: float) -> N
     actual = SimpleMultiHeadAttention(E, HEADS, *matrices)(*xs)
     check_equal(actual.dtype, dtype, "type of many heads")
     check_close(actual, expected_heads(matrices, xs, HEADS), "many heads", tolerance)
+
+
+@pytest.mark.parametrize("mask", WORDS)
+def test_task_3_a_word_is_no_mask(mask: Any) -> None:
+    with check_value_error():
+        SimpleMultiHeadAttention(E, HEADS, *weights())(*inputs(), mask=mask)
 
 
 def test_task_3_heads_must_divide_the_width() -> None:

@@ -1,6 +1,7 @@
 """Week 1 day 2: rotary positions, in both pairings, at any offset, and for longer contexts."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -103,6 +104,16 @@ def test_task_2_axes_of_equal_size_are_not_confused(traditional: bool, size: int
     expected = expected_rotation(x, range(size), traditional)
     mistakes = rotated_wrongly(x, range(size), traditional)
     check_close(actual, expected, "rotated x whose axes are all alike", mistakes=mistakes)
+
+
+@PAIRINGS
+def test_task_2_a_scaling_brings_frequencies_and_an_amplitude(traditional: bool) -> None:
+    x, slower = normal(B, L, H, D, seed=5), exact_frequencies(D, BASE) / 3
+    scaling = SimpleNamespace(amplitude=1.25, frequencies=lambda dims, base: mx.array(slower, mx.float32))
+    rope = RoPE(D, SEQ_LEN, BASE, traditional)
+    expected = 1.25 * rotate(exact(x), np.arange(L), slower, traditional)
+    check_close(RoPE(D, SEQ_LEN, BASE, traditional, scaling)(x), expected, "x rotated with a scaling")
+    check_close(rope(x), expected_rotation(x, range(L), traditional), "x rotated by one without, made before")
 
 
 def test_task_2_defaults_are_base_10000_and_halves() -> None:

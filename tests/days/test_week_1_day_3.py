@@ -220,7 +220,9 @@ def test_task_2_mask_of_each_query_head(H_q: int, H: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(3, 1, L, S), (3, H_Q, L, S), (2, 1, H_Q, L, S), (2, 3, H_Q, L, S)], ids=str
+    "shape",
+    [(3, 1, L, S), (3, H_Q, L, S), (2, 1, H_Q, L, S), (2, 3, H_Q, L, S), (2, 3, 1, L, S), (2, 1, 1, 1, S)],
+    ids=str,
 )
 def test_task_2_mask_of_two_leading_axes(shape: tuple[int, ...]) -> None:
     query, key, value = qkv(2, 3)

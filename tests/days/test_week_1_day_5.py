@@ -180,9 +180,9 @@ def check_queries(actual: mx.array, right: SelfAttention, what: str) -> None:
     check_close(actual, queries(right), f"{what}, joined and projected", mistakes=right.mistakes(queries))
 
 
-@pytest.fixture(params=["plain heads", "normalized heads"])
+@pytest.fixture(params=["", "q_norm", "k_norm", "q_norm and k_norm"], ids=lambda names: names or "no norms")
 def norms(request: pytest.FixtureRequest) -> dict[str, RMSNorm]:
-    return head_norms() if request.param == "normalized heads" else {}
+    return {name: norm for name, norm in head_norms().items() if name in request.param}
 
 
 @pytest.mark.parametrize(("B", "L"), [(2, 7), (1, 7), (3, 1), (1, 1)])
@@ -311,13 +311,13 @@ def test_task_2_the_attention_function_comes_from_outside() -> None:
     calls = []
 
     def attention(query, key, value, scale=None, mask=None):  # type: ignore[no-untyped-def]
-        calls.append((query.shape, key.shape, value.shape, mask))
+        calls.append((query.shape, key.shape, value.shape, scale, mask))
         return scaled_dot_product_attention_grouped(query, key, value, scale, mask) * 2
 
     x = normal(B, L, E, seed=39)
     actual = make_attention(attention=attention)(x)
     check_equal(
-        calls, [((B, H_Q, L, D), (B, H, L, D), (B, H, L, D), "causal")], "what the attention was given"
+        calls, [((B, H_Q, L, D), (B, H, L, D), (B, H, L, D), None, "causal")], "what the attention was given"
     )
     expected = 2 * by_formula(x, range(L)).output()
     check_close(actual, expected, "self-attention doubled by its function")
@@ -540,7 +540,10 @@ def test_task_3_without_caches_no_layer_gets_one() -> None:
 
 
 def test_task_3_number_of_layers() -> None:
-    check_equal(FakeModelParts().model.num_hidden_layers, 3, "num_hidden_layers")
+    parts = FakeModelParts()
+    for layers in (parts.layers, parts.layers[:2]):  # whatever the config says
+        model = Qwen3Model(small_config(), parts.embedding, layers, parts.norm)
+        check_equal(model.num_hidden_layers, len(layers), "num_hidden_layers")
 
 
 @pytest.mark.parametrize("shape", [(7,), (), (2, 7, 1), (2, 0)], ids=str)
@@ -795,6 +798,12 @@ def test_task_4_theta_of_the_newer_spelling() -> None:
 
 def test_task_4_theta_of_the_newer_spelling_comes_first() -> None:
     check_field(read(rope_theta=5000.0, rope_parameters={"rope_theta": 7000.0}), "rope_theta", 7000.0)
+
+
+def test_task_4_the_newer_spelling_is_laid_over_the_older() -> None:
+    config = read(rope_scaling=YARN, rope_parameters={"factor": 8.0, "rope_theta": 7000.0, "rope_type": None})
+    check_field(config, "rope_scaling", YarnScaling(8.0, 128, 1 + math.log(8) / 10))
+    check_field(config, "rope_theta", 7000.0)
 
 
 @pytest.mark.parametrize("scaling", [None, ..., {"rope_type": "default"}, {"type": "default"}, {}], ids=str)
@@ -1084,12 +1093,14 @@ UNUSED = [
     "model.layers.3.input_layernorm.weight",
     "model.layers.0.mlp.experts.0.up_proj.weight",
     "visual.patch_embed.weight",
+    "model.layers.0.self_attn.rotary_emb.weight",
+    "lm_head.bias",
 ]
 
 
 @pytest.mark.parametrize("name", UNUSED)
 def test_task_5_a_tensor_too_many_is_named(name: str, copy: Copy) -> None:
-    folder = copy("qwen3")
+    folder = copy("qwen3-untied")
     change_tensors(folder, lambda weights: weights.update({name: normal(128, seed=81)}))
     check_refused(folder, name=name)
 
@@ -1111,7 +1122,9 @@ def test_task_5_weights_that_are_no_floats_are_refused(dtype: mx.Dtype, copy: Co
     """Checkpoints in 8-bit floats come out as uint8."""
     folder, name = copy("qwen3"), "model.layers.1.mlp.up_proj.weight"
     change_tensors(folder, lambda weights: weights.update({name: (100 * weights[name]).astype(dtype)}))
-    check_refused(folder, name=name, **{"tensor.dtype": dtype})
+    for asked_for in (None, mx.float32):
+        with check_value_error(name=name, **{"tensor.dtype": dtype}):
+            load_model(folder, asked_for)
 
 
 def test_task_5_a_spare_head_of_a_tied_model_is_passed_over(copy: Copy, saved: Path) -> None:
@@ -1202,9 +1215,10 @@ def test_task_5_packed_weights_are_not_rounded_to_the_type_of_their_scales(tmp_p
 
 @pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
 def test_task_5_other_modes_are_refused(mode: str, copy: Copy) -> None:
-    folder = copy("qwen3-4bit")
-    change_config(folder, quantization={**FOUR_BITS, "mode": mode})
-    check_refused(folder, mode=mode)
+    folder, other = copy("qwen3-4bit"), {**FOUR_BITS, "mode": mode}
+    for quantization in (other, {**FOUR_BITS, "model.layers.1.mlp.up_proj": other}):
+        change_config(folder, quantization=quantization)
+        check_refused(folder, mode=mode)
 
 
 def test_task_5_packed_weights_need_their_biases(copy: Copy) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.check import check_close, check_equal, check_value_error, normal
-from tests.support.counting import check_calls, count_calls
+from tests.support.counting import check_calls, check_decodes_once, count_calls
 from tests.support.fakes import EOS, Call, FakeModel, FakeTokenizer, continuation
 from tests.support.oracles import exact, log_softmax
 from tiny_llm import simple_generate
@@ -330,6 +330,28 @@ def test_task_2_what_stands_before_a_broken_character_is_handed_on() -> None:
     check_equal(text, f"abéc{BROKEN}", "text")
 
 
+class TextsTokenizer(FakeTokenizer):
+    """Reads as the first of some texts after one token, as the second after two, and so on."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return ["", *(self.pieces or ())][len(token_ids)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([BROKEN, f"{BROKEN}b"], ["", f"{BROKEN}b", ""]),
+        ([f"a{BROKEN}{BROKEN}", "a🦙"], ["a", "🦙", ""]),
+        (["ab ", "ab", "ab.c"], ["ab ", "", "c", ""]),
+    ],
+    ids=["broken at the start", "two at once", "shorter for a while"],
+)
+def test_task_2_what_is_sent_while_the_text_changes(texts: list[str], expected: list[str]) -> None:
+    pieces, text = stream_pieces(TextsTokenizer(texts), range(len(texts)))
+    check_equal(pieces, expected, f"pieces after each token and at the end of {texts}")
+    check_equal(text, texts[-1], "text")
+
+
 def test_task_2_text_of_a_token_depends_on_those_before() -> None:
     pieces, text = stream_pieces(WordTokenizer(), [0, 1, 2, 1])
     check_equal(pieces, ["the", " cat", " sat", " cat", ""], "pieces after each token and at the end")
@@ -370,6 +392,10 @@ def test_task_2_pieces_join_to_the_text(text: str, num_missing: int) -> None:
     pieces, whole = stream_pieces(ByteTokenizer(), tokens)
     check_equal(whole, ByteTokenizer().decode(tokens), "text")
     check_equal("".join(pieces), whole, "pieces joined")
+
+
+def test_task_3_nothing_is_decoded_for_nobody() -> None:
+    check_decodes_once(simple_generate)
 
 
 def test_task_3_generation_hands_on_its_pieces() -> None:

@@ -292,8 +292,9 @@ def test_task_2_together_the_cuts_keep_what_each_keeps(top_p: float, top_k: int 
     check_kept(logprobs, f"kept by {top_p=} {top_k=} {min_p=}", top_p=top_p, top_k=top_k, min_p=min_p)
 
 
-def test_task_2_cuts_of_a_large_vocabulary() -> None:
-    logprobs = logprobs_of(3, 5003, seed=26)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_task_2_cuts_of_a_large_vocabulary(dtype: mx.Dtype) -> None:
+    logprobs = logprobs_of(3, 5003, seed=26).astype(dtype)
     actual = kept_tokens(logprobs, top_p=0.9)
     expected = np.array([expected_kept(row, top_p=0.9) for row in exact(logprobs)])
     difference = np.abs(actual.sum(axis=-1) - expected.sum(axis=-1)).max()

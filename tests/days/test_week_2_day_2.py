@@ -306,11 +306,23 @@ def test_task_2_the_weight_furthest_from_zero_stays_exact(bits: int) -> None:
     check_close(actual, expected, "the weights furthest from zero in their groups", 1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e-7], ids=str)
+def test_task_2_grids_of_very_small_weights(size: float) -> None:
+    w = size * normal(OUT, 64, seed=10)
+    with mx.stream(mx.cpu):
+        _, scales, biases = mx.quantize(w)
+    weights = quantize_weights(w)
+    check_close(weights.scales, scales, f"scales of weights of about {size}: a step is 1e-7 at least")
+    what = f"biases of weights of about {size}, over that: 0 where zero is no step away"
+    check_close(weights.biases / size, biases / size, what)
+
+
 @pytest.mark.parametrize("value", [0.0, 0.7, -0.7, 1e-9, 300.0])
 def test_task_2_a_group_of_one_value(value: float) -> None:
     w = mx.concatenate([mx.full((OUT, 64), value), normal(OUT, 64, seed=8)], axis=1)
     weights = quantize_weights(w)
-    check_close(dequantize_weights(weights)[:, :64], exact(w)[:, :64], f"a group of {value}", 1e-6)
+    expected = np.full((OUT, 64), 0.0 if abs(value) < 5e-8 else value)  # half of the smallest step
+    check_close(dequantize_weights(weights)[:, :64], expected, f"a group of {value}", 1e-6)
     check_errors(w[:, 64:], quantize_weights(w[:, 64:]))
     assert bool(mx.isfinite(weights.scales).all()), f"the scales of a group of {value} are not finite"
 
@@ -845,14 +857,15 @@ def test_task_4_packed_weights_of_another_shape_are_named(shape: tuple[int, int]
             take(kept_packed(tensors_of(a=layer_a())))
 
 
+NAME = "layers.7.q_proj"
 REFUSED = {
-    "no quantization": ({}, None, {"layer": "a"}),
-    "another width": ({}, {"bits": 8, "group_size": 32}, {"layer": "a", "bits": 8, "group_size": 32}),
-    "other groups": ({}, {"bits": 4, "group_size": 64}, {"layer": "a", "bits": 4, "group_size": 64}),
-    "another mode": ({}, {**FOUR_BITS, "mode": "mxfp4"}, {"layer": "a", "mode": "mxfp4"}),
-    "no biases": ({"a.biases": None}, FOUR_BITS, {"layer": "a"}),
-    "no weight": ({"a.weight": None}, FOUR_BITS, {"name": "a.weight"}),
-    "biases of another shape": ({"a.biases": normal(3, 6, seed=46)}, FOUR_BITS, {"layer": "a"}),
+    "no quantization": ({}, None, {"layer": NAME}),
+    "another width": ({}, {"bits": 8, "group_size": 32}, {"layer": NAME, "bits": 8, "group_size": 32}),
+    "other groups": ({}, {"bits": 4, "group_size": 64}, {"layer": NAME, "bits": 4, "group_size": 64}),
+    "another mode": ({}, {**FOUR_BITS, "mode": "mxfp4"}, {"layer": NAME, "mode": "mxfp4"}),
+    "no biases": ({f"{NAME}.biases": None}, FOUR_BITS, {"layer": NAME}),
+    "no weight": ({f"{NAME}.weight": None}, FOUR_BITS, {"name": f"{NAME}.weight"}),
+    "biases of another shape": ({f"{NAME}.biases": normal(3, 6, seed=46)}, FOUR_BITS, {"layer": NAME}),
 }
 
 
@@ -860,11 +873,11 @@ REFUSED = {
 def test_task_4_layers_packed_otherwise_are_refused(
     changes: dict[str, Any], config: dict[str, Any] | None, shown: dict[str, Any]
 ) -> None:
-    tensors = {**tensors_of(a=layer_a()), **changes}
+    tensors = {**tensors_of(**{NAME: layer_a()}), **changes}
     quantization = None if config is None else Quantization(config)
     with check_value_error(**shown):
         kept_packed({name: x for name, x in tensors.items() if x is not None}, quantization).take_projection(
-            "a", OUT, 192, False
+            NAME, OUT, 192, False
         )
 
 
@@ -1089,6 +1102,7 @@ LIMITS = {
     "one request": ((6e9, 1_500_000_000), 4.0),
     "eight requests share the weights": ((6e9, 1_500_000_000, 8), 32.0),
     "a cache that is as large as the weights": ((6e9, 1_500_000_000, 1, 1_500_000_000), 2.0),
+    "no whole number": ((1e9, 300_000_000, 1, 100_000_000), 2.5),
     "eight caches": ((6e9, 1_000_000_000, 8, 125_000_000), 24.0),
 }
 

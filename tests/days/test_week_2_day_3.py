@@ -208,9 +208,11 @@ def check_cpu_product(
 
 
 def check_any_number_of_rows(multiply: Multiply) -> None:
-    """More rows than are multiplied at a time, and what is left over of them."""
+    """More rows than are multiplied at a time, and what is left over of them; x of any number of axes."""
     __tracebackhide__ = True
-    for M in range(1, 18):
+    for leading in ((), (2, 3)):
+        check_leading_axes(multiply, leading)
+    for M in (*range(1, 18), 71):
         check_cpu_product(multiply, (M, 13, 256), bits=4 if M % 2 else 8)
 
 

@@ -65,7 +65,7 @@ def as_numpy(x: mx.array | Array) -> Array:
 def differences(actual: Array, expected: Array, tolerance: float) -> Array:
     """Where two arrays of one shape differ by more than a share of the largest expected entry."""
     finite = np.isfinite(expected)
-    scale = max(1.0, float(np.abs(expected[finite]).max(initial=0.0)))
+    scale = float(np.abs(expected[finite]).max(initial=0.0)) or 1.0
     with np.errstate(invalid="ignore"):
         too_far = ~(np.abs(actual - expected) <= tolerance * scale)
     wrong: Array = np.where(finite, too_far, actual != expected)

@@ -62,7 +62,7 @@ YARN = scaling("yarn", factor=4.0, original_max_position_embeddings=128)
 HALF_YARN = scaling("yarn", factor=2.0, original_max_position_embeddings=64, beta_fast=16, beta_slow=2)
 VARIANTS = [
     Variant("qwen3", "qwen3"),
-    Variant("qwen3-untied", "qwen3", {"tie_word_embeddings": False}),
+    Variant("qwen3-untied", "qwen3", {"tie_word_embeddings": False, "rms_norm_eps": 0.1}),
     Variant(
         "qwen3-rope-parameters",
         "qwen3",

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import mlx.core as mx
+
 from tests.support.check import check_equal
+from tests.support.fakes import FakeModel, FakeTokenizer, continuation
 
 
 class Counted:
@@ -31,3 +34,13 @@ def check_calls(parts: dict[str, Counted], expected: int, what: str) -> None:
     for part in parts.values():
         part.num_calls = 0
     check_equal(counts, dict.fromkeys(parts, expected), f"calls of each part {what}")
+
+
+def check_decodes_once(generate: Callable[..., str]) -> None:
+    """Fail unless a text that nobody listens to is decoded at its end, and only then."""
+    __tracebackhide__ = True
+    tokenizer = FakeTokenizer()
+    decode = count_calls(tokenizer, "decode")
+    text = generate(FakeModel(), tokenizer, "TINY", lambda logprobs: mx.argmax(logprobs, axis=-1), 5)
+    check_calls({"decode": decode}, 1, "for five tokens without on_text")
+    check_equal(text, FakeTokenizer().decode(continuation(tokenizer.encode("TINY"), 5)), "text")

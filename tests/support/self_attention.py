@@ -38,7 +38,7 @@ class SelfAttention:
         D: head dimension.
         base: of the rotation.
         positions: [L] or [B, L]
-        norms: weights of q_norm and k_norm, or none.
+        norms: weights of q_norm and k_norm, of one of them, or none.
         eps: of the norms.
         biases: by the name of their weight.
         mask: causal unless given.
@@ -68,9 +68,10 @@ class SelfAttention:
         return self._rotate(self._normalize(heads, name), name)
 
     def _normalize(self, heads: Array, name: str) -> Array:
-        if not self.norms or name not in self.normed:
+        norm = "q_norm" if name == "q" else "k_norm"
+        if norm not in self.norms or name not in self.normed:
             return heads
-        return rms_norm(heads, self.norms["q_norm" if name == "q" else "k_norm"], self.eps)
+        return rms_norm(heads, self.norms[norm], self.eps)
 
     def _rotate(self, heads: Array, name: str) -> Array:
         if name not in self.rotated:
@@ -117,7 +118,7 @@ class SelfAttention:
         }
         if self.mask is not None:
             changes["under the causal mask, not the one given"] = {"mask": None}
-        if self.norms:
+        if len(self.norms) == 2:
             q_norm, k_norm = self.norms["q_norm"], self.norms["k_norm"]
             changes |= {
                 "without the norms of the heads": {"norms": {}},
