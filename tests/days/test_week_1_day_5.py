@@ -180,7 +180,15 @@ def check_queries(actual: mx.array, right: SelfAttention, what: str) -> None:
     check_close(actual, queries(right), f"{what}, joined and projected", mistakes=right.mistakes(queries))
 
 
-@pytest.fixture(params=["", "q_norm", "k_norm", "q_norm and k_norm"], ids=lambda names: names or "no norms")
+NORMS = {
+    "plain heads": (),
+    "normalized heads": ("q_norm", "k_norm"),
+    "queries": ("q_norm",),
+    "keys": ("k_norm",),
+}
+
+
+@pytest.fixture(params=NORMS.values(), ids=[*NORMS])
 def norms(request: pytest.FixtureRequest) -> dict[str, RMSNorm]:
     return {name: norm for name, norm in head_norms().items() if name in request.param}
 
