@@ -19,11 +19,11 @@ import mlx.core as mx
 import numpy as np
 
 from tests.support.check import fail
-from tests.support.evaluations import evaluations, num_operations
+from tests.support.evaluations import EARLY_READS, EVALUATES, evaluations, num_operations
 from tests.support.state import MUTABLE, attributes_of, is_of_package, is_packages_own, state_of
 
 CALLERS = ("tests.days.", "tests.support.", "tests.tools.test_contracts")
-LAZY = ("ops.", "kernels.", "model.", "generation.sampler", "serving.paged_kv_cache", "serving.forward_batch")
+LAZY = ("ops.", "kernels.", "model.", "generation.", "serving.paged_kv_cache", "serving.forward_batch")
 """Parts of the package whose functions wait for no number."""
 WAITING: dict[str, Callable[[Any, Any], int]] = {
     "Request.try_prefill": lambda request, num_tokens: 1,
@@ -36,6 +36,8 @@ WAITING: dict[str, Callable[[Any, Any], int]] = {
 """Who evaluates, and that once: how many numbers it may read, by its first argument and its result."""
 LEAVES_NOTHING = WAITING.keys() - {"BatchGenerator.decode_phase", "Engine.step"}
 """Those of them that compute all they hold; a decode may have a row to move, and a step lets `run` do it."""
+LOOPS = ("simple_generate", "simple_generate_with_kv_cache", "token_id")
+"""Who waits for each token by itself, and for nothing but the token."""
 shared: list[tuple[str, Any, Any]] = []
 """What calls or instances share by default: its name, the thing itself, and what it was at the start."""
 names_of_classes: dict[type, set[str]] = {}
@@ -122,10 +124,15 @@ def guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
 def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, counts: Counter[str]) -> None:
     """Fail if a function waits for numbers more often than it must."""
     __tracebackhide__ = True
-    num_evaluations = sum(counts.pop(name, 0) for name in ("eval", "async_eval", "synchronize"))
+    num_early_reads = counts.pop(EARLY_READS, 0)
+    num_evaluations = sum(counts.pop(name, 0) for name in EVALUATES)
     most_evaluations, most_reads = 0, 0
-    if label in WAITING:
+    if label in LOOPS:
+        most_evaluations = most_reads = counts.total()  # numbers that it read
+    elif label in WAITING:
         most_evaluations, most_reads = 1, WAITING[label](args[0], result)
+        if num_early_reads > 1:
+            fail(f"{label} should evaluate before it reads a number: otherwise it waits for each by itself.")
     elif not module.partition(".")[2].startswith(LAZY):
         return
     if num_evaluations > most_evaluations:

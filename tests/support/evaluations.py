@@ -13,8 +13,10 @@ import mlx.core as mx
 
 from tests.support.state import is_of_package
 
+EVALUATES = ("eval", "async_eval", "synchronize")
+EARLY_READS = "read before the first evaluation"
 ASKS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (mx, ("eval", "async_eval", "synchronize")),
+    (mx, EVALUATES),
     (mx.array, ("item", "tolist", "__int__", "__float__", "__bool__", "__index__", "__array__")),
 )
 """What makes MLX compute: functions, and methods of an array."""
@@ -40,6 +42,8 @@ def evaluations() -> Iterator[Counter[str]]:
         def ask(*args: Any, **kwargs: Any) -> Any:
             if is_packages_line(sys._getframe(1)):
                 counts[name.strip("_")] += 1
+                if not any(counts[each] for each in EVALUATES):
+                    counts[EARLY_READS] += 1
             return original(*args, **kwargs)
 
         return ask

@@ -41,6 +41,9 @@ def makes(scale):
 def lazy(x):
     return x * 2
 
+def steps(rows):
+    return [row.item() for row in rows] + [mx.eval(rows)]
+
 class Held:
     shared = []
 
@@ -78,6 +81,7 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda f: f(mx.array(3)),
         "should not read a number out of an array, but it does so once",
     ),
+    "steps": (lambda f: f(mx.zeros(3)), "steps should evaluate before it reads a number"),
     "makes": (lambda f: f(2)(mx.zeros(3)), "what makes returns should not read a number"),
 }
 
@@ -87,6 +91,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A module of the package that breaks every contract."""
     monkeypatch.setattr(contracts, "shared", [])
     monkeypatch.setattr(contracts, "names_of_classes", {})
+    monkeypatch.setitem(contracts.WAITING, "steps", lambda rows, result: 3)
     namespace: dict[str, Any] = {"__name__": "tiny_llm.ops.made_up", "mx": mx}
     exec(SOURCE, namespace)
     return SimpleNamespace(**namespace)
