@@ -51,7 +51,7 @@ class RenameVariables(cst.CSTTransformer):
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:  # noqa: N802
         is_one = original_node in self.nodes
-        return updated_node.with_changes(value=f"{updated_node.value}_other") if is_one else updated_node
+        return updated_node.with_changes(value=f"{updated_node.value}_renamed") if is_one else updated_node
 
 
 def with_other_variables(sources: Mapping[Path, str]) -> dict[Path, str]:
@@ -79,7 +79,7 @@ def renamed_c(source: str) -> str:
         names = set(DECLARED.findall(symbol.code)) - {"T", "float", "int", "long"}
         if "(" in symbol.code.partition("{")[0] and names:
             pattern = rf"(?<![.>:\w])({'|'.join(map(re.escape, names))})\b(?!::)"
-            source = source.replace(symbol.text, re.sub(pattern, r"\1_other", symbol.text))
+            source = source.replace(symbol.text, re.sub(pattern, r"\1_renamed", symbol.text))
     return source
 
 

@@ -63,4 +63,4 @@ def test_without_reuse_a_larger_buffer_that_was_kept_is_left_alone() -> None:
 def test_nothing_else_asks_for_memory_before_the_work_is_done() -> None:
     files = [file for folder in ("scripts", "benches", "tests") for file in (ROOT / folder).rglob("*.py")]
     asking = {file.name for file in files if "_active_memory()" in file.read_text(encoding="utf-8")}
-    assert asking == {"memory.py", "test_memory.py"}
+    assert asking == {"memory.py", "test_memory.py", "test_default_blocks.py"}

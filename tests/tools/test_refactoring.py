@@ -40,6 +40,6 @@ def test_the_bank_fits_a_refactored_reference(
     before, after = versions(REFERENCE), versions(changed)
     for name, code in before.items():
         if refactor is not reordered:
-            assert tokens_of(after[name].replace("_other", "")) == tokens_of(code), name
+            assert tokens_of(after[name].replace("_renamed", "")) == tokens_of(code), name
         elif "class " not in code[:6]:
             assert after[name] == code, name
