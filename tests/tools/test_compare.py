@@ -130,7 +130,7 @@ def test_a_difference_is_told_by_the_name_of_what_differs(package: Path) -> None
     find = "        self._lengths = [length + L for length in self._lengths]\n"
     write_changed(package, "model/dense_kv_cache.py", find, "")
     result = compare(package, "2.6", "--task", "2")
-    assert re.search(r"differs in lengths at \[0\]: yours 131, reference 151", words(result)), result.stdout
+    assert re.search(r"differs in lengths at \[0\]: yours 1031, reference 1051", words(result)), result.stdout
 
 
 def test_another_shape_comes_before_another_value(package: Path) -> None:
