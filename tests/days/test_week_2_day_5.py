@@ -18,6 +18,7 @@ from tests.support.attentions import (
     check_short_scores,
     make_mask,
 )
+from tests.support.bits import ROWS, check_rows
 from tests.support.blocks import block_mistakes
 from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close, check_equal, check_value_error, normal
@@ -164,6 +165,18 @@ def check_large_scores(attend: Attend, L: int) -> None:
     check_attention(attend, (1, 2, 1, L, 83, 64), below, tolerance=1e-4)
 
 
+def check_hidden_row(attend: Attend, L: int, S: int, D: int) -> None:
+    """A row that sees no key is nan, as in the plain version, and no other row is."""
+    __tracebackhide__ = True
+    mask = mx.zeros((L + 1, S))
+    mask[1] = -mx.inf
+    operands = draw((1, 1, 1, L + 1, S, D))
+    plain = scaled_dot_product_attention_grouped(*operands, mask=mask)
+    for name, output in (("plain", plain), ("own", attend(*operands, mask=mask))):
+        rows = [i for i, is_nan in enumerate(mx.isnan(output[0, 0]).all(axis=-1).tolist()) if is_nan]
+        check_equal(rows, [1], f"queries whose {name} attention is nan")
+
+
 def check_low_scores(attend: Attend, L: int) -> None:
     """Scores far below 0 count like others, after keys that are hidden and where there are no others."""
     __tracebackhide__ = True
@@ -227,6 +240,7 @@ GPU_CHECKS: dict[str, Callable[[Attend], None]] = {
     **{f"head dimension {D}": partial(check_head_dim, D=D) for D in HEAD_DIMS},
     **{f"additive masks, {L=}": partial(check_masks, shape=(2, 4, 2, L, 39, 32)) for L in (3, 35)},
     **{f"blocks hidden from a row, {L=}": partial(check_hidden_blocks, L=L) for L in (1, 8, 40)},
+    **{f"a row hidden everywhere, {L=}": partial(check_hidden_row, L=L, S=75, D=32) for L in (1, 40)},
     **{f"large scores, {L=}": partial(check_large_scores, L=L) for L in (2, 40)},
     **{
         f"{parameter.values[0]}, {shape=}".removeprefix("mlx.core."): partial(
@@ -333,13 +347,7 @@ def test_task_1_blocks_hidden_from_a_row(L: int) -> None:
 
 @few_and_many
 def test_task_1_a_row_hidden_everywhere_is_nan_as_in_the_plain_version(L: int) -> None:
-    mask = mx.zeros((L + 1, 300))
-    mask[1] = -mx.inf
-    operands = draw((1, 1, 1, L + 1, 300, 16))
-    plain = scaled_dot_product_attention_grouped(*operands, mask=mask)
-    for name, output in (("plain", plain), ("C++", on_cpu(*operands, mask=mask))):
-        rows = [i for i, is_nan in enumerate(mx.isnan(output[0, 0]).all(axis=-1).tolist()) if is_nan]
-        check_equal(rows, [1], f"queries whose {name} attention is nan")
+    check_hidden_row(on_cpu, L, 300, 16)
 
 
 @few_and_many
@@ -568,6 +576,7 @@ def test_task_4_swiglu(shape: tuple[int, ...]) -> None:
 def test_task_4_swiglu_of_every_number_of_entries() -> None:
     for count in range(1, 40):
         check_swiglu(normal(count, seed=1), normal(count, seed=2), f"silu(gate) * up of {count} entries")
+    check_rows(lambda x: swiglu(x, -x), normal(ROWS, 61, seed=1), "silu(gate) * up of 61 entries a row")
 
 
 @pytest.mark.parametrize("count", [5, 64])

@@ -31,7 +31,7 @@ from tests.support.oracles import causal_mask, causal_mask_mistakes, hidden_wher
 from tests.support.precision import short_types
 from tiny_llm import BatchGenerator, BatchingKvCache, Request, SamplingParams, TinyKvFullCache
 from tiny_llm.batching.answer import Answer
-from tiny_llm.ops.attention import scaled_dot_product_attention_grouped
+from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
 
 tokenizer = FakeTokenizer()
 
@@ -263,9 +263,7 @@ class Rows:
         del self.held[slot]
         self.cache.remove_request(slot)
 
-    def update(
-        self, L: int = 1, mask: str | None = "causal"
-    ) -> tuple[mx.array, mx.array, list[int], mx.array]:
+    def update(self, L: int = 1, mask: Mask = "causal") -> tuple[mx.array, mx.array, list[int], mx.array]:
         """Append L tokens to each row, here and there."""
         self.num_draws += 1
         new = keys_and_values(L, seed=self.num_draws, B=len(self.held))
@@ -395,6 +393,7 @@ def test_task_2_the_caller_s_mask_is_replaced() -> None:
     rows = Rows({0: 2, 1: 4})
     rows.check(rows.update(mask=None))
     rows.check(rows.update(L=3, mask=None), L=3)
+    rows.check(rows.update(mask=mx.zeros((2, 1, 1, 9))))
 
 
 def attend(cache: BatchingKvCache, B: int, dtype: mx.Dtype = mx.float32) -> mx.array:
@@ -746,6 +745,9 @@ def test_task_3_end_of_text_beats_the_bound() -> None:
     check_equal(
         [request.finish_reason, request.token_ids], ["stop", [7, 8]], "why it is done, and its tokens"
     )
+    answer = Answer(4, tokenizer, max_tokens=0)
+    answer.accept(0)
+    check_equal(answer.finish_reason, "stop", "why an answer ends whose bound is 0, at the end of text")
 
 
 @pytest.mark.parametrize("last", [0, 9])

@@ -621,8 +621,9 @@ def test_task_3_a_bad_prompt_among_others_is_an_error_at_once(name: str, positio
 
 
 def test_task_3_params_must_match_the_prompts() -> None:
-    with check_value_error(**{"len(prompts)": 2, "len(params)": 1}):
-        generate_all([prompt_of(5), prompt_of(3)], params=[length(3)])
+    for num_params in (0, 1):
+        with check_value_error(**{"len(prompts)": 2, "len(params)": num_params}):
+            generate_all([prompt_of(5), prompt_of(3)], params=[length(3)] * num_params)
 
 
 @pytest.mark.parametrize("name", BAD_PROMPTS)
