@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scripts.learn.crashes import FOLDER, MAX_KERNEL, Crash, read_crashes, running_kernel, running_test
-from tests.support.reporting import Where
+from tests.support.places import Where
 
 
 class CrashError(Exception):

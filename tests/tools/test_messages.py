@@ -15,6 +15,7 @@ from scripts.author.messages import changes, normalize, rewrite, stored_messages
 from scripts.course import ROOT, load_course
 from tests.support.causes import NANS, result
 from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.failures import MAX_COLUMNS, MAX_LINES, Failure, cut, narrowed
 from tests.support.heads import head_mistakes
 from tests.support.oracles import (
     Mistakes,
@@ -25,17 +26,11 @@ from tests.support.oracles import (
     linear_mistakes,
     softmax_mistakes,
 )
+from tests.support.places import Place, Where
 from tests.support.reporting import (
-    MAX_COLUMNS,
-    MAX_LINES,
-    Failure,
     FailureReporter,
-    Place,
-    Where,
-    cut,
     first_failures,
     is_untouched,
-    narrowed,
     untouched_lines,
     what_is_left,
 )
