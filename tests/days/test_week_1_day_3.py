@@ -58,9 +58,10 @@ def test_task_1_chunks_stack_to_the_mask_of_the_whole() -> None:
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
 def test_task_1_mask_has_the_type_asked_for(dtype: mx.Dtype) -> None:
-    mask = causal_mask(5, 7, dtype)
-    check_equal(mask.dtype, dtype, "type of the mask")
-    check_close(mask, exact_mask(5, 7), "causal mask")
+    for L in (5, 1):
+        mask = causal_mask(L, 7, dtype)
+        check_equal(mask.dtype, dtype, f"type of the mask of {L=}")
+        check_close(mask, exact_mask(L, 7), f"causal mask of {L=}")
 
 
 @short_types

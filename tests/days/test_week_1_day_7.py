@@ -251,6 +251,13 @@ def test_task_2_what_is_kept_of_four_tokens(
     check_equal(np.flatnonzero(actual).tolist(), kept, f"tokens of probabilities {probs} kept by {cuts}")
 
 
+def test_task_2_top_p_that_is_reached_exactly_needs_no_further_token() -> None:
+    logprobs = row_of(0.5, 0.5)
+    top_p = min(0.5, float(mx.exp(mx.max(logprobs)).item()))  # some devices round exp(log(0.5)) down
+    kept = int(kept_tokens(logprobs, top_p=top_p).sum())
+    check_equal(kept, 1, f"number kept by {top_p=} of two tokens of probability 0.5")
+
+
 @pytest.mark.parametrize("cuts", [{"top_p": 1e-9}, {"top_k": 1}, {"min_p": 1.0}], ids=str)
 def test_task_2_at_least_one_token_is_kept(cuts: dict[str, Any]) -> None:
     logprobs = logprobs_of(5, V, seed=22)
