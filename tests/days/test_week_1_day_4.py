@@ -150,6 +150,8 @@ def test_task_2_silu_equals_mlx() -> None:
 def test_task_2_silu_of_large_values() -> None:
     x = mx.array([-3e38, -1e4, -100.5, 100.5, 1e4, 3e38])
     check_close(silu(x), np.array([0, 0, 0, 100.5, 1e4, 3e38]), "silu of values far from zero")
+    x = mx.array([-30.0, -20.0, -12.5])
+    check_close(silu(x), exact_silu(exact(x)), "silu of values where it is small and not zero")
 
 
 @short_types

@@ -814,7 +814,9 @@ def test_task_4_the_newer_spelling_is_laid_over_the_older() -> None:
     check_field(config, "rope_theta", 7000.0)
 
 
-@pytest.mark.parametrize("scaling", [None, ..., {"rope_type": "default"}, {"type": "default"}, {}], ids=str)
+@pytest.mark.parametrize(
+    "scaling", [None, ..., {"rope_type": "default"}, {"type": "default"}, {}, {"factor": 2.0}], ids=str
+)
 def test_task_4_no_scaling(scaling: Any) -> None:
     check_field(read(rope_scaling=scaling), "rope_scaling", None)
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
+from kernel_runtime.launch import BACKWARD, FORWARD, Language, Launch, Target
 from tests.support.batching import peak_bytes
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import VARIANTS, build, save
@@ -170,6 +170,24 @@ def check_sums(target: Target, M: int) -> None:
         tolerance=4e-3,
         mistakes=product_mistakes(exact(x), grids(weights)),
     )
+
+
+def check_eights_of_rows(target: Target) -> None:
+    """quantized_matvec itself, with more rows than a group has: group.y counts eights of them."""
+    __tracebackhide__ = True
+    M, N, K = 11, 5, 256
+    x, weights = normal(M, K, seed=3), make_weights(N, K, 4, 64)
+    launch = Launch(
+        (x, weights.weight, weights.scales, weights.biases),
+        (M, N),
+        mx.float32,
+        num_groups=(2, 2, 1),  # fours of columns, eights of rows
+        num_threads=128,
+        template={"T": mx.float32, "bits": 4, "group_size": 64},
+        integers=(M, N, K),
+    )
+    actual = gpu_operations.QUANTIZED_MATVEC(target, launch)
+    check_close(actual, exact(x) @ expanded(grids(weights)).T, f"product of {M} rows by quantized_matvec")
 
 
 def check_other_types(target: Target) -> None:
@@ -537,6 +555,10 @@ def test_task_4_a_short_result_is_rounded_once() -> None:
     check_one_rounding(METAL)
 
 
+def test_task_4_eights_of_rows() -> None:
+    check_eights_of_rows(METAL)
+
+
 def test_task_4_sums_are_float32() -> None:
     check_sums(METAL, 2)
     check_sums(METAL, 9)
@@ -599,6 +621,10 @@ def test_task_5_low_precision(dtype: mx.Dtype, tolerance: float) -> None:
 
 def test_task_5_a_short_result_is_rounded_once() -> None:
     check_one_rounding(CUDA)
+
+
+def test_task_5_eights_of_rows() -> None:
+    check_eights_of_rows(CUDA)
 
 
 def test_task_5_sums_are_float32() -> None:
