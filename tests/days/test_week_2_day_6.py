@@ -233,10 +233,10 @@ def test_task_1_a_row_that_moves_costs_a_copy_of_that_row_alone() -> None:
     whole = sum(held.nbytes for held in cache.state)
 
     def remove_first() -> None:
-        cache.remove_request(0)
+        cache.remove_request(cache.active_slots[0])
         mx.eval(cache.state)
 
-    peak = peak_bytes(remove_first)
+    peak = max(peak_bytes(remove_first) for _ in range(4))  # what reads the array may be gone in time, or not
     if peak > whole / 2:
         pytest.fail(f"one row of five was moved: {peak} bytes were held for it, the whole cache has {whole}")
 
