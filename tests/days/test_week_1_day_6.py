@@ -12,6 +12,7 @@ from tests.support.check import check_close, check_equal, check_value_error, nor
 from tests.support.counting import check_calls, check_decodes_once, count_calls
 from tests.support.fakes import EOS, Call, FakeModel, FakeTokenizer, continuation
 from tests.support.oracles import exact, log_softmax
+from tests.support.text_tokenizers import TOKENIZERS, ByteTokenizer, DecodedTokens, WordTokenizer
 from tiny_llm import simple_generate
 from tiny_llm.generation.generate import TextStream, encode_prompt, to_logprobs
 
@@ -244,25 +245,6 @@ def test_task_3_one_beginning_of_text_is_fed() -> None:
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
-class ByteTokenizer(FakeTokenizer):
-    """One token a byte; bytes that are no whole character read as U+FFFD."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return list(text.encode())
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return bytes(token_ids).decode(errors="replace")
-
-
-class WordTokenizer(FakeTokenizer):
-    """Words with a space between, so that the text of a token depends on where it stands."""
-
-    words = ("the", "cat", "sat")
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return " ".join(self.words[token] for token in token_ids)
-
-
 def stream_pieces(tokenizer: FakeTokenizer, tokens: Sequence[int]) -> tuple[list[str], str]:
     """What was sent with each token, what at the end, and the text returned; "" where nothing was sent."""
     sent: list[str] = []
@@ -349,7 +331,7 @@ class TextsTokenizer(FakeTokenizer):
 def test_task_2_what_is_sent_while_the_text_changes(texts: list[str], expected: list[str]) -> None:
     pieces, text = stream_pieces(TextsTokenizer(texts), range(len(texts)))
     check_equal(pieces, expected, f"pieces after each token and at the end of {texts}")
-    check_equal(text, texts[-1], "text")
+    check_equal(text, "".join(expected), f"text, which is what was sent of {texts}")
 
 
 def test_task_2_text_of_a_token_depends_on_those_before() -> None:
@@ -385,17 +367,38 @@ def test_task_2_nothing_is_decoded_for_nobody() -> None:
     check_calls(decode, 1, "at the end of a stream without on_text")
 
 
-@given(text=st.text(max_size=12), num_missing=st.integers(0, 3))
-def test_task_2_pieces_join_to_the_text(text: str, num_missing: int) -> None:
-    tokens = list(text.encode(errors="replace"))
-    tokens = tokens[: max(0, len(tokens) - num_missing)]
-    pieces, whole = stream_pieces(ByteTokenizer(), tokens)
-    check_equal(whole, ByteTokenizer().decode(tokens), "text")
+@pytest.mark.parametrize("token", [65, 0xFF], ids=["characters", "bytes that are none"])
+def test_task_2_a_token_costs_the_same_after_any_number(token: int) -> None:
+    tokenizer = ByteTokenizer()
+    decoded = DecodedTokens(tokenizer)
+    sent: list[str] = []
+    stream = TextStream(tokenizer, sent.append)
+    for _ in range(1000):
+        stream.add(token)
+    decoded.check(1000, "a stream")
+    check_equal(stream.finish(), tokenizer.decode([token] * 1000), "text of 1,000 tokens")
+    check_equal("".join(sent), tokenizer.decode([token] * 1000), "pieces joined")
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(data=st.data())
+def test_task_2_pieces_join_to_the_text(kind: str, data: st.DataObject) -> None:
+    tokenizer, tokens = TOKENIZERS[kind]
+    ids = data.draw(tokens)
+    pieces, whole = stream_pieces(tokenizer, ids)
+    check_equal(whole, tokenizer.decode(ids), "text")
     check_equal("".join(pieces), whole, "pieces joined")
 
 
 def test_task_3_nothing_is_decoded_for_nobody() -> None:
     check_decodes_once(simple_generate)
+
+
+@given(text=st.text("aé語🦙 \n", max_size=40))
+def test_task_2_each_character_of_a_long_text_is_handed_on_at_once(text: str) -> None:
+    pieces, _ = stream_pieces(ByteTokenizer(), list(text.encode()))
+    expected = [piece for char in text for piece in [*[""] * (len(char.encode()) - 1), char]]
+    check_equal(pieces, [*expected, ""], "pieces after each token and at the end")
 
 
 def test_task_3_generation_hands_on_its_pieces() -> None:

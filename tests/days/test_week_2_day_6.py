@@ -29,6 +29,7 @@ from tests.support.fakes import (
 )
 from tests.support.oracles import causal_mask, causal_mask_mistakes, hidden_where
 from tests.support.precision import short_types
+from tests.support.text_tokenizers import DecodedTokens
 from tiny_llm import BatchGenerator, BatchingKvCache, Request, SamplingParams, TinyKvFullCache
 from tiny_llm.batching.answer import Answer
 from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
@@ -548,7 +549,7 @@ def decoding(
         params=SamplingParams(max_tokens=max_tokens, stop=stop),
     )
     request.offset = len(request.prompt_ids)
-    request.token_ids.append(first)
+    request.accept(first)
     return request
 
 
@@ -679,6 +680,14 @@ def test_task_3_without_stop_strings_nothing_is_decoded_until_the_text_is_asked_
     check_calls(decode, 0, "of the tokenizer, for four tokens of a request without stop strings")
 
 
+def test_task_3_looking_for_stop_strings_costs_the_same_after_any_number_of_tokens() -> None:
+    tokenizer = FakeTokenizer()
+    decoded = DecodedTokens(tokenizer)
+    request = decoding(tokenizer=tokenizer, first=1, stop=("XYZ" * 40, "Q"))
+    decode_all(request, letters("ABCD") * 100)
+    decoded.check(400, "an answer with stop strings")
+
+
 def test_task_3_a_stop_string_of_the_prompt_does_not_count() -> None:
     request = decoding("AXYZX", first=letters("Y")[0], stop=("XYZ", "XY"))
     decode_all(request, letters("ZA"))
@@ -721,8 +730,6 @@ def test_task_3_stops_at_the_first_token_that_completes_a_stop_string(
     whole = "".join(PIECES[token] for token in tokens)
     stop = (other, whole[start : start + length] or "Q")
     request = decoding(tokenizer=FakeTokenizer(PIECES), prompt=[1], first=tokens[0], stop=stop)
-    if any(string in PIECES[tokens[0]] for string in stop):
-        return  # it would have ended with its first token
     taken = 1 + len(decode_all(request, tokens[1:]))
     texts = ["".join(PIECES[token] for token in tokens[: n + 1]) for n in range(len(tokens))]
     complete = [any(string in text for string in stop) for text in texts]

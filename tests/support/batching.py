@@ -58,7 +58,7 @@ def prefill(request: Request) -> None:
     logits = request.model(mx.array([request.prompt_ids]), 0, request.cache, logits_to_keep=1)
     token = request.sampler(to_logprobs(logits)).item()
     request.offset = len(request.prompt_ids)
-    request.token_ids.append(int(token))
+    request.accept(int(token))
 
 
 def submit_prefilled(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..generation.generate import Tokenizer
+from ..generation.generate import TextStream, Tokenizer
 
 FinishReason = Literal["stop", "length"]
 
@@ -43,6 +43,8 @@ class Answer:
         self.stop = stop
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
+        self._newest_text: list[str] = []
+        self._stream = TextStream(tokenizer, self._newest_text.append)
 
     @property
     def is_done(self) -> bool:

@@ -96,9 +96,10 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
 
 
 class TextStream:
-    """Text of the tokens added so far, handed on piece by piece.
+    """The text of the tokens added so far, handed on piece by piece at a constant cost per token.
 
-    A character may be spread over several tokens; its bytes are held back until it is whole.
+    A character may be spread over several tokens; its bytes are held back until it is complete. The text of
+    a token may depend on the tokens right before it, so the newest few are decoded together.
     """
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None] | None = None) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..generation.generate import Tokenizer
+from ..generation.generate import TextStream, Tokenizer
 
 FinishReason = Literal["stop", "length"]
 
@@ -43,6 +43,8 @@ class Answer:
         self.stop = stop
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
+        self._newest_text: list[str] = []
+        self._stream = TextStream(tokenizer, self._newest_text.append)
 
     @property
     def is_done(self) -> bool:
@@ -57,7 +59,7 @@ class Answer:
             self.finish_reason = "length"
         else:
             self.token_ids.append(token)
-            if self._ends_with_stop_string():
+            if self._completes_stop_string(token):
                 self.finish_reason = "stop"
             elif len(self.token_ids) == self.max_tokens:
                 self.finish_reason = "length"
@@ -74,9 +76,11 @@ class Answer:
             raise ValueError(f"request {self.prompt_idx} is not done: {len(self.token_ids)} tokens so far")
         return GenerationResult(self.prompt_idx, self.text(), tuple(self.token_ids), self.finish_reason)
 
-    def _ends_with_stop_string(self) -> bool:
-        """Whether the newest token completes one, which may be spread over any number of tokens."""
+    def _completes_stop_string(self, token: int) -> bool:
+        """Whether the newest token does, however many tokens ago the string began."""
         if not self.stop:
             return False
-        text = self.tokenizer.decode(self.token_ids)
+        self._stream.add(token)
+        text = "".join(self._newest_text)
+        self._newest_text[:] = [text[-max(map(len, self.stop)) :]]
         return any(string in text for string in self.stop)

@@ -9,6 +9,8 @@ from ..model.qwen3 import Qwen3Model
 from .sampler import Sampler, token_id
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MAX_DECODED_TOKENS = 16
+"""How many tokens a text stream decodes together: more than any character needs."""
 
 
 class Tokenizer(Protocol):
@@ -127,29 +129,53 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
 
 
 class TextStream:
-    """Text of the tokens added so far, handed on piece by piece.
+    """The text of the tokens added so far, handed on piece by piece at a constant cost per token.
 
-    A character may be spread over several tokens; its bytes are held back until it is whole.
+    A character may be spread over several tokens; its bytes are held back until it is complete. The text of
+    a token may depend on the tokens right before it, so the newest few are decoded together.
     """
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None] | None = None) -> None:
         self._tokenizer = tokenizer
         self._on_text = on_text
-        self._tokens: list[int] = []
-        self._num_sent = 0
+        self._pieces: list[str] = []
+        self._tokens: list[int] = []  # the newest; all of them while nobody listens
+        self._num_sent = 0  # characters of their text
 
     def add(self, token: int) -> None:
         self._tokens.append(token)
-        if self._on_text is not None:
-            self._send(self._tokenizer.decode(self._tokens).rstrip(REPLACEMENT))
+        if self._on_text is None:
+            return
+        text = self._tokenizer.decode(self._tokens)
+        complete = text.rstrip(REPLACEMENT)
+        self._send(complete)
+        if len(self._tokens) >= (MAX_DECODED_TOKENS if complete == text else 2 * MAX_DECODED_TOKENS):
+            self._forget_oldest(text)
 
     def finish(self) -> str:
         """Hand on what was held back and return the whole text."""
-        text = self._tokenizer.decode(self._tokens)
-        self._send(text)
-        return text
+        self._send(self._tokenizer.decode(self._tokens))
+        return "".join(self._pieces)
 
     def _send(self, text: str) -> None:
-        if self._on_text is not None and len(text) > self._num_sent:
-            self._on_text(text[self._num_sent :])
+        """Hand on what is new in the text of the newest tokens."""
+        piece = text[self._num_sent :]
+        if piece:
             self._num_sent = len(text)
+            self._pieces.append(piece)
+            if self._on_text is not None:
+                self._on_text(piece)
+
+    def _forget_oldest(self, text: str) -> None:
+        """Keep the newer half of the tokens, or a few more so that the cut falls between two characters.
+
+        Bytes that are held back and forgotten will never be a character: they are handed on.
+        """
+        for start in range(len(self._tokens) - MAX_DECODED_TOKENS // 2, 0, -1):
+            kept = self._tokenizer.decode(self._tokens[start:])
+            if text.endswith(kept):
+                forgotten = text[: len(text) - len(kept)]
+                self._send(forgotten)
+                self._num_sent -= len(forgotten)
+                self._tokens = self._tokens[start:]
+                return
