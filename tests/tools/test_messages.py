@@ -53,7 +53,7 @@ def message_of(check: Callable[..., None], *arguments: Any, **options: Any) -> l
 def test_messages_are_those_kept() -> None:
     """In a process of its own, since it forks and this one has used MLX."""
     command = [sys.executable, "-m", "scripts.author.messages"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert result.returncode == 0, f"{result.stdout}\nkeep them: pdm run author messages --update"
 
 
