@@ -427,6 +427,10 @@ MISFITS = {
     ),
     "types of scale and bias": (misfit(biases=normal(OUT, 3, seed=1, dtype=mx.float16)), {}),
     "scales of a row": (misfit(scales=normal(3, seed=1), biases=normal(3, seed=2)), {"scales": (3,)}),
+    "scales of three axes": (
+        misfit(scales=normal(OUT, 1, 3, seed=1), biases=normal(OUT, 1, 3, seed=2)),
+        {"scales": (OUT, 1, 3)},
+    ),
     "codes": (misfit(weight=normal(OUT, 24, seed=1)), {}),
     "signed codes": (misfit(weight=mx.zeros((OUT, 24), mx.int32)), {}),
     "a row of words": (misfit(weight=random_words(24, seed=1)), {"weight": (24,)}),

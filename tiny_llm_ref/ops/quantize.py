@@ -62,7 +62,7 @@ class QuantizedWeights:
         if not mx.issubdtype(self.scales.dtype, mx.floating):
             raise ValueError(f"scales and biases must be floats, got {self.scales.dtype}")
         num_outputs, num_inputs = self.shape
-        if (num_outputs, num_inputs) != (self.scales.shape[0], self.scales.shape[-1] * self.group_size):
+        if self.scales.shape != (num_outputs, num_inputs / self.group_size):
             raise ValueError(
                 f"a weight {self.shape} of {self.bits} bits in groups of {self.group_size} needs scales "
                 f"[{num_outputs}, {num_inputs / self.group_size:g}], got {self.scales.shape}"
