@@ -970,6 +970,7 @@ def test_task_5_prefill_to_decode_ratio() -> None:
 
 def test_task_5_time_to_first_token_includes_the_waiting() -> None:
     metrics = recorded({3: (2.5, 9.0), 8: (4.0,), 5: ()}, arrivals={3: 1.0, 8: 1.5, 5: 2.0})
+    metrics.requests[3].record_scheduled(2.0)
     times = [metrics.ttft(request_id) for request_id in (3, 8, 5, 99)]
     check_equal(times, [1.5, 2.5, None, None], "time to first token of each request")
 
