@@ -114,7 +114,7 @@ def test_every_listed_survivor_is_a_mutant() -> None:
 def test_listed_survivors_outlive_new_names_of_all_variables() -> None:
     mutants = list(all_mutants(with_other_variables(REFERENCE)))
     for known in known_survivors():
-        assert present_id(known, mutants).replace("_other", "") == known
+        assert present_id(known, mutants).replace("_renamed", "") == known
         assert any(mutant.id == present_id(known, mutants) for mutant in mutants)
 
 
