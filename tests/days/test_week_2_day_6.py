@@ -605,7 +605,7 @@ def test_task_3_end_of_text_right_after_the_first_token() -> None:
     check_equal([request.finish_reason, request.token_ids], ["stop", [7]], "why it is done, and its tokens")
 
 
-@pytest.mark.parametrize("max_tokens", [2, 3, 5])
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5])
 def test_task_3_max_tokens_bounds_the_answer(max_tokens: int) -> None:
     request = decoding(first=7, max_tokens=max_tokens)
     decode_all(request, range(10, 20))
@@ -613,7 +613,7 @@ def test_task_3_max_tokens_bounds_the_answer(max_tokens: int) -> None:
     check_equal(request.finish_reason, "length", "why it is done")
 
 
-@pytest.mark.parametrize("max_seq_len", [8, 9, 13])
+@pytest.mark.parametrize("max_seq_len", [6, 7, 8, 9, 13])
 def test_task_3_max_seq_len_bounds_prompt_and_answer(max_seq_len: int) -> None:
     request = decoding(prompt_of(6), first=7, max_seq_len=max_seq_len)
     decode_all(request, range(10, 20))
