@@ -26,12 +26,14 @@ def dequantized(tiny: Library) -> Tree:
 
 def product(tiny: Library, function: str, rows: int) -> Tree:
     """Rows times the packed weights of an MLP of Qwen3-0.6B, by one of the functions for it."""
-    return getattr(tiny, function)(normal(rows, 1024), packed(tiny, 3072, 1024))
+    outputs, inputs = (3072, 1024) if mx.default_device() == mx.cpu else (96, 128)  # that may be emulated
+    return getattr(tiny, function)(normal(rows, inputs), packed(tiny, outputs, inputs))
 
 
 def attended(tiny: Library, function: str, queries: int, keys: int) -> Tree:
     """Causal attention with the heads of Qwen3-0.6B, by one of the functions for it."""
-    inputs = query_key_value(queries, keys, 1, 16, H=8, D=128)
+    H_q, H, D = (16, 8, 128) if mx.default_device() == mx.cpu else (2, 1, 32)  # that may be emulated
+    inputs = query_key_value(queries, keys, 1, H_q, H=H, D=D)
     return getattr(tiny, function)(*inputs, mask="causal")
 
 
