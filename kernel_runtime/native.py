@@ -182,8 +182,11 @@ def compile_library(
 
 
 def _remember(error: BuildError, refusal: Path, folder: Path) -> None:
-    """Let the same sources be refused at once from now on, unless it may be for want of a file."""
-    if ": error: " in str(error):
+    """Refuse the same sources at once from now on if the compiler named one of their lines.
+
+    Other errors may pass: a linker's for want of space, say.
+    """
+    if re.search(r":\d+: error: ", str(error)):
         (folder / "refusal").write_text(str(error), encoding="utf-8")
         os.replace(folder / "refusal", refusal)
 

@@ -156,7 +156,7 @@ def test_task_1_a_cache_longer_than_max_seq_len_is_an_error(occupied: dict[int, 
     check_slot(cache, 1, cache_of(11, seed=9))
 
 
-# Of 70 tokens, for which there is no room yet: whoever makes room before the check is noticed.
+# Each has 70 tokens, more than there is room for: a cache that grows before the check is caught.
 MISFITS: dict[str, Callable[[], TinyKvFullCache]] = {
     "no token": TinyKvFullCache,
     "two rows": lambda: cache_of(70, seed=9, B=2),

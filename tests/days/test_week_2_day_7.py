@@ -803,7 +803,7 @@ def test_task_4_a_chunk_takes_what_the_target_leaves(name: str) -> None:
     speed, target, decodes, expected = MEASURED[name]
     fits = int(speed * target)
     mistakes = {
-        "all that fits in the target, whoever decodes": fits,
+        "all that fits in the target, ignoring the decodes": fits,
         "half, however few decode": fits // 2,
         "one more: the size is rounded down, not to the nearest": expected + 1,
         "rounded down twice: only the size at the end is": int(fits * (1 - min(decodes, 4) / 8)),
@@ -816,7 +816,7 @@ def test_task_4_a_chunk_takes_what_the_target_leaves(name: str) -> None:
 def test_task_4_nothing_measured_begins_with_the_initial_size(decodes: int, expected: int) -> None:
     what = f"chunk size beside {decodes} decodes in 4 slots, nothing measured, initial size 96"
     actual = AdaptiveChunker(initial_chunk_size=96).chunk_size(decodes, 4)
-    check_equal(actual, expected, what, {"the initial size, whoever decodes": 96})
+    check_equal(actual, expected, what, {"the initial size, ignoring the decodes": 96})
 
 
 @pytest.mark.parametrize(("speed", "decodes", "expected"), [(64, 4, 24), (65536, 4, 200), (64, 0, 200)])

@@ -570,7 +570,7 @@ def test_task_3_without_room_nobody_is_let_in_and_nobody_passes() -> None:
     check_equal(rows_of(scheduler.schedule()), [(0, 0, 6, True)], "first step")
     seen = (len(scheduler.policy), [each.id for each in scheduler.running])
     check_equal(seen, (2, [0]), "waiting, and running")
-    check_equal(scheduler.sequences[1].num_computed_tokens, 0, "tokens computed of who waits")
+    check_equal(scheduler.sequences[1].num_computed_tokens, 0, "computed tokens of the waiting sequence")
     scheduler.remove(0)
     check_equal(rows_of(scheduler.schedule()), [(1, 0, 7, True), (2, 0, 2, True)], "step when there is room")
 
@@ -596,7 +596,7 @@ def test_task_3_without_room_who_runs_asks_for_some(is_made: bool, monkeypatch: 
     ("lengths", "budget", "expected"),
     [
         ([4, 2, 2], 20, [(0, 4, 1, True), (1, 2, 1, True)]),  # the last gives way to the first
-        ([4, 3], 2, [(0, 4, 1, True), (1, 0, 1, False)]),  # the last gives way to itself, and begins anew
+        ([4, 3], 2, [(0, 4, 1, True), (1, 0, 1, False)]),  # the last one preempts itself and starts over
     ],
     ids=str,
 )
@@ -649,9 +649,9 @@ def test_task_3_a_prefix_counts_when_its_sequence_is_let_in(limit: str) -> None:
     blocks = FewBlocks(capacity=12 if limit == "no room" else 99, prefix=3)
     scheduler = scheduler_with([12, 12], 30, 4, blocks=blocks, **({} if limit == "no room" else limits))
     scheduler.schedule()
-    check_equal([each.id for each in scheduler.running], [0], f"who runs with {limit}")
+    check_equal([each.id for each in scheduler.running], [0], f"ids of the running sequences ({limit})")
     waiting = scheduler.sequences[1]
-    what = f"num_computed_tokens of who waits ({limit}): a prefix that was found is not its own yet"
+    what = f"num_computed_tokens of the waiting sequence ({limit}): it doesn't own the prefix yet"
     check_equal(waiting.num_computed_tokens, 0, what)
 
 

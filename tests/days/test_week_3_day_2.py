@@ -267,7 +267,7 @@ def test_task_2_without_a_table_the_answer_is_that_of_admit(monkeypatch: pytest.
     blocks, sequence = BlockManager(7, 4), sequence_of(0, 50)
     monkeypatch.setattr(blocks, "admit", lambda sequence, num_tokens: f"admit {num_tokens}")
     answers = [blocks.allocate(sequence, num_tokens) for num_tokens in (3, 0)]
-    check_equal(answers, ["admit 3", "admit 0"], "answers for 3 and for 0 tokens of who has no table")
+    check_equal(answers, ["admit 3", "admit 0"], "answers for 3 and 0 tokens of a sequence without a table")
 
 
 def test_task_2_a_negative_number_of_tokens_is_an_error() -> None:

@@ -767,7 +767,7 @@ def test_task_6_asking_is_flat_in_how_often() -> None:
     running, waiting = (Sequence(id, prompt_of(8, seed=id)) for id in range(2))
     for _ in range(20):
         blocks.find_prefix(running)
-        check_equal(blocks.allocate(running, 8), True, "room for who runs, in the whole pool")
+        check_equal(blocks.allocate(running, 8), True, "room for running sequences in the whole pool")
         blocks.find_prefix(waiting)
         check_equal(blocks.allocate(waiting, 8), False, "room for who waits")
     what = "blocks hashed when asked 20 times, for one that runs and one that waits"

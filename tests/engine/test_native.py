@@ -136,6 +136,21 @@ def test_a_refusal_is_remembered_unless_a_file_was_missing(
         assert sum(str(source) in line for line in notes.read_text().splitlines()) == expected, text
 
 
+def test_an_error_that_may_pass_is_not_remembered(
+    tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, compiler = tmp_path / "right.cpp", tmp_path / "c++"
+    source.write_text("int x = 1;\n")
+    linker = 'case " $* " in *" -c "*) ;; *) echo "ld: error: no space left" >&2; exit 1;; esac'
+    compiler.write_text(f'#!/bin/sh\n{linker}\nexec {native.find_compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    forget_compiler()
+    with pytest.raises(native.BuildError, match="ld: error: no space left"):
+        native.compile_library("right", [source], [])
+    assert list(libraries.iterdir()) == []
+
+
 FAKE_COMPILER = """#!/bin/sh
 echo "$@" >> "$NOTES"
 if [ "$1" = --version ]; then echo "clang $CLANG"; exit; fi

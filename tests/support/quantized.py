@@ -218,7 +218,7 @@ def kernel_mistakes(x: Array, grids: Grids, bits: int) -> Mistakes:
     return {
         **(of_pairs if bits == 4 else {}),
         "the product with the codes as signed numbers": lambda: x @ expanded((signed, scales, biases)).T,
-        "the product of the last group alone: the total begins anew in each group": lambda: (
+        "the product of the last group alone: the total is reset in each group": lambda: (
             x[:, -group_size:] @ w[:, -group_size:].T
         ),
         "the product without the last group": lambda: x[:, :-group_size] @ w[:, :-group_size].T,

@@ -96,7 +96,7 @@ def test_inputs_are_not_changed_by_who_uses_them() -> None:
     assert mx.array_equal(normal(3, 5), mx.random.normal((3, 5), key=mx.random.key(0)))
 
 
-def test_plain_loops_are_seen_to_be_slower_than_vectors(package: Path) -> None:
+def test_plain_loops_are_seen_to_be_slower_than_vectors(package: Path, on_cpu: None) -> None:
     change = ("return multiply(SIMD, x, weights)", "return multiply(SIMPLE, x, weights)")
     write_changed(package, "kernels/quantized_matmul.py", *change)
     result = compare(package, "2.3", "--task", "2", "--repeats", "7")

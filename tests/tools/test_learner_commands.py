@@ -47,18 +47,6 @@ def _nothing_is_remembered(tmp_path_factory: pytest.TempPathFactory, monkeypatch
     use_own_memory(tmp_path_factory.mktemp("memory") / "cache", monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def starter() -> Sources:
-    return render(())
-
-
-@pytest.fixture
-def package(tmp_path: Path, starter: Sources) -> Path:
-    """A starter that a test may change."""
-    write(starter, tmp_path / "tiny_llm")
-    return tmp_path / "tiny_llm"
-
-
 def invoke(name: str, *arguments: str) -> Result:
     """A command of the course in this process: for refusals, which come before anything slow."""
     app = typer.Typer()

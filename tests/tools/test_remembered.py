@@ -11,7 +11,6 @@ from scripts.learn.remembered import FILES_PER_TASK, Memory, Result
 from scripts.learn.search import steps_after
 from scripts.learn.watch import search_options
 from scripts.sources.files import Sources, read_reference, write
-from scripts.sources.render import render
 from tests.support.commands import run, run_apart, use_own_memory
 
 COURSE = load_course()
@@ -24,17 +23,6 @@ ONE_DAY = ["--week", "1", "--day", "1"]
 def memory_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A separate memory for each test."""
     return use_own_memory(tmp_path / "cache", monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def starter() -> Sources:
-    return render(())
-
-
-@pytest.fixture
-def package(tmp_path: Path, starter: Sources) -> Path:
-    write(starter, tmp_path / "tiny_llm")
-    return tmp_path / "tiny_llm"
 
 
 def lie(sources: Sources, *tasks: int) -> None:

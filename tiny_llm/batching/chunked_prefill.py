@@ -97,7 +97,7 @@ def repaired_prefill_schedule(
         output_length: tokens each of the prompts decodes after its prefill.
 
     Raises:
-        ValueError: the budget, the chunk size or a prompt's length is not positive, an output's `length`
-            neither; or two requests have the same id.
+        ValueError: the budget, the chunk size, a prompt's length or an output's `length` is not positive;
+            or two requests have the same id.
     """
     raise NotImplementedError("week 2 day 7 task 7: repaired_prefill_schedule is not written yet")

@@ -85,7 +85,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
-    """ValueError for a `token_id` that a vocabulary of this size has not: a model would read past its end."""
+    """ValueError for a `token_id` outside a vocabulary of this size: a model would read past its end."""
     for place, token in enumerate(token_ids):
         if not isinstance(token, int) or isinstance(token, bool):
             raise ValueError(f"token {place} of the prompt is {token!r}: token ids are Python integers")

@@ -129,8 +129,8 @@ def repaired_prefill_schedule(
         output_length: tokens each of the prompts decodes after its prefill.
 
     Raises:
-        ValueError: the budget, the chunk size or a prompt's length is not positive, an output's `length`
-            neither; or two requests have the same id.
+        ValueError: the budget, the chunk size, a prompt's length or an output's `length` is not positive;
+            or two requests have the same id.
     """
     _check_schedule(prefill_requests, token_budget, chunk_size)
     if output_length < 1 or any(length < 1 for length in active_output_lengths):
