@@ -5,10 +5,17 @@ from functools import cache
 
 import mlx.core as mx
 
+from kernel_runtime.launch import default_target
 from scripts.compare.differences import Tree
 from scripts.compare.library import Library
 
 E, I, V, D, H_q, H = 128, 256, 257, 32, 6, 2  # noqa: E741  all different, so that no swapped axis fits
+
+
+def fitting(sizes: tuple[int, ...], emulated: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes, or smaller ones where the default device is a GPU that the emulator stands in for."""
+    is_emulated = mx.default_device() != mx.cpu and default_target().device == "emulator"
+    return emulated if is_emulated else sizes
 
 
 def normal(*shape: int, seed: int = 0, dtype: mx.Dtype = mx.float32) -> mx.array:

@@ -3,7 +3,15 @@
 import mlx.core as mx
 
 from scripts.compare.differences import Tree
-from scripts.compare.inputs import ByteTokenizer, normal, packed, query_key_value, small_model, token_ids
+from scripts.compare.inputs import (
+    ByteTokenizer,
+    fitting,
+    normal,
+    packed,
+    query_key_value,
+    small_model,
+    token_ids,
+)
 from scripts.compare.library import Case, Library, gpu_cases
 from scripts.compare.week_1 import generated
 
@@ -26,13 +34,13 @@ def dequantized(tiny: Library) -> Tree:
 
 def product(tiny: Library, function: str, rows: int) -> Tree:
     """Rows times the packed weights of an MLP of Qwen3-0.6B, by one of the functions for it."""
-    outputs, inputs = (3072, 1024) if mx.default_device() == mx.cpu else (96, 128)  # that may be emulated
+    outputs, inputs = fitting((3072, 1024), emulated=(96, 128))
     return getattr(tiny, function)(normal(rows, inputs), packed(tiny, outputs, inputs))
 
 
 def attended(tiny: Library, function: str, queries: int, keys: int) -> Tree:
     """Causal attention with the heads of Qwen3-0.6B, by one of the functions for it."""
-    H_q, H, D = (16, 8, 128) if mx.default_device() == mx.cpu else (2, 1, 32)  # that may be emulated
+    H_q, H, D = fitting((16, 8, 128), emulated=(2, 1, 32))
     inputs = query_key_value(queries, keys, 1, H_q, H=H, D=D)
     return getattr(tiny, function)(*inputs, mask="causal")
 

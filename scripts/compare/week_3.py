@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 
 from scripts.compare.differences import Tree
-from scripts.compare.inputs import ByteTokenizer, normal, small_model, token_ids
+from scripts.compare.inputs import ByteTokenizer, fitting, normal, small_model, token_ids
 from scripts.compare.library import Case, Library, gpu_cases
 
 BLOCK_SIZE = 16
@@ -67,8 +67,7 @@ def attended(tiny: Library, function: str) -> Tree:
 
 def dispatched(tiny: Library) -> Tree:
     """Attention to blocks with the heads of Qwen3-0.6B: so many that reading them takes the time."""
-    sizes = (16, 8, 128) if mx.default_device() == mx.cpu else (2, 1, 32)  # that may be emulated
-    return tiny.dispatch_paged_attention(*batch(LONG, *sizes))
+    return tiny.dispatch_paged_attention(*batch(LONG, *fitting((16, 8, 128), emulated=(2, 1, 32))))
 
 
 def gpu_attention(tiny: Library, target: Tree, counts: Counts) -> Tree:
