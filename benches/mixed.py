@@ -87,18 +87,18 @@ def steps(model: Qwen3Model, chunk: int, decodes: int, context: int) -> dict[str
     for sequence in sequences:
         blocks.allocate(sequence, sequence.num_tokens)
     runner = ModelRunner(model, blocks)
-    samplers = {sequence.id: SamplingParams().make_sampler() for sequence in sequences}
+    params = {sequence.id: SamplingParams() for sequence in sequences}
     whole = SchedulerOutput(tuple(ScheduledTokens(each, 0, each.num_tokens, False) for each in sequences))
-    runner.run(whole, samplers)
+    runner.run(whole, params)
     entries = [ScheduledTokens(each, context - 1, 1, True) for each in sequences[:-1]]
     of_chunk = ScheduledTokens(sequences[-1], context, chunk, True)
 
     def apart() -> None:
-        runner.run(SchedulerOutput((of_chunk,)), samplers)
-        runner.run(SchedulerOutput(tuple(entries)), samplers)
+        runner.run(SchedulerOutput((of_chunk,)), params)
+        runner.run(SchedulerOutput(tuple(entries)), params)
 
     def together() -> None:
-        runner.run(SchedulerOutput((*entries, of_chunk)), samplers)
+        runner.run(SchedulerOutput((*entries, of_chunk)), params)
 
     return {"apart": apart, "together": together}
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.alone import drawn_alone
 from tests.support.batching import (
     SAMPLED,
     check_released,
     ends_within,
     length,
     peak_bytes,
-    sampled_alone,
     small_model,
 )
 from tests.support.budget import (
@@ -63,6 +63,7 @@ from tiny_llm import (
 )
 from tiny_llm.serving.cost_model import context_of
 from tiny_llm.serving.dense_runner import RowKvCaches
+from tiny_llm.serving.given.sampling import SamplingBatch
 from tiny_llm.serving.scheduler import next_tokens
 
 tokenizer = FakeTokenizer()
@@ -749,15 +750,11 @@ def test_task_3_the_limits_hold_whatever_comes_and_goes(
 # Task 4: on the model
 
 
-def greedy(logprobs: mx.array) -> mx.array:
-    return mx.argmax(logprobs, axis=-1)
-
-
-def run_step(runner: DenseRunner, *parts: tuple[Sequence, int], sampler: Any = greedy) -> dict[int, int]:
+def run_step(runner: DenseRunner, *parts: tuple[Sequence, int]) -> dict[int, int]:
     """Run a step and note in the sequences what it computed and sampled."""
     output = output_of(*parts)
     before = [(list(sequence.token_ids), sequence.num_computed_tokens) for sequence, _ in parts]
-    sampled = runner.run(output, {sequence.id: sampler for sequence, _ in parts})
+    sampled = runner.run(output, {sequence.id: SamplingParams() for sequence, _ in parts}).token_ids
     types = {type(token).__name__ for token in sampled.values()}
     check_equal(types - {"int"}, set(), "types of the sampled tokens other than int")
     after = [(sequence.token_ids, sequence.num_computed_tokens) for sequence, _ in parts]
@@ -898,23 +895,28 @@ def test_task_4_logits_are_asked_for_only_where_a_token_is_sampled() -> None:
     check_equal(kept, [0, 0, 1], "logits_to_keep of each chunk", {"logits asked for at every chunk": [1] * 3})
 
 
-def test_task_4_the_sampler_is_called_for_final_entries_alone_with_a_distribution_each() -> None:
-    seen: list[tuple[tuple[int, ...], float]] = []
+def test_task_4_the_sampler_is_called_once_for_the_final_entries_of_a_call() -> None:
+    seen: list[tuple[tuple[int, ...], list[int]]] = []
 
-    def sampler(logprobs: mx.array) -> mx.array:
-        seen.append((logprobs.shape, round(mx.exp(logprobs).sum().item(), 3)))
-        return mx.array([23])
+    def sampler(logits: mx.array, batch: SamplingBatch) -> mx.array:
+        seen.append((logits.shape, mx.argmax(logits, axis=-1).tolist()))
+        return 20 + mx.arange(len(batch.params))
 
     sequences = [sequence_of(id, length) for id, length in enumerate((7, 4, 4, 4))]
-    sampled = run_step(DenseRunner(FakeModel()), *((each, 4) for each in sequences), sampler=sampler)
-    what = "shapes given to the samplers, and sums of the probabilities, of three final entries of four"
-    check_equal(seen, [((1, 61), 1.0)] * 3, what)
-    check_equal(sampled, {1: 23, 2: 23, 3: 23}, "what was sampled")
+    sampled = run_step(DenseRunner(FakeModel(), sampler), *((each, 4) for each in sequences))
+    what = (
+        "shape of the logits that the sampler gets and likeliest token of each row, for three final entries"
+    )
+    likeliest = [continuation(each.token_ids[:4], 1)[0] for each in sequences[1:]]
+    check_equal(seen, [((3, 61), likeliest)], what)
+    check_equal(sampled, {1: 20, 2: 21, 3: 22}, "what was sampled")
 
 
 def test_task_4_a_step_without_entries() -> None:
     model = FakeModel()
-    check_equal(DenseRunner(model).run(SchedulerOutput(()), {}), {}, "what is sampled without entries")
+    check_equal(
+        DenseRunner(model).run(SchedulerOutput(()), {}).token_ids, {}, "what is sampled without entries"
+    )
     check_equal(model.rows, [], "model calls without entries")
 
 
@@ -1012,18 +1014,17 @@ def test_task_4_release_gives_everything_of_one_sequence_back(stage: str) -> Non
     check_tokens(other)
 
 
-def test_task_4_each_sequence_has_its_own_sampler() -> None:
+def test_task_4_each_sequence_is_sampled_by_its_own_parameters() -> None:
     params = {id: SamplingParams(temperature=2.0, seed=7 + id) for id in range(3)}
-    samplers = {id: each.make_sampler() for id, each in params.items()}
     runner, sequences = DenseRunner(FakeModel()), [sequence_of(id, 3 + id) for id in range(3)]
     for _ in range(5):
         output = output_of(*((each, each.num_uncomputed_tokens) for each in sequences))
-        sampled = runner.run(output, samplers)
+        sampled = runner.run(output, params).token_ids
         for each in sequences:
             each.num_computed_tokens = each.num_tokens
             each.token_ids.append(sampled[each.id])
     for each in sequences:
-        expected = sampled_alone(prompt_of(3 + each.id, each.id), params[each.id], 5)
+        expected = drawn_alone(prompt_of(3 + each.id, each.id), params[each.id], 5)
         check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}, as alone")
 
 
@@ -1048,7 +1049,9 @@ def test_task_4_a_real_model_s_tokens_are_those_of_each_alone() -> None:
     for each in sequences:
         prompt = endless.decode(each.token_ids[: each.num_prompt_tokens])
         count = len(each.generated_ids)
-        text = simple_generate_with_kv_cache(small_model(), endless, prompt, greedy, max_tokens=count)
+        text = simple_generate_with_kv_cache(
+            small_model(), endless, prompt, make_sampler(0), max_tokens=count
+        )
         check_equal(endless.decode(each.generated_ids), text, f"text of sequence {each.id}")
 
 
@@ -1163,7 +1166,7 @@ def test_task_5_params_for_each_prompt_or_for_all_give_what_they_give_alone(
     engine = Engine(FakeModel(), endless, SchedulerConfig(5, 2), 64, UnlimitedBlocks())
     results = engine.generate(prompts, container(params) if len(params) == 3 else params[0])
     jobs = zip(prompts, params if len(params) == 3 else params * 3, strict=True)
-    expected = [sampled_alone(prompt, each, each.max_tokens or 0) for prompt, each in jobs]
+    expected = [drawn_alone(prompt, each, each.max_tokens or 0) for prompt, each in jobs]
     check_equal([list(result.token_ids) for result in results], expected, "tokens of each prompt, as alone")
 
 

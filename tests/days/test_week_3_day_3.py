@@ -48,6 +48,7 @@ from tiny_llm import (
     ForwardBatch,
     ModelRunner,
     PagedKvPool,
+    SamplingParams,
     SchedulerOutput,
     Sequence,
     paged_attention_simple,
@@ -67,6 +68,7 @@ from tiny_llm.serving.forward_batch import (
     flatten,
     pad_block_tables,
 )
+from tiny_llm.serving.given.sampling import BatchSampler, SamplingBatch
 
 # Task 1: a step in a row
 
@@ -439,16 +441,12 @@ def test_task_3_what_does_not_fit_is_refused() -> None:
 # Task 4: the model on a batch
 
 
-def greedy(logprobs: mx.array) -> mx.array:
-    return mx.argmax(logprobs, axis=-1)
-
-
-def run_step(runner: ModelRunner, *parts: tuple[Sequence, int], sampler: Any = greedy) -> dict[int, int]:
+def run_step(runner: ModelRunner, *parts: tuple[Sequence, int]) -> dict[int, int]:
     """Give blocks, run a step, and note in the sequences what it computed and sampled."""
     for sequence, num_tokens in parts:
         assert runner.blocks.allocate(sequence, num_tokens)
     output = output_of(*parts)
-    sampled = runner.run(output, {sequence.id: sampler for sequence, _ in parts})
+    sampled = runner.run(output, {sequence.id: SamplingParams() for sequence, _ in parts}).token_ids
     for entry in output.entries:
         entry.sequence.num_computed_tokens = entry.end
         if entry.is_final:
@@ -557,36 +555,30 @@ def test_task_4_logits_of_those_that_sample_alone(monkeypatch: pytest.MonkeyPatc
     check_continuations(long, short)
 
 
-def test_task_4_each_with_its_own_sampler() -> None:
+def test_task_4_one_call_of_the_sampler_for_all_that_sample() -> None:
     seen = []
 
-    def fixed(token: int) -> Any:
-        def sample(logprobs: mx.array) -> mx.array:
-            total = round(mx.exp(logprobs).sum().item(), 3)
-            seen.append((token, logprobs.shape, total, mx.argmax(logprobs).item()))
-            return mx.array([token])
+    def sample(logits: mx.array, batch: SamplingBatch) -> mx.array:
+        seen.append(
+            (logits.shape, mx.argmax(logits, axis=-1).tolist(), [each.top_k for each in batch.params])
+        )
+        return mx.array([14, 17])
 
-        return sample
-
-    runner = ModelRunner(FakeModel(), BlockManager(30, 4))
+    runner = ModelRunner(FakeModel(), BlockManager(30, 4), sampler=sample)
     sequences = [sequence_of(4, 5), sequence_of(1, 3), sequence_of(7, 6)]
     parts = [(sequences[0], 5), (sequences[1], 2), (sequences[2], 6)]
     for sequence, num_tokens in parts:
         runner.blocks.allocate(sequence, num_tokens)
-    samplers = {id: fixed(token) for id, token in ((1, 11), (7, 17), (4, 14))}
-    sampled = runner.run(output_of(*parts), samplers)
+    params = {id: SamplingParams(top_k=10 + id) for id in (1, 7, 4)}
+    sampled = runner.run(output_of(*parts), params).token_ids
     check_equal(sampled, {4: 14, 7: 17}, "tokens sampled, by id")
-    expected = [
-        (14, (1, 61), 1.0, next_token(prompt_of(5, 4))),
-        (17, (1, 61), 1.0, next_token(prompt_of(6, 7))),
-    ]
-    what = "token, shape, sum of the probabilities and likeliest token of each sampler"
-    check_equal(sorted(seen), expected, what)
+    expected = [((2, 61), [next_token(prompt_of(5, 4)), next_token(prompt_of(6, 7))], [14, 17])]
+    check_equal(seen, expected, "shape of the logits, likeliest token and top_k of each row, for each call")
 
 
 def test_task_4_an_empty_step() -> None:
     model = FakeModel()
-    sampled = ModelRunner(model, BlockManager(30, 4)).run(SchedulerOutput(()), {})
+    sampled = ModelRunner(model, BlockManager(30, 4)).run(SchedulerOutput(()), {}).token_ids
     check_equal((sampled, len(model.calls)), ({}, 0), "what it samples, model calls")
 
 
@@ -606,10 +598,12 @@ def test_task_4_blocks_change_hands() -> None:
     check_equal(runner.pool.state, [], "arrays of the pool once the runner is closed")
 
 
-def recording(logprobs_of: dict[int, list[mx.array]], id: int) -> Any:
-    def sample(logprobs: mx.array) -> mx.array:
-        logprobs_of.setdefault(id, []).append(logprobs[0])
-        return mx.argmax(logprobs, axis=-1)
+def recording(noted: list[mx.array]) -> BatchSampler:
+    """Notes the logits of each row."""
+
+    def sample(logits: mx.array, batch: SamplingBatch) -> mx.array:
+        noted.extend(logits)
+        return mx.argmax(logits, axis=-1)
 
     return sample
 
@@ -635,16 +629,17 @@ def check_logits(runner: ModelRunner, steps: Items[Items[tuple[Sequence, int | N
         step = [(each, each.num_uncomputed_tokens if n is None else n) for each, n in parts]
         for sequence, num_tokens in step:
             assert runner.blocks.allocate(sequence, num_tokens)
-        output, found = output_of(*step), dict[int, list[mx.array]]()
-        sampled = runner.run(output, {each.id: recording(found, each.id) for each, _ in step})
+        output, noted = output_of(*step), list[mx.array]()
+        runner.sampler = recording(noted)
+        sampled = runner.run(output, {each.id: SamplingParams() for each, _ in step}).token_ids
         check_equal(sorted(sampled), sorted(e.sequence.id for e in output.final), "who sampled")
+        found = dict(zip((entry.sequence.id for entry in output.final), noted, strict=True))
         for entry in output.entries:
             sequence = entry.sequence
             if entry.is_final:
-                logits = model(mx.array([sequence.token_ids]), logits_to_keep=1)[0, -1]
-                expected = logits - mx.logsumexp(logits)
-                what = f"log-probabilities of sequence {sequence.id} in step {number}, against it alone"
-                check_close(found[sequence.id][0], expected, what)
+                expected = model(mx.array([sequence.token_ids]), logits_to_keep=1)[0, -1]
+                what = f"logits of sequence {sequence.id} in step {number}, against it alone"
+                check_close(found[sequence.id], expected, what)
                 sequence.token_ids.append(sampled[sequence.id])
             sequence.num_computed_tokens = entry.end
 

@@ -1,7 +1,6 @@
 """Logits of the shipped model, bit by bit: alone, in chunks, in a batch, and in engines of many kinds."""
 
 import functools
-from collections.abc import Mapping
 
 import mlx.core as mx
 import pytest
@@ -17,11 +16,10 @@ from tiny_llm import (
     Qwen3Model,
     SamplingParams,
     SchedulerConfig,
-    SchedulerOutput,
     load,
 )
 from tiny_llm.generation.generate import to_logprobs
-from tiny_llm.generation.sampler import Sampler
+from tiny_llm.serving.given.sampling import SamplingBatch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 LENGTHS = (300, 40, 17, 1)
@@ -94,8 +92,8 @@ def test_an_engine_of_any_budget_and_blocks(
         manager = kind(2000 // block_size, block_size)
     with Engine(model, IdTokenizer(), SchedulerConfig(budget, 4), 400, manager) as engine:
         answers = note_logprobs(engine)
-        for prompt in prompts:
-            engine.add_request(prompt, SamplingParams(max_tokens=NUM_TOKENS))
+        for number, prompt in enumerate(prompts):
+            engine.add_request(prompt, SamplingParams(seed=number, max_tokens=NUM_TOKENS))
         while engine.has_unfinished_requests:
             engine.step()
     for number, prompt in enumerate(prompts):
@@ -106,20 +104,14 @@ def test_an_engine_of_any_budget_and_blocks(
             check_bits(actual, expected, f"token {i} of the answer to a prompt of {len(prompt)}")
 
 
-def note_logprobs(engine: Engine) -> dict[int, list[mx.array]]:
+def note_logprobs(engine: Engine) -> dict[int | None, list[mx.array]]:
     """The log-probabilities [1, V] that each request will sample from, by its number."""
-    noted: dict[int, list[mx.array]] = {}
-    run = engine.runner.run
+    noted: dict[int | None, list[mx.array]] = {}
 
-    def noting(number: int, sampler: Sampler) -> Sampler:
-        def sample(logprobs: mx.array) -> mx.array:
-            noted.setdefault(number, []).append(logprobs)
-            return sampler(logprobs)
+    def sample(logits: mx.array, batch: SamplingBatch) -> mx.array:
+        for row, params in enumerate(batch.params):
+            noted.setdefault(params.seed, []).append(to_logprobs(logits[row : row + 1, None]))
+        return mx.argmax(logits, axis=-1)
 
-        return sample
-
-    def run_and_note(output: SchedulerOutput, samplers: Mapping[int, Sampler]) -> dict[int, int]:
-        return run(output, {number: noting(number, sampler) for number, sampler in samplers.items()})
-
-    engine.runner.run = run_and_note
+    engine.runner.sampler = sample
     return noted

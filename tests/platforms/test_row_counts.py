@@ -11,7 +11,15 @@ from kernel_runtime.launch import Language, Target
 from tests.support.check import check_close, check_equal, normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.cpu_kernels import use_device
-from tiny_llm import BlockManager, ModelRunner, Qwen3Model, ScheduledTokens, SchedulerOutput, Sequence
+from tiny_llm import (
+    BlockManager,
+    ModelRunner,
+    Qwen3Model,
+    SamplingParams,
+    ScheduledTokens,
+    SchedulerOutput,
+    Sequence,
+)
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.given import accelerate
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
@@ -25,6 +33,7 @@ from tiny_llm.kernels.given.gpu_operations import (
 )
 from tiny_llm.model.loader import load_model
 from tiny_llm.ops.quantize import QuantizedWeights
+from tiny_llm.serving.given.sampling import SamplingBatch
 
 EDGES = {FEW_ROWS, FEW_QUERIES, TILE, 2 * TILE}
 ROW_COUNTS = sorted({1} | {edge + step for edge in EDGES for step in (-1, 0, 1)})
@@ -87,32 +96,33 @@ def test_every_count_of_logits(fast: Qwen3Model, plain: Qwen3Model) -> None:
 
 def test_every_count_of_a_chunk_on_blocks(fast: Qwen3Model, plain: Qwen3Model) -> None:
     for count in ROW_COUNTS:
-        for prompt, logprobs in logprobs_on_blocks(fast, token_ids(4), token_ids(count)):
-            expected = to_logprobs(plain(mx.array([prompt]), logits_to_keep=1))
+        for prompt, logits in logits_on_blocks(fast, token_ids(4), token_ids(count)):
+            logprobs, expected = map(to_logprobs, (logits, plain(mx.array([prompt]), logits_to_keep=1)))
             check_close(logprobs, expected, f"log-probabilities beside a chunk of {count}", TOLERANCE)
 
 
-def logprobs_on_blocks(
+def logits_on_blocks(
     model: Qwen3Model, decoding: list[int], chunk: list[int]
 ) -> list[tuple[list[int], mx.array]]:
-    """Both prompts with what follows each: the last token of one and all of the other in one step."""
-    sequences, noted = [Sequence(0, decoding), Sequence(1, chunk)], []
+    """Both prompts and their logits [1, 1, V]: the last token of one and all of the other in one step."""
+    sequences, noted = [Sequence(0, decoding), Sequence(1, chunk)], list[mx.array]()
     blocks = BlockManager(64, 4)
     for sequence in sequences:
         blocks.allocate(sequence, sequence.num_tokens)
-    runner = ModelRunner(model, blocks, dispatch_paged_attention)
+
+    def sample(logits: mx.array, batch: SamplingBatch) -> mx.array:
+        noted.extend(logits[:, None, None])
+        return mx.argmax(logits, axis=-1)
+
+    runner = ModelRunner(model, blocks, dispatch_paged_attention, sample)
     start = len(decoding) - 1
     runner.run(SchedulerOutput((ScheduledTokens(sequences[0], 0, start, False),)), {})
-
-    def sample(logprobs: mx.array) -> mx.array:
-        noted.append(logprobs)
-        return mx.argmax(logprobs, axis=-1)
 
     entries = (
         ScheduledTokens(sequences[0], start, 1, True),
         ScheduledTokens(sequences[1], 0, len(chunk), True),
     )
-    runner.run(SchedulerOutput(entries), {0: sample, 1: sample})
+    runner.run(SchedulerOutput(entries), {0: SamplingParams(), 1: SamplingParams()})
     return list(zip((decoding, chunk), noted, strict=True))
 
 

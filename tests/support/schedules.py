@@ -13,6 +13,7 @@ import mlx.core as mx
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 
+from tests.support.alone import draw_alone
 from tests.support.budget import rows_of
 from tests.support.checkpoints import Variant, build
 from tests.support.pages import check_counts
@@ -36,9 +37,9 @@ from tiny_llm import (
     Simulator,
     UnlimitedBlocks,
 )
-from tiny_llm.generation.sampler import Sampler
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.serving.given.policy import Policy
+from tiny_llm.serving.given.sampling import StepSamples
 
 VOCAB_SIZE = 29
 MAX_SEQ_LEN = 40
@@ -278,14 +279,20 @@ def run_together(schedule: Schedule) -> list[GenerationResult]:
 
 
 @functools.lru_cache(maxsize=64)
-def run_alone(arrival: Arrival) -> tuple[tuple[int, ...], str]:
-    """The ids one request gets from the model without cache, batch or chunks, and why it ends."""
+def run_alone(arrival: Arrival, is_engine: bool = False) -> tuple[tuple[int, ...], str]:
+    """The ids one request gets from the model without cache, batch or chunks, and why it ends.
+
+    The engine draws by number, the batch of week 2 by a sampler that counts.
+    """
     model, sampler = random_qwen3(), arrival.params.make_sampler()
-    tokens, output = list(arrival.prompt), []
+    tokens, output = list(arrival.prompt), list[int]()
     bound = min(arrival.params.max_tokens or MAX_SEQ_LEN, MAX_SEQ_LEN - len(tokens))
     while True:
         logits = model(mx.array([tokens]))[:, -1]
-        token = int(sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True)).item())
+        if is_engine:
+            token = draw_alone(logits, arrival.params, len(output))
+        else:
+            token = int(sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True)).item())
         if token in EOS_TOKEN_IDS:
             return tuple(output), "stop"
         if len(output) == bound:
@@ -334,7 +341,7 @@ def check_engine_law(schedule: EngineSchedule) -> None:
     assert not both.simulator.scheduler.has_work
     assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
     for number, result in both.results.items():
-        assert (result.token_ids, result.finish_reason) == run_alone(in_order[number]), (
+        assert (result.token_ids, result.finish_reason) == run_alone(in_order[number], True), (
             f"request {number} differs"
         )
 
@@ -372,7 +379,7 @@ class EngineAndSimulator:
     def add(self, arrival: Arrival) -> int:
         """Let a request wait in both; returns its number."""
         room = MAX_SEQ_LEN - len(arrival.prompt)
-        token_ids, reason = run_alone(arrival)
+        token_ids, reason = run_alone(arrival, True)
         num_sampled = len(token_ids) + (reason == "stop" or room == 0)
         self.simulator.add(
             SimulatedRequest(
@@ -409,8 +416,8 @@ class EngineAndSimulator:
             assert self.engine.abort(number)
             self.aborted.add(number)
 
-    def _run_and_abort(self, output: SchedulerOutput, samplers: Mapping[int, Sampler]) -> dict[int, int]:
-        sampled = self._run(output, samplers)
+    def _run_and_abort(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
+        sampled = self._run(output, params)
         self._now += self.seconds(output)
         for abort in self._aborts_in_step:
             self._abort(abort)

@@ -44,6 +44,8 @@ ROWS_OF_SERVING = [
     {
         "paged_kv_cache",
         "forward_batch",
+        "given.sampling",
+        "given.best_sampler",
         "dense_runner",
         "model_runner",
         "given.default_blocks",

@@ -9,17 +9,27 @@ FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """The log-probability of a sampled token, and ids and log-probabilities of the likeliest tokens."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
 class GenerationResult:
     """What became of one request.
 
     `token_ids` are those generated, without the end-of-text id; `finish_reason` is "stop" after an
-    end-of-text id or a stop string, "length" where a bound ended it.
+    end-of-text id or a stop string, "length" where a bound ended it. `logprobs` holds those of each token
+    where they were asked for.
     """
 
     prompt_idx: int
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Answer:

@@ -6,22 +6,21 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from ..generation.sampler import Sampler
+from ..generation.sampler import SamplingParams
 from ..model.dense_kv_cache import TinyKvFullCache
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from ..ops.attention import Attention, Mask
+from .given.best_sampler import best_sampler
+from .given.sampling import BatchSampler, StepSamples
 from .given.scheduler_output import SchedulerOutput
-
-Samplers = Mapping[int, Sampler]
-"""The sampler of each sequence, by its id."""
 
 
 class Runner(Protocol):
     """What the engine asks of the model's side: the numbers of a step, and to forget a sequence."""
 
-    def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
-        """Compute a step; return the token sampled for each final entry, by the id of its sequence."""
+    def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
+        """Compute a step; return what was sampled for each final entry, by the id of its sequence."""
 
     def release(self, sequence_id: int) -> None:
         """Give back what is held for a sequence that is finished or aborted; nothing if nothing is held."""
@@ -38,6 +37,7 @@ class DenseRunner:
 
     Args:
         model: called with a row for each entry, [B, n].
+        sampler: samples the rows of a call; the fastest that works here unless given.
 
     Attributes:
         caches: those of each sequence that was computed, one a layer, by its id.
@@ -45,12 +45,21 @@ class DenseRunner:
     After an error in `run` the caches hold a part of a step: close the runner.
     """
 
-    def __init__(self, model: Qwen3Model) -> None:
+    def __init__(self, model: Qwen3Model, sampler: BatchSampler | None = None) -> None:
         self.model = model
+        self.sampler = best_sampler() if sampler is None else sampler
         self.caches: dict[int, list[TinyKvFullCache]] = {}
 
-    def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
-        """Compute a step; all of it is evaluated before this returns, and no sequence is changed."""
+    def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
+        """Compute a step; all of it is evaluated before this returns, and no sequence is changed.
+
+        Args:
+            output: what to compute.
+            params: of each sequence with a final entry, by its id; with a seed unless greedy.
+
+        Returns:
+            What was sampled for each final entry, by the id of its sequence.
+        """
         raise NotImplementedError("week 3 day 1 task 4: DenseRunner.run is not written yet")
 
     def release(self, sequence_id: int) -> None:

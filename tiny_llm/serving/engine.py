@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernel_runtime.closable import Closable
 
-from ..batching.answer import GenerationResult
+from ..batching.answer import GenerationResult, TokenLogprobs
 from ..generation.generate import Tokenizer
 from ..generation.sampler import SamplingParams
 from ..model.qwen3 import Qwen3Model
@@ -25,11 +25,15 @@ from .scheduler import Scheduler, SchedulerConfig
 
 @dataclass(frozen=True)
 class EngineStep:
-    """What a step computed, the token it sampled for each id, and the requests that ended in it."""
+    """What a step computed, the token it sampled for each id, and the requests that ended in it.
+
+    `logprobs` are those of the tokens whose requests ask for them, by id.
+    """
 
     scheduled: SchedulerOutput
     sampled: Mapping[int, int]
     finished: tuple[GenerationResult, ...]
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
 
 
 class Engine(Closable):

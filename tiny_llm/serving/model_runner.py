@@ -1,11 +1,15 @@
 """Runs a step in one pass of the model, on the blocks of a pool."""
 
+from collections.abc import Mapping
+
 from kernel_runtime.paged_check import PagedAttention
 
+from ..generation.sampler import SamplingParams
 from ..given.accelerate import best_paged_attention
 from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
-from .dense_runner import Samplers
+from .given.best_sampler import best_sampler
+from .given.sampling import BatchSampler, StepSamples
 from .given.scheduler_output import SchedulerOutput
 from .paged_kv_cache import PagedKvPool
 
@@ -19,26 +23,32 @@ class ModelRunner:
         model: called by its two halves, with T rows of one token.
         blocks: which sequence has which blocks; the scheduler's own.
         attention: attends to blocks; the fastest that works here unless given.
+        sampler: samples the rows of a step; the fastest that works here unless given.
     """
 
     def __init__(
-        self, model: Qwen3Model, blocks: BlockManager, attention: PagedAttention | None = None
+        self,
+        model: Qwen3Model,
+        blocks: BlockManager,
+        attention: PagedAttention | None = None,
+        sampler: BatchSampler | None = None,
     ) -> None:
         self.model = model
         self.blocks = blocks
         self.attention = best_paged_attention() if attention is None else attention
+        self.sampler = best_sampler() if sampler is None else sampler
         self.pool = PagedKvPool(model.num_hidden_layers, blocks.num_blocks, blocks.block_size)
         blocks.forget_contents()
 
-    def run(self, output: SchedulerOutput, samplers: Samplers) -> dict[int, int]:
+    def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
         """Compute a step; the samples and the pool are evaluated before this returns.
 
         Args:
             output: what to compute.
-            samplers: of each sequence with a final entry, by its id; each gets log-probabilities [1, V].
+            params: of each sequence with a final entry, by its id; with a seed unless greedy.
 
         Returns:
-            The token sampled for each final entry, by the id of its sequence.
+            What was sampled for each final entry, by the id of its sequence.
         """
         raise NotImplementedError("week 3 day 3 task 4: ModelRunner.run is not written yet")
 

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernel_runtime.closable import Closable
 
-from ..batching.answer import GenerationResult
+from ..batching.answer import GenerationResult, TokenLogprobs
 from ..generation.generate import Tokenizer, encode_prompt
 from ..generation.sampler import SamplingParams
 from ..model.qwen3 import Qwen3Model
@@ -26,11 +26,15 @@ from .sequence import Sequence
 
 @dataclass(frozen=True)
 class EngineStep:
-    """What a step computed, the token it sampled for each id, and the requests that ended in it."""
+    """What a step computed, the token it sampled for each id, and the requests that ended in it.
+
+    `logprobs` are those of the tokens whose requests ask for them, by id.
+    """
 
     scheduled: SchedulerOutput
     sampled: Mapping[int, int]
     finished: tuple[GenerationResult, ...]
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
 
 
 class Engine(Closable):
@@ -135,17 +139,17 @@ class Engine(Closable):
         with self._closed_on_error(), self.mid_step():
             start = self._clock()
             output = self.scheduler.schedule()
-            samplers = {id: self.requests[id].sampler for id in output.final_ids}
-            sampled = self.runner.run(output, samplers)
+            params = {id: self.requests[id].params for id in output.final_ids}
+            sampled, logprobs = self.runner.run(output, params)
             self.scheduler.complete(output, sampled)
             self.scheduler.policy.record(output, self._clock() - start)
             for request_id, token in sampled.items():
-                self.requests[request_id].accept(token)
+                self.requests[request_id].accept(token, logprobs.get(request_id))
             done = [self.requests[request_id] for request_id in sampled if self.requests[request_id].is_done]
             finished = tuple(request.result() for request in done)
             for request in done:
                 self._forget(request.sequence.id)
-            step = EngineStep(output, sampled, finished)
+            step = EngineStep(output, sampled, finished, logprobs)
             return self.without_aborted(step) if self.aborted_in_step else step
 
     def abort(self, request_id: int) -> bool:
@@ -178,8 +182,11 @@ class Engine(Closable):
         sampled = {
             request_id: token for request_id, token in step.sampled.items() if request_id not in aborted
         }
+        logprobs = {
+            request_id: each for request_id, each in step.logprobs.items() if request_id not in aborted
+        }
         finished = tuple(result for result in step.finished if result.prompt_idx not in aborted)
-        return EngineStep(step.scheduled, sampled, finished)
+        return EngineStep(step.scheduled, sampled, finished, logprobs)
 
     def generate(
         self,

@@ -1,8 +1,10 @@
 """What the engine knows of a request beyond its numbers: how it is sampled, its text and why it ends."""
 
 from collections.abc import Sequence as Items
+from dataclasses import replace
+from random import getrandbits
 
-from ...batching.answer import Answer
+from ...batching.answer import Answer, GenerationResult, TokenLogprobs
 from ...generation.generate import Tokenizer, check_token_ids
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
@@ -33,11 +35,27 @@ class EngineRequest(Answer):
     Args:
         sequence: its tokens, as the scheduler sees them; the answer ends with its max_num_tokens.
         tokenizer: as for `Answer`.
-        params: how it is sampled and when it ends; it gets a sampler of its own.
+        params: how it is sampled and when it ends.
+
+    Attributes:
+        params: the same, with a seed that is drawn now if none was given.
+        logprobs: of each token of the answer, if they are asked for.
     """
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams) -> None:
         most = sequence.max_num_tokens - sequence.num_prompt_tokens
         super().__init__(sequence.id, tokenizer, most, params.stop)
         self.sequence = sequence
-        self.sampler = params.make_sampler()
+        self.params = params if params.seed is not None else replace(params, seed=getrandbits(64))
+        self.logprobs: list[TokenLogprobs] = []
+
+    def accept(self, token: int, logprobs: TokenLogprobs | None = None) -> None:
+        """Append a sampled token, with its log-probabilities, unless it or a bound ends the answer."""
+        num_before = len(self.token_ids)
+        super().accept(token)
+        if logprobs is not None and len(self.token_ids) > num_before:
+            self.logprobs.append(logprobs)
+
+    def result(self) -> GenerationResult:
+        """What became of the request, with the log-probabilities that it asked for."""
+        return replace(super().result(), logprobs=tuple(self.logprobs))

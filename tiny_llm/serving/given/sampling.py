@@ -1,0 +1,154 @@
+"""What the runners ask of a sampler: all rows of a step in one call, each by its own parameters."""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from ...batching.answer import TokenLogprobs
+from ...generation.generate import to_logprobs
+from ...generation.sampler import SamplingParams, make_sampler
+from .scheduler_output import ScheduledTokens
+
+Floats = npt.NDArray[np.float32]
+
+
+class StepSamples(NamedTuple):
+    """What a step sampled, by the id of the sequence; log-probabilities for those that ask for them."""
+
+    token_ids: dict[int, int]
+    logprobs: dict[int, TokenLogprobs]
+
+
+@dataclass(frozen=True)
+class SamplingBatch:
+    """How each of B rows is sampled. All of it is on the host: reading it waits for nothing.
+
+    Args:
+        params: of each row.
+        numbers: [B], a random number from 0 to below 2**64 for each row, its only one.
+    """
+
+    params: tuple[SamplingParams, ...]
+    numbers: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, entries: Items[ScheduledTokens], params: Mapping[int, SamplingParams]) -> "SamplingBatch":
+        """The rows of a step's final entries, each with the number that is its own.
+
+        A request's n-th token is drawn by the n-th number of its seed, whatever else the step holds and
+        however often the request was preempted.
+
+        Args:
+            entries: one a row.
+            params: by the id of the sequence.
+        """
+        rows = tuple([params[entry.sequence.id] for entry in entries])
+        seeds = [each.seed or 0 for each in rows]
+        draws = [entry.sequence.num_tokens - entry.sequence.num_prompt_tokens for entry in entries]
+        return cls(rows, random_numbers(np.array(seeds, np.uint64), np.array(draws, np.uint64)))
+
+    @cached_property
+    def temperature(self) -> Floats:
+        """[B], 0 for a greedy row."""
+        return np.array([each.temperature for each in self.params], np.float32)
+
+    @cached_property
+    def top_k(self) -> npt.NDArray[np.int32]:
+        """[B], more than any vocabulary holds where nothing is cut."""
+        return (
+            np.array([each.top_k or 2**31 - 1 for each in self.params], np.int64)
+            .clip(max=2**31 - 1)
+            .astype(np.int32)
+        )
+
+    @cached_property
+    def top_p(self) -> Floats:
+        """[B], more than any sum of probabilities where nothing is cut."""
+        return np.array([each.top_p if 0 < each.top_p < 1 else np.inf for each in self.params], np.float32)
+
+    @cached_property
+    def min_p(self) -> Floats:
+        """[B], 0 where nothing is cut."""
+        return np.array([each.min_p for each in self.params], np.float32)
+
+    @cached_property
+    def uniform(self) -> Floats:
+        """[B], the random numbers as multiples of 2**-23 from 0 to below 1."""
+        return (self.numbers >> np.uint64(41)).astype(np.float32) * np.float32(2**-23)
+
+
+BatchSampler = Callable[[mx.array, SamplingBatch], mx.array]
+"""Logits [B, V] to token ids [B], and waits for neither."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What was sampled after some entries, on the device: nothing is computed until it is read."""
+
+    entries: Items[ScheduledTokens]
+    token_ids: mx.array
+
+    @classmethod
+    def of(
+        cls,
+        logits: mx.array,
+        entries: Items[ScheduledTokens],
+        params: Mapping[int, SamplingParams],
+        sampler: BatchSampler,
+    ) -> "Sampled":
+        """Sample a token for each entry.
+
+        Args:
+            logits: [B, V], those after the last token of each entry.
+            entries: B of them, in the order of the rows.
+            params: by the id of the sequence, with a seed unless greedy.
+            sampler: samples the rows.
+        """
+        return cls(entries, sampler(logits, SamplingBatch.of(entries, params)))
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What is to be evaluated."""
+        return [self.token_ids]
+
+
+def read_samples(sampled: Items[Sampled]) -> StepSamples:
+    """The numbers of what was evaluated."""
+    samples = StepSamples({}, {})
+    for each in sampled:
+        ids = [entry.sequence.id for entry in each.entries]
+        samples.token_ids.update(zip(ids, np.array(each.token_ids).tolist(), strict=True))
+    return samples
+
+
+def sample_one_by_one(logits: mx.array, batch: SamplingBatch) -> mx.array:
+    """The token of each row by the sampler of day 1.7, one row at a time: [B, V] -> [B]."""
+    logprobs = to_logprobs(logits[:, None])
+    return mx.concatenate(
+        [
+            make_sampler(each.temperature, each.top_p, each.top_k, each.min_p, int(number))(
+                logprobs[row : row + 1]
+            )
+            for row, (each, number) in enumerate(zip(batch.params, batch.numbers, strict=True))
+        ]
+    )
+
+
+def random_numbers(seeds: npt.NDArray[np.uint64], draws: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Number `draws[i]` of the stream that belongs to `seeds[i]`: any of them without those before it.
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014: SplitMix64.
+    """
+    return _mix(_mix(seeds) + (draws + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def _mix(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    numbers = (numbers ^ numbers >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ numbers >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ numbers >> np.uint64(31)
