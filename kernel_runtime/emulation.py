@@ -17,6 +17,16 @@ from kernel_runtime.native import HIDE_FUNCTIONS, compile_library
 FOLDER = Path(__file__).parent
 EMULATOR = FOLDER / "emulator"
 WATCHED = "-fsanitize=thread"  # calls the functions of races.h at each access; its library is left out
+STAND_INS = {"metal_stdlib": "metal.h", "mma.h": "mma.h"}  # for the languages' own headers
+OPTIONS = [
+    "-std=c++17",
+    "-O2",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fno-rtti",
+    HIDE_FUNCTIONS,
+    WATCHED,
+]
 CPP_TYPES = {mx.float32: "float", mx.float16: "emulator::Half", mx.bfloat16: "emulator::BFloat16"}
 
 
@@ -50,25 +60,29 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def generate_source(file: Path, call: str, templates: Sequence[Template], shared: Mapping[str, str]) -> str:
+def generate_source(
+    file: Path, call: str, templates: Sequence[Template], shared: Mapping[str, tuple[str, str]]
+) -> str:
     """C++ that runs a kernel under the emulator: a function for each set of template arguments.
 
     Args:
         file: the Metal or CUDA source, which says by its suffix what it is.
         call: the kernel's call, in which buffer(i), integers[i] and reals[i] stand for what Python passes.
         templates: the sets.
-        shared: length of each array that the threads of a group share.
+        shared: type and length of each array that the threads of a group share.
     """
     header = "metal.h" if file.suffix == ".metal" else "cuda.h"
-    text = file.read_text(encoding="utf-8").replace("<metal_stdlib>", '"metal.h"')
+    text = file.read_text(encoding="utf-8")
+    for name, ours in STAND_INS.items():
+        text = text.replace(f"#include <{name}>", f'#include "{ours}"')
     # No path of this machine goes in: where the source lies does not matter to the cache.
     lines = [f'#include "{header}"', f'#line 1 "{file.name}"', text, '#line 1 "the call"']
     for number, template in enumerate(templates):
         lines.append(f"static void run_{number}() {{")
         lines += [f"  {declare(name, value)}" for name, value in template.items()]
         lines += [
-            f'  float* {name} = emulator::shared<float>("{name}", {length});'
-            for name, length in shared.items()
+            f'  {of}* {name} = emulator::shared<{of}>("{name}", {length});'
+            for name, (of, length) in shared.items()
         ]
         lines += [
             "  const int* integers = emulator::launch.integers;",
@@ -106,12 +120,11 @@ def load_emulated(name: str, source: str) -> ctypes.CDLL:
 def compile_emulated(name: str, source: str) -> Path:
     """Compile a generated source, unless the cache has its library."""
     headers = [header.read_text(encoding="utf-8") for header in sorted(EMULATOR.iterdir())]
-    options = ["-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti", HIDE_FUNCTIONS, WATCHED]
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(EMULATOR, folder, dirs_exist_ok=True)
         generated = Path(folder) / "kernel.cpp"
         generated.write_text(source, encoding="utf-8")
-        return compile_library(name, [generated], options, key="".join(headers))
+        return compile_library(name, [generated], OPTIONS, key="".join(headers))
 
 
 def emulate(library: ctypes.CDLL, number: int, names: Sequence[str], launch: Launch, order: int) -> mx.array:

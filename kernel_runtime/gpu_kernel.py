@@ -35,7 +35,9 @@ class GpuKernel:
         templates: its template arguments in their order, each with the values that it may have.
         folder: where the folders of the sources are.
         integers, reals: names of the numbers that it takes.
-        shared: arrays of floats that the threads of a group share, each with its length as C++ writes it.
+        shared: arrays that the threads of a group share, each with its length as C++ writes it; they begin at
+            multiples of 16 bytes in Metal and of 32 in CUDA.
+        shared_types: the type of each shared array that isn't of floats, as C++ writes it.
     """
 
     name: str
@@ -46,6 +48,7 @@ class GpuKernel:
     integers: Sequence[str] = ()
     reals: Sequence[str] = ()
     shared: Mapping[str, str] = field(default_factory=dict)
+    shared_types: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, target: Target, launch: Launch) -> mx.array:
         """The output of one run; the emulator computes it at once.
@@ -81,9 +84,14 @@ class GpuKernel:
 
     def body(self, language: Language) -> str:
         """What the kernel on the GPU does: it makes the shared arrays and calls the function."""
-        space = "threadgroup" if language == "metal" else "__shared__"
-        arrays = [f"{space} float {name}[{length}];" for name, length in self.shared.items()]
+        space = "alignas(16) threadgroup" if language == "metal" else "alignas(32) __shared__"
+        arrays = [f"{space} {of} {name}[{length}];" for name, (of, length) in self.arrays.items()]
         return "\n".join([*arrays, self.call(language, [*self.inputs, self.output])])
+
+    @property
+    def arrays(self) -> dict[str, tuple[str, str]]:
+        """Type and length of each shared array."""
+        return {name: (self.shared_types.get(name, "float"), length) for name, length in self.shared.items()}
 
     def _check(self, launch: Launch) -> None:
         counts = [
@@ -108,7 +116,7 @@ class GpuKernel:
         call = self.call(target.language, [f"buffer({number})" for number in range(len(self.inputs) + 1)])
         file = self.file(target.language)
         library = load_emulated(
-            f"{self.name}-{target.language}", generate_source(file, call, sets, self.shared)
+            f"{self.name}-{target.language}", generate_source(file, call, sets, self.arrays)
         )
         number = choices.index(tuple(launch.template[name] for name in self.templates))
         try:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulator.h"
+#include "vectors.h"
 
 using __half = emulator::Half;
 using __nv_bfloat16 = emulator::BFloat16;
@@ -53,3 +54,12 @@ static float __int_as_float(int bits) {
 }
 
 #define __expf expf
+
+#define MADE_OF_TWO(name, E) \
+  static name##2 make_##name##2(E x, E y) { return {x, y}; }
+#define MADE_OF_FOUR(name, E) \
+  static name##4 make_##name##4(E x, E y, E z, E w) { return {x, y, z, w}; }
+MADE_OF_TWO(uint, unsigned)
+MADE_OF_FOUR(uint, unsigned)
+MADE_OF_TWO(float, float)
+MADE_OF_FOUR(float, float)

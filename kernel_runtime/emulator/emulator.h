@@ -48,7 +48,8 @@ struct Thread {
   void* stack_pointer;
   State state;
   const char* waits_at;  // name of the operation
-  int num_exchanges, line;  // of the barrier that it waits at
+  int num_exchanges, num_orders;  // of all SIMD operations, and of those that order what lanes do to memory
+  int line;                       // of the barrier that it waits at
 };
 
 struct Combined {
@@ -224,7 +225,8 @@ static void barrier(const char* operation, int line) {
 
 // What the lanes of the SIMD group hold out to each other, when all have come to this operation.
 template <typename V>
-static const uint64_t* exchange(V value, const char* operation) {
+static const uint64_t* exchange(V value, const char* operation, bool orders_memory = true) {
+  current->num_orders += orders_memory;
   // The next exchange uses the other half: a lane may get there before the others have read this one.
   uint64_t* slots = exchanged[current->num_exchanges++ % 2] + thread_index() / LANES * LANES;
   slots[lane()] = 0;
@@ -336,7 +338,7 @@ static void run_group(char* stacks, int first_shared) {
   memset(combined, 0, sizeof combined);
   begin_stretch(0);
   for (int i = 0; i < launch.num_threads; i++)
-    threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, "", 0, 0};
+    threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, "", 0, 0, 0};
   while (!sentence[0] && !all_threads_at(State::ENDED)) {
     int order[MAX_THREADS / LANES];
     int num_simd_groups = launch.num_threads / LANES;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulator.h"
+#include "vectors.h"
 
 namespace metal {
 enum class mem_flags { mem_none, mem_device, mem_threadgroup };
@@ -11,11 +12,15 @@ static float exp(float x) { return expf(x); }
 namespace precise {
 static float exp(float x) { return expf(x); }
 }  // namespace precise
+template <typename E, int N>
+using vec = emulator::Wide<E, N>;
 }  // namespace metal
 
 using half = emulator::Half;
 using bfloat16_t = emulator::BFloat16;
 using uint = unsigned;
+using half2 = metal::vec<half, 2>;
+using half4 = metal::vec<half, 4>;
 
 // Address spaces: here all memory is one.
 #define device
@@ -65,3 +70,5 @@ static V simd_shuffle_down(V value, int delta) {
 #define threadgroup_position_in_grid emulator::group
 #define simdgroup_index_in_threadgroup (emulator::thread_index() / emulator::LANES)
 #define thread_index_in_simdgroup emulator::lane()
+
+#include "simdgroup_matrix.h"

@@ -14,7 +14,7 @@ namespace emulator {
 
 struct Access {
   uint32_t stretch;  // between two barriers
-  int thread, num_exchanges;
+  int thread, num_orders;
 };
 
 struct Word {
@@ -43,7 +43,7 @@ static void watch_memory(Memory& memory) {
 
 NOT_WATCHED static bool is_unordered(const Access& one, const Access& now) {
   if (one.stretch != now.stretch || one.thread == now.thread) return false;
-  return one.thread / LANES != now.thread / LANES || one.num_exchanges == now.num_exchanges;
+  return one.thread / LANES != now.thread / LANES || one.num_orders == now.num_orders;
 }
 
 NOT_WATCHED static void stop_for_race(const Memory& memory, uint64_t word, int writer, int reader) {
@@ -61,7 +61,7 @@ NOT_WATCHED static void watch(const void* accessed, uint64_t bytes, bool is_writ
   for (int i = launch.num_buffers; i < num_memories; i++) {
     const Memory& memory = memories[i];
     if (address < memory.start || address >= memory.start + memory.bytes) continue;
-    const Access now = {stretch, thread_index(), current->num_exchanges};
+    const Access now = {stretch, thread_index(), current->num_orders};
     const uint64_t offset = address - memory.start;
     for (uint64_t at = offset / WORD_BYTES; at * WORD_BYTES < offset + bytes; at++) {
       Word& word = memory.words[at];
@@ -78,11 +78,23 @@ NOT_WATCHED static void watch(const void* accessed, uint64_t bytes, bool is_writ
   }
 }
 
+// An access of several words at once is one only where a multiple of its bytes begins.
+NOT_WATCHED static void watch_aligned(const void* accessed, uint64_t bytes, bool is_write) {
+  auto* address = static_cast<const char*>(accessed);
+  if (reinterpret_cast<uint64_t>(address) % bytes != 0 && current != nullptr)
+    for (int i = 0; i < num_memories; i++)
+      if (address >= memories[i].start && address < memories[i].start + memories[i].bytes)
+        EMULATOR_STOP("thread %d accesses %d bytes of %s at once, at byte %lld: that is no multiple of them",
+                      thread_index(), static_cast<int>(bytes), memories[i].name,
+                      static_cast<long long>(address - memories[i].start));
+  watch(accessed, bytes, is_write);
+}
+
 }  // namespace emulator
 
 #define WATCHED(bytes)                                                                          \
-  NOT_WATCHED void __tsan_read##bytes(void* p) { emulator::watch(p, bytes, false); }            \
-  NOT_WATCHED void __tsan_write##bytes(void* p) { emulator::watch(p, bytes, true); }            \
+  NOT_WATCHED void __tsan_read##bytes(void* p) { emulator::watch_aligned(p, bytes, false); }    \
+  NOT_WATCHED void __tsan_write##bytes(void* p) { emulator::watch_aligned(p, bytes, true); }    \
   NOT_WATCHED void __tsan_unaligned_read##bytes(void* p) { emulator::watch(p, bytes, false); }  \
   NOT_WATCHED void __tsan_unaligned_write##bytes(void* p) { emulator::watch(p, bytes, true); }
 

@@ -25,7 +25,9 @@ ORDERS = [FORWARD, BACKWARD, 2, 3, 4]
 THREADS = 64
 KERNELS = [QUANTIZED_MATVEC, QUANTIZED_MATMUL, FLASH_ATTENTION, FLASH_DECODE, PAGED_ATTENTION, PAGED_DECODE]
 
-METAL = """
+METAL = """#include <metal_stdlib>
+using namespace metal;
+
 template <typename T>
 void probe(
     const device T* x, device T* out, int n, float factor, threadgroup float* tile,
@@ -35,7 +37,8 @@ void probe(
   BODY
 }
 """
-CUDA = """
+CUDA = """#include <mma.h>
+
 template <typename T>
 __device__ void probe(const T* x, T* out, int n, float factor, float* tile) {
   int i = threadIdx.x;
@@ -52,21 +55,24 @@ BARRIER: Mapping[Language, str] = {
 }
 LANGUAGES: list[Language] = ["metal", "cuda"]
 
+FLOATS = (mx.float32, mx.float16, mx.bfloat16)
 
-def make_probe(folder: Path, language: Language, body: str) -> GpuKernel:
-    """A kernel with this body; BARRIER in it stands for the language's own."""
+
+def make_probe(
+    folder: Path, language: Language, body: str, types: tuple[mx.Dtype, ...] = FLOATS, size: int = 64
+) -> GpuKernel:
+    """A kernel with this body and a tile of this size; BARRIER in it stands for the language's own."""
     (folder / language).mkdir(exist_ok=True)
     text = TEMPLATES[language].replace("BODY", body.replace("BARRIER", BARRIER[language]))
-    header = "#include <metal_stdlib>\nusing namespace metal;\n" if language == "metal" else ""
-    (folder / language / FILES[language]).write_text(header + text)
+    (folder / language / FILES[language]).write_text(text)
     return GpuKernel(
         "probe",
         inputs=("x",),
         output="out",
-        templates={"T": (mx.float32, mx.float16, mx.bfloat16)},
+        templates={"T": types},
         integers=("n",),
         reals=("factor",),
-        shared={"tile": "64"},
+        shared={"tile": f"{size}"},
         folder=folder,
     )
 
@@ -384,15 +390,17 @@ def test_a_gpu_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_the_kernel_around_the_function() -> None:
     check_equal(
         QUANTIZED_MATMUL.body("metal"),
-        "threadgroup float x_tile[1056];\n"
-        "threadgroup float weight_tile[1056];\n"
+        "alignas(16) threadgroup float x_tile[1056];\n"
+        "alignas(16) threadgroup float weight_tile[1056];\n"
         "::quantized_matmul<T, bits, group_size>(x, weights, scales, biases, out, integers[0], integers[1], "
         "integers[2], x_tile, weight_tile, threadgroup_position_in_grid, simdgroup_index_in_threadgroup, "
         "thread_index_in_simdgroup);",
         "body in Metal",
     )
     check_equal(
-        FLASH_DECODE.body("cuda").splitlines()[0], "__shared__ float maxima[8];", "first line in CUDA"
+        FLASH_DECODE.body("cuda").splitlines()[0],
+        "alignas(32) __shared__ float maxima[8];",
+        "first line in CUDA",
     )
 
 

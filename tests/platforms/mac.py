@@ -68,7 +68,7 @@ def build_emulated(kernel: GpuKernel, language: Language) -> Path:
     """Compile a kernel for the emulator, with the first value of each template argument."""
     template = {name: values[0] for name, values in kernel.templates.items()}
     call = kernel.call(language, [f"buffer({number})" for number in range(len(kernel.inputs) + 1)])
-    source = generate_source(kernel.file(language), call, [template], kernel.shared)
+    source = generate_source(kernel.file(language), call, [template], kernel.arrays)
     return compile_emulated(f"{kernel.name}-{language}", source)
 
 

@@ -27,7 +27,7 @@ def in_namespace(name: str, kernel: GpuKernel, code: str, choices: Iterable[Temp
     """A source and MLX's kernels around it; what the compiler says of it begins with the name."""
     include, _, rest = code.partition("using namespace metal;")
     # In a function a variable of clang may have a space only if it is static.
-    body = kernel.body("metal").replace("threadgroup float", "static threadgroup float")
+    body = kernel.body("metal").replace("threadgroup ", "static threadgroup ")
     body = body.replace(f"::{kernel.name}<", f"{kernel.name}<")
     kernels = [
         f"void kernel_{number}({parameters(kernel, 'metal', template)}) {{\n"
