@@ -71,4 +71,5 @@ def add_crash(folder: Path, crash: Crash) -> None:
 def read_crashes(folder: Path) -> list[Crash]:
     """The crashes that were kept."""
     file = folder / "crashes"
-    return [Crash(**each) for each in json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
+    notes = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return [Crash(**{**note, "frames": [(name, line) for name, line in note["frames"]]}) for note in notes]

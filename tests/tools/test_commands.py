@@ -17,6 +17,7 @@ from scripts.book.commands import command_of, scripts
 from scripts.checkpoints.models import load_by_name
 from scripts.course import ROOT, load_course
 from scripts.learn import test as test_command
+from scripts.learn.crashes import Crash, add_crash, read_crashes
 from scripts.learn.reset import reset
 from scripts.learn.test import select_tests, what_is_next
 from scripts.run.run_options import RunOptions
@@ -120,15 +121,23 @@ def test_options_after_two_dashes_reach_pytest_whose_exit_code_comes_back() -> N
 
 def test_tests_that_crash_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    crash = "import os, signal\n\ndef pytest_runtest_call(item):\n    os.kill(os.getpid(), signal.SIG)\n"
-    for number, sentence, code in (
-        (signal.SIGBUS, "the test ended the process with SIGBUS, outside of any kernel in C++.", 1),
-        (signal.SIGKILL, "The tests were ended by SIGKILL.", 128 + signal.SIGKILL),
+    for hook, number, sentence, code in (
+        ("call", signal.SIGBUS, "the test ended the process with SIGBUS, outside of any kernel in C++.", 1),
+        ("call", signal.SIGKILL, "The tests were ended by SIGKILL.", 128 + signal.SIGKILL),
+        ("logstart", signal.SIGBUS, "The tests were ended by SIGBUS.", 128 + signal.SIGBUS),
     ):
-        (tmp_path / "crash.py").write_text(crash.replace("SIG)", f"{number.name})"), encoding="utf-8")
+        crash = f"def pytest_runtest_{hook}():\n    os.kill(os.getpid(), signal.{number.name})\n"
+        (tmp_path / "crash.py").write_text(f"import os, signal\n\n{crash}", encoding="utf-8")
         result = run_apart(*ONE_TASK, "-p", "crash")
         assert result.returncode == code
         assert sentence in result.stdout
+
+
+def test_every_crash_of_a_run_is_kept(tmp_path: Path) -> None:
+    crashes = [Crash(test, "SIGSEGV", "swiglu", [("ops.py", 3)]) for test in ("test_1", "test_2")]
+    for crash in crashes:
+        add_crash(tmp_path, crash)
+    assert read_crashes(tmp_path) == crashes
 
 
 def test_a_kernel_that_crashes_is_named_and_the_other_tasks_are_tested(tmp_path: Path) -> None:
