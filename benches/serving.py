@@ -17,6 +17,10 @@ Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pd
 Requests = Annotated[int, typer.Option(min=4, help="Requests of a run.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Measured runs of each side and load.")]
 Budget = Annotated[int, typer.Option(min=1, help="Most tokens of a step, or of a chunk.")]
+PrefillBudget = Annotated[
+    int | None,
+    typer.Option(min=1, help="That of the engine while nothing decodes; the longest prompt unless given."),
+]
 BatchSize = Annotated[int, typer.Option(min=1, help="Most requests that run together.")]
 Rate = Annotated[
     float | None, typer.Option(help="Arrivals a second; unless given, a share of what the engine can do.")
@@ -35,6 +39,7 @@ def main(
     requests: Requests = 48,
     repeats: Repeats = 3,
     budget: Budget = 96,
+    prefill_budget: PrefillBudget = None,
     batch_size: BatchSize = 8,
     rate: Rate = None,
     load: LoadShare = 0.6,
@@ -61,6 +66,7 @@ def main(
             num_requests=requests,
             repeats=repeats,
             budget=budget,
+            prefill_budget=prefill_budget,
             batch_size=batch_size,
             rate=rate,
             load=load,

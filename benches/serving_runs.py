@@ -47,6 +47,7 @@ class Settings:
     num_requests: int
     repeats: int
     budget: int
+    prefill_budget: int | None
     batch_size: int
     rate: float | None
     load: float
@@ -68,6 +69,16 @@ class Settings:
                 f"the budget is {self.budget} and the batch size {self.batch_size}: "
                 "a step needs a token for each that runs"
             )
+        if self.prefill_budget is not None and self.prefill_budget < self.budget:
+            raise ValueError(
+                f"the prefill budget is {self.prefill_budget} and the budget {self.budget}: "
+                "a step without streams may be larger, not smaller"
+            )
+
+    @property
+    def limits(self) -> Limits:
+        """What a side may do in a step."""
+        return Limits(self.budget, self.batch_size, LONG_PROMPT[1], ROOM, self.prefill_budget)
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,7 @@ def measure_all(settings: Settings, checkpoint: Path) -> Result:
 
     model, tokenizer = load_by_name(settings.model)
     stream = token_stream(settings.model, tokenizer)
-    limits = Limits(settings.budget, settings.batch_size, LONG_PROMPT[1], ROOM)
+    limits = settings.limits
     names = settings.sides or SIDES
     makers = make_sides(model, checkpoint, limits, list(dict.fromkeys([*names, ONE_BUDGET, WHOLE])))
     serve = Server(makers, settings.limit)
@@ -207,8 +218,7 @@ def find_capacities(
     serve: Server,
 ) -> dict[str, Capacity]:
     """By the simulator for one budget and for whole prompts; each is then run there and at higher rates."""
-    budgets = {ONE_BUDGET: limits.budget, WHOLE: limits.whole_budget}
-    configs = {name: SchedulerConfig(budget, limits.batch_size) for name, budget in budgets.items()}
+    configs = limits.configs
     seconds = mean_seconds(stream, cost)
 
     def is_kept(config: SchedulerConfig, rate: float) -> bool:

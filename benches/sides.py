@@ -60,12 +60,15 @@ class Limits:
         batch_size: most requests that run together.
         longest: most tokens of a prompt of the load.
         max_seq_len: most tokens of a request.
+        prefill_budget: most tokens of a step of ONE_BUDGET while nobody reads along; unless given, as
+            many as of WHOLE.
     """
 
     budget: int
     batch_size: int
     longest: int
     max_seq_len: int
+    prefill_budget: int | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -73,15 +76,19 @@ class Limits:
         return self.batch_size * -(-self.max_seq_len // BLOCK_SIZE)
 
     @property
-    def whole_budget(self) -> int:
-        """A budget that holds the longest prompt whole, beside a token for each other."""
-        return self.longest + self.batch_size
+    def configs(self) -> dict[str, SchedulerConfig]:
+        """Of the engine's sides: WHOLE holds the longest prompt whole, beside a token for each other."""
+        whole = self.longest + self.batch_size
+        most = self.prefill_budget or max(whole, self.budget)
+        return {
+            ONE_BUDGET: SchedulerConfig(self.budget, self.batch_size, max_num_prefill_only_tokens=most),
+            WHOLE: SchedulerConfig(whole, self.batch_size),
+        }
 
 
-def make_engine(model: Qwen3Model, limits: Limits, budget: int) -> EngineRecorder:
+def make_engine(model: Qwen3Model, limits: Limits, config: SchedulerConfig) -> EngineRecorder:
     """The engine of week 3 on its blocks."""
     blocks = PrefixCachingBlockManager(limits.num_blocks, BLOCK_SIZE)
-    config = SchedulerConfig(budget, limits.batch_size)
     return EngineRecorder(Engine(model, EndlessTokenizer(), config, limits.max_seq_len, blocks))
 
 
@@ -100,8 +107,8 @@ def make_sides(
     shared = SharedKernels(model)
     own = own_model(checkpoint) if "mlx-lm" in names else None
     makers: dict[str, Callable[[], Any]] = {
-        ONE_BUDGET: lambda: make_engine(model, limits, limits.budget),
-        WHOLE: lambda: make_engine(model, limits, limits.whole_budget),
+        ONE_BUDGET: lambda: make_engine(model, limits, limits.configs[ONE_BUDGET]),
+        WHOLE: lambda: make_engine(model, limits, limits.configs[WHOLE]),
         "three phases": lambda: make_phases(model, limits),
         "mlx-lm, these kernels": lambda: MlxLmRecorder(shared, limits.batch_size, limits.budget),
         "mlx-lm": lambda: MlxLmRecorder(own, limits.batch_size, limits.budget),

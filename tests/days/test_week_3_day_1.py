@@ -29,6 +29,7 @@ from tests.support.budget import (
     Timeline,
     advance,
     answers_of,
+    budget_of,
     rows_of,
     run,
     sequence_of,
@@ -658,7 +659,13 @@ def test_task_3_a_prefix_counts_when_its_sequence_is_let_in(limit: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold", "max_num_partial_prefills"],
+    [
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "long_prefill_token_threshold",
+        "max_num_partial_prefills",
+        "max_num_prefill_only_tokens",
+    ],
 )
 @pytest.mark.parametrize("value", [0, -3])
 def test_task_3_limits_below_one_are_an_error(name: str, value: int) -> None:
@@ -675,6 +682,18 @@ def test_task_3_a_budget_of_fewer_tokens_than_sequences_is_an_error() -> None:
         SchedulerConfig(3, 4)
 
 
+def test_task_3_a_step_is_larger_while_nobody_reads_along() -> None:
+    scheduler = scheduler_with([20, 30, 2], budget=8, max_num_seqs=3, max_num_prefill_only_tokens=24)
+    steps = [sum(row[2] for row in rows) for rows in advance(scheduler, [9, 9, 9], max_steps=5)]
+    what = "tokens of each step: 24 until sequence 0 has sampled, then 8"
+    check_equal(steps, [24, 8, 8, 8, 8], what)
+    scheduler.running[0].num_computed_tokens = 0  # as after a preemption: its reader waits for the next token
+    what = "tokens of a step while a sequence computes its prompt again after its first token"
+    check_equal(scheduler.schedule().num_tokens, 8, what)
+    with check_value_error(max_num_batched_tokens=8, max_num_prefill_only_tokens=7):
+        SchedulerConfig(8, 3, max_num_prefill_only_tokens=7)
+
+
 def test_task_3_who_comes_back_goes_ahead_of_who_came_later() -> None:
     scheduler = scheduler_with([2, 2, 2, 2], budget=8, max_num_seqs=2)
     scheduler.schedule()
@@ -688,11 +707,14 @@ def test_task_3_who_comes_back_goes_ahead_of_who_came_later() -> None:
 
 
 CONFIGS = st.builds(
-    lambda seqs, extra, threshold, partial: SchedulerConfig(seqs + extra, seqs, threshold, partial),
+    lambda seqs, extra, threshold, partial, more: SchedulerConfig(
+        seqs + extra, seqs, threshold, partial, None if more is None else seqs + extra + more
+    ),
     st.integers(1, 5),
     st.integers(0, 20),
     st.none() | st.integers(1, 9),
     st.none() | st.integers(1, 3),
+    st.none() | st.integers(0, 20),
 )
 JOBS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 6), st.integers(0, 12)), max_size=8)
 
@@ -724,9 +746,10 @@ def test_task_3_the_limits_hold_whatever_comes_and_goes(
         scheduler.add(sequence_of(id, num_tokens))
     for _ in range(200):
         running = list(scheduler.running)
+        has_streams = any(each.generated_ids for each in running)
         output = scheduler.schedule()
         chunks = [entry.num_tokens for entry in output.entries]
-        assert output.num_tokens <= config.max_num_batched_tokens
+        assert output.num_tokens <= budget_of(config, has_streams)
         assert len(scheduler.running) <= config.max_num_seqs
         assert [entry.sequence for entry in output.entries] == scheduler.running
         assert scheduler.running[: len(running)] == running

@@ -96,6 +96,13 @@ class Paper:
     num_tokens: int
     num_outputs: int
     num_computed: int = 0
+    is_stream: bool = False
+
+
+def budget_of(config: SchedulerConfig, has_streams: bool) -> int:
+    """Most tokens of a step, by whether a sequence that runs has generated a token."""
+    prefill_only = config.max_num_prefill_only_tokens
+    return config.max_num_batched_tokens if has_streams or prefill_only is None else prefill_only
 
 
 def serve_on_paper(config: SchedulerConfig, jobs: Items[tuple[int, int, int]]) -> list[list[Row]]:
@@ -114,9 +121,10 @@ def serve_on_paper(config: SchedulerConfig, jobs: Items[tuple[int, int, int]]) -
 
 def step_on_paper(config: SchedulerConfig, running: list[Paper], waiting: list[Paper]) -> list[Row]:
     """One step: each that runs has a token of its own, the first takes of the rest what it can, and so on."""
-    longest = config.long_prefill_token_threshold or config.max_num_batched_tokens
+    budget = budget_of(config, any(each.is_stream for each in running))
+    longest = config.long_prefill_token_threshold or budget
     shares = {each.id: 1 for each in running}
-    left = config.max_num_batched_tokens - len(running)
+    left = budget - len(running)
     for each in running:
         more = min(each.num_tokens - each.num_computed, longest) - 1
         shares[each.id] += min(more, left)
@@ -138,6 +146,7 @@ def step_on_paper(config: SchedulerConfig, running: list[Paper], waiting: list[P
         is_final = each.num_computed == each.num_tokens
         rows.append((each.id, start, shares[each.id], is_final))
         if is_final:
+            each.is_stream = True
             each.num_tokens += 1
             each.num_outputs -= 1
             if each.num_outputs == 0:

@@ -203,11 +203,13 @@ def engine_schedules(
     Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
     """
     max_num_seqs = draw(st.integers(1, 5))
+    budget = max_num_seqs + draw(st.integers(0, MAX_SEQ_LEN))
     config = SchedulerConfig(
-        max_num_seqs + draw(st.integers(0, MAX_SEQ_LEN)),
+        budget,
         max_num_seqs,
         draw(st.none() | st.integers(1, MAX_SEQ_LEN)),
         draw(st.none() | st.integers(1, 3)),
+        draw(st.none() | st.integers(budget, 2 * MAX_SEQ_LEN)),
     )
     abort = st.builds(Abort, st.integers(0, 15), st.integers(0, 5), is_mid_step)
     aborts = draw(st.lists(abort, max_size=2))
@@ -469,7 +471,9 @@ def wait_bound(num_ahead: int, num_may_overtake: int) -> int:
 def check_limits(config: SchedulerConfig, engine: Engine, step: EngineStep) -> None:
     """No step passes its limits, and none leaves out who runs."""
     entries = step.scheduled.entries
-    assert step.scheduled.num_tokens <= config.max_num_batched_tokens
+    assert step.scheduled.num_tokens <= max(
+        config.max_num_batched_tokens, config.max_num_prefill_only_tokens or 0
+    )
     assert len(entries) <= config.max_num_seqs
     assert max((entry.num_tokens for entry in entries), default=0) <= (
         config.long_prefill_token_threshold or MAX_SEQ_LEN

@@ -244,6 +244,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
         (["--side", "vllm"], "there is no side 'vllm': choose from one budget"),
         (["--rate", "0"], "rate must be positive"),
         (["--itl-target", "-3"], "itl target must be positive"),
+        (["--prefill-budget", "95"], "a step without streams may be larger, not smaller"),
         (["--budget", "7"], "a step needs a token for each that runs"),
     ],
     ids=str,

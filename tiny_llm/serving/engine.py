@@ -42,7 +42,7 @@ class Engine(Closable):
     Args:
         model: as for `ModelRunner`, or for `DenseRunner` where there is no pool.
         tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
-        config: the limits of a step.
+        config: the limits of a step; unless given, the defaults, and 512 tokens while nobody reads along.
         max_seq_len: most tokens of a request, prompt and answer together.
         blocks: of the pool that holds keys and values; `default_blocks` unless given. With
             `UnlimitedBlocks`, each request has its own growing cache.
@@ -74,7 +74,7 @@ class Engine(Closable):
     ) -> None:
         if max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {max_seq_len}")
-        config = SchedulerConfig() if config is None else config
+        config = SchedulerConfig(max_num_prefill_only_tokens=512) if config is None else config
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len
         blocks = default_blocks(model, config, max_seq_len) if blocks is None else blocks

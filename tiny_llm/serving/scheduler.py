@@ -18,16 +18,20 @@ class SchedulerConfig:
         max_num_seqs: most sequences that run, those in prefill counted.
         long_prefill_token_threshold: most tokens of one sequence in a step; None leaves it to the budget.
         max_num_partial_prefills: most entries of a step that are not final; None for no such limit.
+        max_num_prefill_only_tokens: the token budget while no running sequence has generated a token. Nobody
+            is reading along then, so a longer step interrupts no stream. None for the same budget as ever.
 
     Raises:
-        ValueError: a limit is below 1, shown by its `name` and `value`; or `max_num_batched_tokens` is below
-            `max_num_seqs`, so that somebody who runs would get no token in a step.
+        ValueError: a limit is below 1, shown by its `name` and `value`; `max_num_batched_tokens` is below
+            `max_num_seqs`, so that somebody who runs would get no token in a step; or
+            `max_num_prefill_only_tokens` is below `max_num_batched_tokens`.
     """
 
     max_num_batched_tokens: int = 128
     max_num_seqs: int = 8
     long_prefill_token_threshold: int | None = None
     max_num_partial_prefills: int | None = None
+    max_num_prefill_only_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -38,6 +42,12 @@ class SchedulerConfig:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs "
                 f"{self.max_num_seqs}: the budget needs a token for each sequence that runs"
+            )
+        prefill_only = self.max_num_prefill_only_tokens
+        if prefill_only is not None and prefill_only < self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_prefill_only_tokens is {prefill_only} and max_num_batched_tokens "
+                f"{self.max_num_batched_tokens}: without streams a step may be larger, not smaller"
             )
 
 
