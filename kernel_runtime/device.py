@@ -6,6 +6,8 @@ Importing this module makes that device the default of all threads, so that what
 
 import os
 
+from .native import kernels_mode
+
 
 def choose_device() -> None:
     """Make the device that TINY_LLM_DEVICE names MLX's default device.
@@ -27,3 +29,4 @@ def choose_device() -> None:
 
 
 choose_device()
+kernels_mode()  # refuses what makes no sense before anything is computed

@@ -4,8 +4,8 @@ Importing this module puts OpenBLAS in the place of the reference BLAS of MLX's 
 product is about fifty times as slow. The symbols of the BLAS are bound when MLX is loaded, so the module
 must come before `mlx.core` and imports nothing but the standard library.
 
-`TINY_LLM_BLAS=off` leaves MLX as it is, `TINY_LLM_KERNELS=off` lets models be made of MLX's own operations
-alone, `TINY_LLM_INVARIANT=1` lets a row's bits never depend on its neighbours, and `TINY_LLM_CACHE` chooses
+`TINY_LLM_BLAS=off` leaves MLX as it is, `TINY_LLM_KERNELS` chooses what models are made of (`kernels_mode`),
+`TINY_LLM_INVARIANT=1` lets a row's bits never depend on its neighbours, and `TINY_LLM_CACHE` chooses
 the folder of the cache.
 """
 
@@ -55,6 +55,31 @@ class BuildError(RuntimeError):
 def is_on(switch: str) -> bool:
     """Whether an environment variable such as TINY_LLM_KERNELS leaves its feature on."""
     return os.environ.get(switch, "on").lower() not in ("off", "0", "no", "false")
+
+
+def kernels_mode() -> str:
+    """What models are made of, as TINY_LLM_KERNELS has it.
+
+    Returns:
+        own: the course's kernels where they work, plain array operations elsewhere.
+        mlx: MLX's own operations.
+        race: the fastest of those for each operation and number of rows; the default, and "on" as well.
+        off: plain array operations alone.
+
+    Raises:
+        ValueError: the variable is something else, or mlx where bits must not change.
+    """
+    chosen = os.environ.get("TINY_LLM_KERNELS", "race")
+    if not is_on("TINY_LLM_KERNELS"):
+        return "off"
+    mode = "race" if chosen.lower() in ("on", "1", "yes", "true", "") else chosen.lower()
+    if mode not in ("own", "mlx", "race"):
+        raise ValueError(f"TINY_LLM_KERNELS is {chosen!r}: set it to own, mlx, race or off, or unset it")
+    if mode == "mlx" and is_invariant():
+        raise ValueError(
+            "TINY_LLM_KERNELS is 'mlx', whose operations do not keep a row's bits: unset TINY_LLM_INVARIANT"
+        )
+    return mode
 
 
 def is_invariant() -> bool:

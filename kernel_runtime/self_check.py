@@ -3,47 +3,58 @@
 import os
 from collections.abc import Callable
 from functools import cache
+from typing import Literal
 
 import mlx.core as mx
 
-from .native import BuildError, is_on, notice
+from .native import BuildError, notice
 
 CLOSE = 1e-3  # relative to the largest entry: far above rounding, far below any mistake
 CLOSE_IN_TF32 = 4e-3  # TF32 keeps 10 bits of each factor, which puts the MLP off by up to 2.9e-3
 
+Verdict = Literal["right", "wrong", "missing"]
+
 _notice_once = cache(notice)
 
 
-def works(
-    name: str, ours: Callable[[], mx.array], expected: Callable[[], mx.array], close: float = CLOSE
-) -> bool:
-    """Whether a kernel agrees with MLX on the CPU; a notice says so if it fails or differs.
+def judge(
+    name: str,
+    ours: Callable[[], mx.array],
+    expected: Callable[[], mx.array],
+    close: float = CLOSE,
+    is_told: bool = True,
+) -> Verdict:
+    """Whether a candidate agrees with MLX on the CPU; a notice says so if it fails or differs.
 
     On the CPU, MLX uses neither TF32 nor fast sines and cosines.
 
     Args:
         name: of the kernel, for the notice.
-        ours: computes with the kernel.
+        ours: computes with the candidate.
         expected: computes the same with MLX's own operations.
         close: largest difference allowed, relative to the largest entry.
+        is_told: whether there are notices.
+
+    Returns:
+        "right", "wrong", or "missing" for one that is not written yet.
     """
-    if not is_on("TINY_LLM_KERNELS"):
-        return False
     try:
         actual = ours()
         with mx.stream(mx.cpu):
             exact = expected()
         is_close = mx.max(mx.abs(actual - exact)) <= close * mx.max(mx.abs(exact))
         if actual.shape == exact.shape and bool(is_close):
-            return True
-        notice(f"the kernel of {name} differs from MLX's operation, which is used instead")
+            return "right"
+        problem = f"the kernel of {name} differs from MLX's operation, which is used instead"
     except NotImplementedError:
-        pass
+        return "missing"
     except BuildError as error:
-        _notice_once(f"kernels are not in use: {error}. TINY_LLM_KERNELS=off hides this line.")
+        problem = f"kernels are not in use: {error}. TINY_LLM_KERNELS=off hides this line."
     except Exception as error:  # a learner's mistake, in a part that the model can do without
-        notice(f"{name} fails, so MLX's operation is used instead: {type(error).__name__}: {error}")
-    return False
+        problem = f"{name} fails, so MLX's operation is used instead: {type(error).__name__}: {error}"
+    if is_told:
+        _notice_once(problem)
+    return "wrong"
 
 
 def sample(*shape: int) -> mx.array:

@@ -34,6 +34,7 @@ def use_one_blas_thread() -> None:
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
 use_full_float32()
+os.environ.setdefault("TINY_LLM_KERNELS", "own")  # no race decides a test
 use_one_blas_thread()
 settings.register_profile(  # how long a machine takes decides no test
     "course",

@@ -54,7 +54,8 @@ PARTS = {
 }
 # And where none does: the norm on a GPU is MLX's own, and the gate is array operations.
 PLAIN_PARTS = {"cpu": "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention", "gpu": PARTS["gpu"]}
-FAST = ["integer_matmul dispatch_attention", PARTS[DEVICE], "True True"]
+PRODUCT = {"cpu": "integer_matmul", "gpu": "quantized_matmul"}[DEVICE]
+FAST = [f"{PRODUCT} dispatch_attention", PARTS[DEVICE], "True True"]
 PLAIN = ["None scaled_dot_product_attention_grouped", PLAIN_PARTS[DEVICE], "True True"]
 TURNED_OFF = [PLAIN[0], PLAIN_PARTS["cpu"], "True True"]
 
@@ -73,7 +74,7 @@ def run(
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, *map(str, (folder, ROOT, checkpoint, WITH_ALL, WITHOUT_ROUNDING))],
         cwd=folder,
-        env={**os.environ, "TINY_LLM_KERNELS": "on", **environment},
+        env={**os.environ, "TINY_LLM_KERNELS": "own", **environment},
         capture_output=True,
         text=True,
     )
@@ -183,7 +184,7 @@ def check_one_is_left_out(
             "float(query[dim]) * scale",
             "float(query[dim])",
             "dispatch_attention",
-            ["integer_matmul scaled_dot_product_attention_grouped", PARTS["gpu"], "True True"],
+            ["quantized_matmul scaled_dot_product_attention_grouped", PARTS["gpu"], "True True"],
         ),
     ],
     ids=[
@@ -241,7 +242,7 @@ def test_a_part_that_raises_is_left_out_with_one_line(checkpoint: Path, tmp_path
     find = "attend = flash_attention_gpu if is_on_gpu else flash_attention_cpu"
     sources = with_edit("kernels/dispatch_attention.py", find, "attend = None")
     output, (line,) = run(sources, checkpoint, tmp_path)
-    assert output == ["integer_matmul scaled_dot_product_attention_grouped", FAST[1], "True True"]
+    assert output == [f"{PRODUCT} scaled_dot_product_attention_grouped", FAST[1], "True True"]
     assert "dispatch_attention fails" in line
     assert "TypeError" in line
 

@@ -55,14 +55,21 @@ class FusedRope:
 
     def first_positions(self, offset: int | slice | list[int] | None, B: int, L: int, D: int) -> list[int]:
         """As for RoPE; ValueError unless the tables, of `dims` and `seq_len`, hold them for heads of `D`."""
-        first = RoPE.first_positions(offset, B, L)
         seq_len, num_pairs = self.tables[0].shape
-        if 2 * num_pairs != D:
-            raise ValueError(f"this RoPE rotates {2 * num_pairs} dimensions, x has {D}")
-        if min(first) < 0 or max(first) + L > seq_len:
-            last = max(first) + L - 1
-            raise ValueError(f"positions {min(first)} to {last} are outside the {seq_len} of this RoPE")
-        return first
+        return checked_positions(offset, B, L, D, 2 * num_pairs, seq_len)
+
+
+def checked_positions(
+    offset: int | slice | list[int] | None, B: int, L: int, D: int, dims: int, seq_len: int
+) -> list[int]:
+    """`RoPE.first_positions`; ValueError unless `D` is `dims`, and all positions are below `seq_len`."""
+    first = RoPE.first_positions(offset, B, L)
+    if dims != D:
+        raise ValueError(f"this RoPE rotates {dims} dimensions, x has {D}")
+    if min(first) < 0 or max(first) + L > seq_len:
+        last = max(first) + L - 1
+        raise ValueError(f"positions {min(first)} to {last} are outside the {seq_len} of this RoPE")
+    return first
 
 
 def fused_mlp(
