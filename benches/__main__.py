@@ -19,6 +19,8 @@ from benches import (
     serving,
     speed,
 )
+from benches.rounds import Repeats
+from benches.watched import watched
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.group import new_group
@@ -30,7 +32,7 @@ app = new_group()
 def main(
     context: typer.Context,
     model: speed.Model = SHIPPED_MODEL,
-    repeats: speed.Repeats = 3,
+    repeats: Repeats = None,
     engine: speed.Engines = None,
     output: speed.Output = None,
 ) -> None:
@@ -39,7 +41,7 @@ def main(
     Example: pdm run bench --model smollm2 --engine tiny-llm --engine "mlx-lm as installed"
     """
     if context.invoked_subcommand is None:
-        speed.main(model, repeats, engine, output)
+        watched(speed.main)(model=model, repeats=repeats, engine=engine, output=output)
 
 
 for name, benchmark, summary in (
@@ -58,7 +60,7 @@ for name, benchmark, summary in (
     ("prefix", prefix.main, "Conversations with prefix caching and without"),
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
 ):
-    app.command(name, short_help=summary)(benchmark)
+    app.command(name, short_help=summary)(watched(benchmark))
 
 if __name__ == "__main__":
     with usage_errors():

@@ -18,6 +18,8 @@ import mlx.core as mx
 import numpy as np
 import typer
 
+from benches.rounds import Repeats, Rounds, itself
+from benches.watched import Results
 from kernel_runtime.checkpoint import read_json, read_tensors
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
@@ -32,25 +34,24 @@ MEGABYTES_READ = 512  # many times a processor's caches
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 ContextLength = Annotated[int, typer.Option(min=1, help="Tokens in the cache before the measured ones.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens decoded in each repeat.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each measurement.")]
 
 
 def main(
     model: Model = SHIPPED_MODEL,
     context_length: ContextLength = 128,
     max_tokens: MaxTokens = 32,
-    repeats: Repeats = 5,
-) -> None:
+    repeats: Repeats = None,
+) -> Results:
     """Measure how fast memory is read, work out tokens a second from it, and decode to compare."""
     with usage_errors():
         path = resolve_checkpoint(model)
         sides = load_sides(path)
-    bandwidths = [measure_bandwidth() for _ in range(repeats)]
-    rates: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(repeats):  # the sides in turns, so that a busy machine is busy for all of them
-        for name, side in sides.items():
-            rates[name].append(measure_decode(side.model, context_length, max_tokens))
-    report_machine(model, context_length, repeats)
+    rounds = Rounds(repeats)
+    bandwidths = rounds.in_turns(["bandwidth"], lambda *_: measure_bandwidth(), itself)["bandwidth"]
+    rates = rounds.in_turns(
+        sides, lambda name, _: measure_decode(sides[name].model, context_length, max_tokens), itself
+    )
+    report_machine(model, context_length)
     print(f"memory bandwidth {spread([each / 1e9 for each in bandwidths])} GB/s")
     for name, side in sides.items():
         cache_bytes = context_length * side.cache_bytes_per_token
@@ -58,6 +59,7 @@ def main(
         rate = median(rates[name])
         print(f"{name}: {side.weight_bytes / 1e6:.4g} MB and {cache_bytes / 1e6:.4g} MB of cache a token")
         print(f"  at most {limit:.4g} tokens/s, measured {spread(rates[name])}, {rate / limit:.1%}")
+    return Results(rounds)
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,13 @@ PRODUCTS: dict[str, QuantizedMatmul] = {
 }
 
 
-def report_machine(model: str, context_length: int, repeats: int) -> None:
+def report_machine(model: str, context_length: int) -> None:
     """Where and with what this was measured."""
     print(
         f"{platform.machine()}, {platform.system()}, {mx.default_device()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, mlx {version('mlx')}"
     )
-    print(f"{model}, {context_length} tokens cached, {repeats} runs: median (least to most)")
+    print(f"{model}, {context_length} tokens cached: median (least to most)")
 
 
 def measure_bandwidth() -> float:

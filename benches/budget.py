@@ -1,6 +1,6 @@
 """The demo by the three phases of week 2 and by the engine's one budget, then as the simulator predicts it.
 
-pdm run bench budget --budget 32 --repeats 3
+pdm run bench budget --budget 32
 """
 
 import sys
@@ -12,8 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benches.rounds import Repeats, Rounds
 from benches.speed import machine
 from benches.turns import demo_in_turns
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.run.engine_recorder import EngineRecorder
@@ -36,7 +38,6 @@ Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pd
 Budget = Annotated[int, typer.Option(min=1, help="Of the engine's step, and of the phases' chunk.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Most requests that decode together.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side.")]
 
 
 def main(
@@ -44,8 +45,8 @@ def main(
     budget: Budget = 64,
     batch_size: BatchSize = 4,
     max_tokens: MaxTokens = 48,
-    repeats: Repeats = 5,
-) -> None:
+    repeats: Repeats = None,
+) -> Results:
     """Serve the demo's prompts by both, in turns, and print medians, spread and ratios; then predict a run.
 
     The costs of a step are fitted to all measured runs but the last; of that one the simulator is told the
@@ -56,13 +57,15 @@ def main(
     with usage_errors():
         phases = RunOptions(model=model, prefill_step=budget, batch_size=batch_size, max_tokens=max_tokens)
         engine = replace(phases, engine="serving", budget=budget, blocks=0)
-        runs = demo_in_turns({"phases": phases, "budget": engine}, repeats)
+        rounds = Rounds(repeats)
+        runs = demo_in_turns({"phases": phases, "budget": engine}, rounds)
         console = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         console.print(comparison(runs))
         console.print()
         engine_runs = [run for run in runs["budget"] if isinstance(run, EngineRecorder)]
         print_prediction(console, engine_runs)
+    return Results(rounds)
 
 
 def figures(recorder: AnyRecorder) -> Figures:

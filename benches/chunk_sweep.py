@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from benches.load import EndlessTokenizer
+from benches.rounds import Rounds
 from benches.trade_off import Point, trade_off_chart
-from benches.turns import in_turns
 from scripts.hardware.memory import memory_use
 from scripts.run.recorder import Recorder
 from tiny_llm_ref import BatchGenerator, Qwen3Model
@@ -32,14 +32,16 @@ class Arrival:
 
 
 def sweep(
-    model: Qwen3Model, prompt_ids: list[int], num_decodes: int, repeats: int
+    model: Qwen3Model, prompt_ids: list[int], num_decodes: int, rounds: Rounds
 ) -> dict[str, list[Arrival]]:
     """Runs by chunk size, "whole" the last; the sizes in turns, the first round left out as warm-up."""
     sizes = [size for size in CHUNK_SIZES if size < len(prompt_ids)] + [len(prompt_ids)]
     names = [*map(str, sizes[:-1]), "whole"]
     size_of = dict(zip(names, sizes, strict=True))
-    return in_turns(
-        names, repeats, lambda name, _: serve_arrival(model, prompt_ids, num_decodes, size_of[name])
+    return rounds.in_turns(
+        names,
+        lambda name, _: serve_arrival(model, prompt_ids, num_decodes, size_of[name]),
+        lambda arrival: {"TTFT": arrival.ttft_s},
     )
 
 

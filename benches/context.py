@@ -12,7 +12,9 @@ import numpy as np
 import typer
 
 from benches.bandwidth import measure_bandwidth
+from benches.rounds import Repeats, Rounds, itself
 from benches.speed import machine
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from tiny_llm_ref import Qwen3Model, TinyKvFullCache, load
@@ -21,22 +23,21 @@ from tiny_llm_ref.model.roofline import cache_bytes_per_token
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Steps = Annotated[int, typer.Option(min=1, help="Tokens decoded in each run.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs at each length.")]
 
 
-def main(model: Model = SHIPPED_MODEL, steps: Steps = 8, repeats: Repeats = 5) -> None:
+def main(model: Model = SHIPPED_MODEL, steps: Steps = 8, repeats: Repeats = None) -> Results:
     """Decode one request behind contexts of 128 to 8,192 tokens and fit a line."""
     with usage_errors():
         loaded, _ = load(resolve_checkpoint(model), mx.float32)
     contexts = [n for n in CONTEXTS if n + steps < loaded.config.max_position_embeddings]
-    seconds: dict[int, list[float]] = {n: [] for n in contexts}
-    for repeat in range(repeats + 1):  # the lengths in turns, the first round to warm up
-        for n in contexts:
-            taken = seconds_per_token(loaded, n, steps)
-            if repeat:
-                seconds[n].append(taken)
-    bandwidth = median(measure_bandwidth() for _ in range(repeats))
+    rounds = Rounds(repeats)
+    by_length = rounds.in_turns(
+        map(str, contexts), lambda n, _: seconds_per_token(loaded, int(n), steps), itself, "tokens"
+    )
+    bandwidth = median(rounds.in_turns(["bandwidth"], lambda *_: measure_bandwidth(), itself)["bandwidth"])
+    seconds = {int(n): runs for n, runs in by_length.items()}
     report(model, seconds, cache_bytes_per_token(loaded.config, mx.float32), bandwidth)
+    return Results(rounds)
 
 
 def seconds_per_token(model: Qwen3Model, context: int, steps: int) -> float:

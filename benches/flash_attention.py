@@ -1,6 +1,6 @@
 """FlashAttention in blocks against the plain attention: time and peak memory as the prompt grows.
 
-python -m benches.flash_attention --heads 9 --kv-heads 3 --repeats 5
+pdm run bench flash --heads 9 --kv-heads 3
 """
 
 import platform
@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from benches.rounds import Repeats, Rounds
+from benches.watched import Results
 from scripts.hardware.memory import finish_work, memory_use
 from tiny_llm_ref.ops.attention import Attention, scaled_dot_product_attention_grouped
 from tiny_llm_ref.ops.flash_attention import KEY_BLOCK, QUERY_BLOCK, flash_attention
@@ -26,7 +28,6 @@ HeadDim = Annotated[int, typer.Option(min=1, help="Dimensions of a head, D.")]
 QueryBlock = Annotated[int, typer.Option(min=1, help="Queries of a block.")]
 KeyBlock = Annotated[int, typer.Option(min=1, help="Keys of a block.")]
 Dtype = Annotated[str, typer.Option(help="float32, float16 or bfloat16.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side, after one that is not counted.")]
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def main(
     query_block: QueryBlock = QUERY_BLOCK,
     key_block: KeyBlock = KEY_BLOCK,
     dtype: Dtype = "float32",
-    repeats: Repeats = 5,
-) -> None:
+    repeats: Repeats = None,
+) -> Results:
     """Run both on causal prompts, in turns, and print medians with their spread."""
 
     def flash(
@@ -60,25 +61,22 @@ def main(
     )
     print(
         f"causal, {heads} query heads over {kv_heads}, D {head_dim}, {dtype}, "
-        f"blocks of {query_block} x {key_block}, {repeats} runs of each side in turns: median (least to most)"
+        f"blocks of {query_block} x {key_block}: median (least to most)"
     )
+    rounds = Rounds(repeats)
     for L in length:
         sizes = ((heads, L), (kv_heads, L), (kv_heads, L))
         inputs = [mx.random.normal((1, H, n, head_dim)).astype(getattr(mx, dtype)) for H, n in sizes]
         mx.eval(inputs)
-        costs = measure({"plain": scaled_dot_product_attention_grouped, "flash": flash}, inputs, repeats)
+        sides: dict[str, Attention] = {"plain": scaled_dot_product_attention_grouped, "flash": flash}
+        costs = rounds.in_turns(
+            sides,
+            lambda side, _, sides=sides, inputs=inputs: cost_of(sides[side], inputs),  # type: ignore[misc]
+            lambda cost: {"": cost.seconds},
+            f"L {L}",
+        )
         print(f"L {L:5}  {'  '.join(f'{side} {describe(runs)}' for side, runs in costs.items())}")
-
-
-def measure(sides: dict[str, Attention], inputs: list[mx.array], repeats: int) -> dict[str, list[Cost]]:
-    """The cost of each call by side, the first pair left out as warm-up."""
-    costs: dict[str, list[Cost]] = {side: [] for side in sides}
-    for repeat in range(repeats + 1):
-        for side, attention in sides.items():
-            cost = cost_of(attention, inputs)
-            if repeat:
-                costs[side].append(cost)
-    return costs
+    return Results(rounds)
 
 
 def cost_of(attention: Attention, inputs: list[mx.array]) -> Cost:

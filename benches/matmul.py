@@ -6,11 +6,14 @@ pdm run bench matmul --mine
 import importlib
 import time
 from collections.abc import Callable
+from statistics import median
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
+from benches.rounds import Repeats, Rounds, itself
+from benches.watched import Results
 from scripts.errors import usage_errors
 from scripts.packages import learners_package
 
@@ -18,7 +21,6 @@ Rows = Annotated[list[int], typer.Option("--rows", min=1, help="Rows of x; may b
 Inputs = Annotated[int, typer.Option(min=128, help="Inputs K, a multiple of 64.")]
 Outputs = Annotated[int, typer.Option(min=1, help="Outputs N.")]
 Bits = Annotated[int, typer.Option(help="2, 3, 4, 5, 6 or 8.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each, after one that is not counted.")]
 Mine = Annotated[bool, typer.Option("--mine", help="Multiply with tiny_llm, your own.")]
 Multiply = Callable[[Any, Any], Any]
 
@@ -28,29 +30,29 @@ def main(
     inputs: Inputs = 1024,
     outputs: Outputs = 4096,
     bits: Bits = 4,
-    repeats: Repeats = 5,
+    repeats: Repeats = None,
     mine: Mine = False,
-) -> None:
-    """Multiply x of some rows with packed weights in groups of 64, in turns, and print the least of each."""
+) -> Results:
+    """Multiply x of some rows with packed weights in groups of 64, in turns, and print the medians."""
     with usage_errors():
         package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
         try:
-            times = measure_all(package, rows, (outputs, inputs), bits, repeats)
+            rounds = Rounds(repeats)
+            times = measure_all(package, rows, (outputs, inputs), bits, rounds)
         except NotImplementedError as error:
             raise ValueError(f"your package cannot multiply yet: {error}") from None
     from benches.speed import machine  # after the package, which puts a fast BLAS in place
 
     print(", ".join(map(str, machine().values())))
-    print(
-        f"[M, {inputs}] times [{outputs}, {inputs}] of {bits} bits, least of {repeats} runs: ms and GFLOP/s"
-    )
+    print(f"[M, {inputs}] times [{outputs}, {inputs}] of {bits} bits, medians: ms and GFLOP/s")
     print(f"{'M':>26}{''.join(f'{count:>17}' for count in rows)}")
     for way, by_rows in times.items():
         print(f"{way:26}{''.join(cell(by_rows[count], count * inputs * outputs) for count in rows)}")
+    return Results(rounds)
 
 
 def measure_all(
-    package: ModuleType, rows: list[int], shape: tuple[int, int], bits: int, repeats: int
+    package: ModuleType, rows: list[int], shape: tuple[int, int], bits: int, rounds: Rounds
 ) -> dict[str, dict[int, list[float]]]:
     """Seconds by means and rows; none where a kernel is not written yet."""
     import mlx.core as mx
@@ -61,17 +63,25 @@ def measure_all(
     for count in rows:
         x = mx.random.normal((count, shape[1]), key=mx.random.key(count))
         mx.eval(x, weights.weight, weights.scales, weights.biases)
-        for repeat in range(repeats + 1):
-            for way, multiply in list(means.items()):
-                try:
-                    start = time.perf_counter()
-                    mx.eval(multiply(x, weights))
-                except NotImplementedError:
-                    del means[way]
-                    continue
-                if repeat:
-                    times[way][count].append(time.perf_counter() - start)
+        written = [way for way, multiply in means.items() if is_written(multiply, x, weights)]
+
+        def seconds_of(way: str, turn: int, x: Any = x) -> float:
+            start = time.perf_counter()
+            mx.eval(means[way](x, weights))
+            return time.perf_counter() - start
+
+        for way, seconds in rounds.in_turns(written, seconds_of, itself, f"M {count}").items():
+            times[way][count] = seconds
     return times
+
+
+def is_written(multiply: Multiply, x: Any, weights: Any) -> bool:
+    """Whether the package has this way to multiply."""
+    try:
+        multiply(x, weights)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def ways_to_multiply(package: ModuleType, bits: int) -> dict[str, Multiply]:
@@ -93,8 +103,8 @@ def ways_to_multiply(package: ModuleType, bits: int) -> dict[str, Multiply]:
 
 
 def cell(seconds: list[float], num_products: int) -> str:
-    """Least milliseconds, and how many thousand million operations a second that is."""
+    """Median milliseconds, and how many thousand million operations a second that is."""
     if not seconds:
         return f"{'not written yet':>17}"
-    least = min(seconds)
-    return f"{1e3 * least:>9.2f} {2e-9 * num_products / least:>7.1f}"
+    middle = median(seconds)
+    return f"{1e3 * middle:>9.2f} {2e-9 * num_products / middle:>7.1f}"

@@ -1,6 +1,6 @@
 """A chunk and decodes in one forward, against two; and decodes on a cache each and on blocks.
 
-pdm run bench mixed --decodes 8 --context 100 --repeats 15
+pdm run bench mixed --decodes 8 --context 100
 """
 
 import time
@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from benches.load import EndlessTokenizer
+from benches.rounds import MOST, Repeats, Rounds, itself
 from benches.speed import machine
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from tiny_llm_ref import (
@@ -33,12 +35,11 @@ NUM_DECODING = (1, 8, 32)
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Decodes = Annotated[int, typer.Option(min=1, help="Sequences that decode beside the chunk.")]
 Context = Annotated[int, typer.Option(min=1, help="Tokens of each, and before the chunk in its prompt.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side, after one that is not counted.")]
 
 
 def main(
-    model: Model = SHIPPED_MODEL, decodes: Decodes = 8, context: Context = 100, repeats: Repeats = 15
-) -> None:
+    model: Model = SHIPPED_MODEL, decodes: Decodes = 8, context: Context = 100, repeats: Repeats = None
+) -> Results:
     """Time both sides in turns and print medians, least and most.
 
     Example: pdm run bench mixed --model smollm2
@@ -49,24 +50,26 @@ def main(
         loaded, _ = load_by_name(model)
     typer.echo(", ".join(map(str, machine().values())))
     typer.echo(f"\n{decodes} decodes and a chunk, behind contexts of {context} tokens:")
+    rounds = Rounds(repeats)
     for chunk in CHUNKS:
-        report(f"chunk of {chunk}", alternate(steps(loaded, chunk, decodes, context), repeats))
+        name = f"chunk of {chunk}"
+        report(name, alternate(steps(loaded, chunk, decodes, context), rounds, name))
     typer.echo(f"\na step in which all decode, behind contexts of {context} tokens:")
     for num in NUM_DECODING:
-        sides = decoding(loaded, num, context, repeats)
-        report(f"of {num}", alternate({name: each.step for name, each in sides.items()}, repeats))
+        sides = {name: each.step for name, each in decoding(loaded, num, context, repeats or MOST).items()}
+        report(f"of {num}", alternate(sides, rounds, f"of {num}"))
+    return Results(rounds)
 
 
-def alternate(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def alternate(sides: Mapping[str, Callable[[], object]], rounds: Rounds, name: str) -> dict[str, list[float]]:
     """Seconds of each side, run in turns; the first round warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for repeat in range(repeats + 1):
-        for name, run in sides.items():
-            start = time.perf_counter()
-            run()
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+
+    def seconds_of(side: str, turn: int) -> float:
+        start = time.perf_counter()
+        sides[side]()
+        return time.perf_counter() - start
+
+    return rounds.in_turns(sides, seconds_of, itself, name)
 
 
 def report(what: str, seconds: Mapping[str, list[float]]) -> None:

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
 
+from benches.rounds import Repeats, Rounds
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from tiny_llm_ref.given.accelerate import best_operations
@@ -30,7 +33,6 @@ from benches.speed import machine
 PARTS = ("products", "attention", "rotation", "norms", "gate of the MLP", "the rest")
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Context = Annotated[int, typer.Option(min=1, help="Tokens in the cache before a decode, and of a prefill.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each, after two that are not counted.")]
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Side:
     clock: Clock
 
 
-def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats = 5) -> None:
+def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats = None) -> Results:
     """Time the parts of a model with the attention of day 2.4, and of one with all kernels, in turns."""
     with usage_errors():
         path = resolve_checkpoint(model)
@@ -83,13 +85,15 @@ def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats 
         "2.4": load_side(path, Operations(attention=flash_attention)),
         "all kernels": load_side(path, best_operations()),
     }
-    times = measure(sides, context, repeats)
+    rounds = Rounds(repeats)
+    times = measure(sides, context, rounds)
     print(f"{model}; {', '.join(map(str, machine().values()))}")
-    print(f"{context} tokens; ms, each part evaluated on its own; the least of {repeats} runs in turns")
+    print(f"{context} tokens; ms, each part evaluated on its own; medians")
     print(f"{'':16}{''.join(f'{work:>13}' for work, _ in times)}")
     print(f"{'':16}{''.join(f'{side:>13}' for _, side in times)}")
     for part in (*PARTS, "together"):
         print(f"{part:16}{''.join(f'{1e3 * of_part[part]:13.2f}' for of_part in times.values())}")
+    return Results(rounds)
 
 
 def load_side(path: Path, operations: Operations) -> Side:
@@ -105,24 +109,25 @@ def load_side(path: Path, operations: Operations) -> Side:
     return Side(load_model(path, mx.float32, timed), clock)
 
 
-def measure(sides: dict[str, Side], context: int, repeats: int) -> dict[tuple[str, str], dict[str, float]]:
-    """Least seconds of each part, by work and side."""
+def measure(sides: dict[str, Side], context: int, rounds: Rounds) -> dict[tuple[str, str], dict[str, float]]:
+    """Median seconds of each part, by work and side."""
     tokens = mx.array([[100 + 7 * i % 1000 for i in range(context)]])
     works = {"decode": (tokens[:, :1], context), "prefill": (tokens, 0)}
-    runs: dict[tuple[str, str], list[dict[str, float]]] = {
-        (work, side): [] for work in works for side in sides
-    }
-    for repeat in range(repeats + 2):
-        for name, side in sides.items():
-            cache = side.model.create_kv_cache()
-            for work, (ids, offset) in reversed(works.items()):  # the prefill fills the decode's cache
-                side.clock.seconds.clear()
-                with side.clock.running("the rest"):
-                    mx.eval(side.model(ids, offset, cache, 1), [layer.state for layer in cache])
-                if repeat > 1:
-                    seconds = dict(side.clock.seconds)
-                    runs[work, name].append({**seconds, "together": sum(seconds.values())})
+
+    def run(name: str, turn: int) -> dict[str, dict[str, float]]:
+        side, seconds = sides[name], {}
+        cache = side.model.create_kv_cache()
+        for work, (ids, offset) in reversed(works.items()):  # the prefill fills the decode's cache
+            side.clock.seconds.clear()
+            with side.clock.running("the rest"):
+                mx.eval(side.model(ids, offset, cache, 1), [layer.state for layer in cache])
+            parts = {part: side.clock.seconds[part] for part in PARTS}
+            seconds[work] = {**parts, "together": sum(parts.values())}
+        return seconds
+
+    runs = rounds.in_turns(sides, run, lambda works: {work: each["together"] for work, each in works.items()})
     return {
-        column: {part: min(run.get(part, 0.0) for run in of_column) for part in (*PARTS, "together")}
-        for column, of_column in runs.items()
+        (work, side): {part: median(each[work][part] for each in of_side) for part in (*PARTS, "together")}
+        for work in works
+        for side, of_side in runs.items()
     }

@@ -12,10 +12,11 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from benches.rounds import Repeats, Rounds
 from benches.speed import machine
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
@@ -41,7 +42,6 @@ Question = Annotated[int, typer.Option(min=1, help="Tokens of a question.")]
 Answer = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
 Budget = Annotated[int, typer.Option(min=1, help="Tokens of a step.")]
 Side = Annotated[Literal["without", "with"] | None, typer.Option(help="Only this side, turn by turn.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side.")]
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ def main(
     question: Question = 32,
     answer: Answer = 32,
     budget: Budget = 128,
-    repeats: Repeats = 5,
+    repeats: Repeats = None,
     side: Side = None,
-) -> None:
+) -> Results:
     """Serve conversations, and then as many prompts that share nothing, by both sides in turns.
 
     Both sides have the same engine, kernels and blocks; blocks are enough for everything that is said.
@@ -103,16 +103,17 @@ def main(
     with usage_errors():
         from scripts.checkpoints.models import load_by_name
 
+        rounds = Rounds(repeats)
         talks = Load(users, turns, system, question, answer)
         loaded, tokenizer = load_by_name(model)
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         if side is not None:
-            runs = measure(talks, (side,), repeats, loaded, tokenizer, budget)
+            runs = measure(talks, (side,), rounds, loaded, tokenizer, budget)
             console.print(by_turn(runs))
-            return
+            return Results(rounds)
         for name, load in {"Conversations": talks, "Nothing shared": replace(talks, shared=False)}.items():
-            runs = measure(load, tuple(SIDES), repeats, loaded, tokenizer, budget)
+            runs = measure(load, tuple(SIDES), rounds, loaded, tokenizer, budget)
             first = runs["with"][0]
             console.print()
             console.print(
@@ -124,20 +125,19 @@ def main(
                 console.print(by_turn(runs))
             same = all(run.answers == first.answers for side_runs in runs.values() for run in side_runs)
             console.print(f"answers are {'equal' if same else 'different'}")
+    return Results(rounds)
 
 
 def measure(
-    load: Load, sides: tuple[str, ...], repeats: int, model: Qwen3Model, tokenizer: Tokenizer, budget: int
+    load: Load, sides: tuple[str, ...], rounds: Rounds, model: Qwen3Model, tokenizer: Tokenizer, budget: int
 ) -> dict[str, list[Run]]:
-    """Runs of each side, in turns and in changing order; the first of each is left out as warm-up."""
-    runs: dict[str, list[Run]] = {side: [] for side in sides}
-    notes = Console(stderr=True)
-    for repeat in track(range(repeats + 1), "runs", console=notes, disable=not notes.is_terminal):
-        for side in sides if repeat % 2 else sides[::-1]:
-            run = serve(load, side, model, tokenizer, max(budget, load.num_users))
-            if repeat:
-                runs[side].append(run)
-    return runs
+    """Runs of each side, in turns; the first of each is left out as warm-up."""
+    return rounds.in_turns(
+        sides,
+        lambda side, _: serve(load, side, model, tokenizer, max(budget, load.num_users)),
+        lambda run: {"TTFT": median(run.ttft.values()), "run": run.seconds},
+        "conversations" if load.shared else "nothing shared",
+    )
 
 
 def serve(load: Load, side: str, model: Qwen3Model, tokenizer: Tokenizer, budget: int) -> Run:

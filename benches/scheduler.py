@@ -4,7 +4,6 @@ pdm run bench scheduler --waiting 100 --waiting 10000
 """
 
 import gc
-import json
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -19,7 +18,9 @@ from rich.progress import track
 from rich.table import Table
 
 from benches.chart import bar_chart
+from benches.rounds import Rounds
 from benches.speed import machine
+from benches.watched import Results
 from scripts.errors import usage_errors
 from tiny_llm_ref import (
     BlockManager,
@@ -79,7 +80,9 @@ class Timed:
         return "{:.0f} + {:.0f}\n".format(*self.medians) + f"{min(turns):.0f} to {max(turns):.0f}"
 
 
-def main(waiting: Waiting = None, running: Running = 256, steps: Steps = 300, output: Output = None) -> None:
+def main(
+    waiting: Waiting = None, running: Running = 256, steps: Steps = 300, output: Output = None
+) -> Results:
     """Time schedule and complete, all schedulers in turns, and print the medians in microseconds.
 
     Example: pdm run bench scheduler --running 64 --waiting 1000
@@ -96,9 +99,7 @@ def main(waiting: Waiting = None, running: Running = 256, steps: Steps = 300, ou
         soft_wrap=True,
     )
     console.print(table_of(rows, counts))
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        write(output, rows, running)
+    return results_of(rows, running)
 
 
 def timed(name: str, num_running: int, num_waiting: int, num_steps: int) -> Timed:
@@ -153,8 +154,8 @@ def table_of(rows: Items[Items[Timed]], counts: Items[int]) -> Table:
     return table
 
 
-def write(folder: Path, rows: Items[Items[Timed]], num_running: int) -> None:
-    """All times as JSON, the medians of whole steps as bars."""
+def results_of(rows: Items[Items[Timed]], num_running: int) -> Results:
+    """All times, the medians of whole steps as bars, and as series those of each turn."""
     content = [
         {
             "name": each.name,
@@ -165,10 +166,14 @@ def write(folder: Path, rows: Items[Items[Timed]], num_running: int) -> None:
         for row in rows
         for each in row
     ]
-    text = json.dumps({"machine": machine(), "running": num_running, "times": content})
-    (folder / "scheduler.json").write_text(text + "\n", encoding="utf-8")
     groups = {
         row[0].name: {f"{each.num_waiting:,} waiting": sum(each.medians) for each in row} for row in rows
     }
     title = f"microseconds of a step of the scheduler, {num_running} decode"
-    (folder / "scheduler.svg").write_text(bar_chart(title, groups), encoding="utf-8")
+    series = {
+        ("", each.name, f"{each.num_waiting:,} waiting"): each.medians_of_turns
+        for row in rows
+        for each in row
+    }
+    data = {"machine": machine(), "running": num_running}
+    return Results(Rounds(series=series), "scheduler", data, bar_chart(title, groups), {"times": content})

@@ -1,21 +1,21 @@
 """Serving under a load that does not wait: the engine against week 2, against whole prompts and mlx-lm.
 
-pdm run bench serving --requests 64 --repeats 5 --output charts
+pdm run bench serving --requests 64 --output charts
 """
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from benches.rounds import Repeats, Rounds
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Requests = Annotated[int, typer.Option(min=4, help="Requests of a run.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Measured runs of each side and load.")]
 Budget = Annotated[int, typer.Option(min=1, help="Most tokens of a step, or of a chunk.")]
 PrefillBudget = Annotated[
     int | None,
@@ -37,7 +37,7 @@ Output = Annotated[Path | None, typer.Option(help="Folder for serving.json and s
 def main(
     model: Model = SHIPPED_MODEL,
     requests: Requests = 48,
-    repeats: Repeats = 3,
+    repeats: Repeats = None,
     budget: Budget = 96,
     prefill_budget: PrefillBudget = None,
     batch_size: BatchSize = 8,
@@ -49,7 +49,7 @@ def main(
     side: Sides = None,
     seed: Seed = 0,
     output: Output = None,
-) -> None:
+) -> Results:
     """Serve Poisson arrivals of long and short prompts by each side, in turns; then find the capacity.
 
     Arrivals do not wait for answers. All sides get the same requests at the same moments; mlx-lm also with
@@ -76,22 +76,11 @@ def main(
             sides=tuple(side or ()),
             seed=seed,
         )
-        result = measure_all(settings, resolve_checkpoint(model))
+        rounds = Rounds(repeats)
+        result = measure_all(settings, resolve_checkpoint(model), rounds)
     from benches.serving_report import chart, print_report
 
     print_report(result, Console(highlight=False))
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        write(output / "serving.json", json.dumps(as_json(result)) + "\n")
-        write(output / "serving.svg", chart(result))
-
-
-def write(path: Path, text: str) -> None:
-    """A file of the output."""
-    path.write_text(text, encoding="utf-8")
-
-
-def as_json(result: Any) -> dict[str, Any]:
-    """Everything that was measured, the times of every request included."""
-    content: dict[str, Any] = result.as_json()
-    return content
+    data = result.as_json()
+    details = {"traces": data.pop("traces")}
+    return Results(rounds, "serving", data, chart(result), details)

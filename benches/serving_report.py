@@ -33,7 +33,7 @@ def print_report(result: Result, console: Console) -> None:
     settings, target, cost = result.settings, result.target, result.cost
     console.print(f"{settings.model}; {', '.join(map(str, machine().values()))}", soft_wrap=True)
     console.print(
-        f"{settings.num_requests} requests a run, {settings.repeats} runs of each side in turns; budget or "
+        f"{settings.num_requests} requests a run; budget or "
         f"chunk {settings.budget}, {settings.batch_size} places; median, least to most",
         soft_wrap=True,
     )

@@ -17,9 +17,9 @@ from benches.load import (
     token_stream,
     with_poisson_arrivals,
 )
+from benches.rounds import FEWEST, MOST, Rounds
 from benches.sides import ONE_BUDGET, SIDES, WHOLE, Limits, ServedLoad, make_sides, serve_load
 from benches.speed import machine
-from benches.turns import in_turns
 from scripts.run.engine_recorder import EngineRecorder
 from tiny_llm_ref import (
     CostModel,
@@ -45,7 +45,7 @@ class Settings:
 
     model: str
     num_requests: int
-    repeats: int
+    repeats: int | None
     budget: int
     prefill_budget: int | None
     batch_size: int
@@ -107,7 +107,7 @@ class Result:
         return {"machine": machine(), **asdict(self)}
 
 
-def measure_all(settings: Settings, checkpoint: Path) -> Result:
+def measure_all(settings: Settings, checkpoint: Path, rounds: Rounds) -> Result:
     """Everything, on one model that is loaded once."""
     from scripts.checkpoints.models import load_by_name
 
@@ -119,21 +119,24 @@ def measure_all(settings: Settings, checkpoint: Path) -> Result:
     serve = Server(makers, settings.limit)
 
     mixed = [
-        mixed_load(stream, settings.num_requests, settings.seed + i) for i in range(settings.repeats + 1)
+        mixed_load(stream, settings.num_requests, settings.seed + i)
+        for i in range(1 + (rounds.repeats or MOST))
     ]
     cost = measured_cost([serve(name, mixed[0]) for _ in range(2) for name in (ONE_BUDGET, WHOLE)])
     target = target_of(settings, cost)
-    bursts = in_turns(names, settings.repeats, lambda name, turn: serve(name, mixed[turn]))
+    bursts = rounds.in_turns(names, lambda name, turn: serve(name, mixed[turn]), seconds_of, BURST)
     best = bursts.get(ONE_BUDGET) or [serve(ONE_BUDGET, mixed[0])]
     rate = settings.rate or settings.load * median(requests_per_s(run.times, target) for run in best)
     arriving = [with_poisson_arrivals(load, rate, settings.seed + i) for i, load in enumerate(mixed)]
     decodes = decode_load(stream, settings.batch_size, DECODE_TOKENS)
     prefills = prefill_load(stream, settings.batch_size, PREFILL_TOKENS)
     served = {
-        ARRIVALS: in_turns(names, settings.repeats, lambda name, turn: serve(name, arriving[turn])),
+        ARRIVALS: rounds.in_turns(
+            names, lambda name, turn: serve(name, arriving[turn]), p99_gap_of, ARRIVALS
+        ),
         BURST: bursts,
-        DECODE: in_turns(names, settings.repeats, lambda name, _: serve(name, decodes)),
-        PREFILL: in_turns(names, settings.repeats, lambda name, _: serve(name, prefills)),
+        DECODE: rounds.in_turns(names, lambda name, _: serve(name, decodes), seconds_of, DECODE),
+        PREFILL: rounds.in_turns(names, lambda name, _: serve(name, prefills), seconds_of, PREFILL),
     }
     cost = measured_cost(
         [run for name in (ONE_BUDGET, WHOLE) for run in served[ARRIVALS].get(name, [])], cost
@@ -150,6 +153,17 @@ def measure_all(settings: Settings, checkpoint: Path) -> Result:
         traces=by_side(served, lambda run: run.times),
         capacities=capacities,
     )
+
+
+def seconds_of(run: ServedLoad) -> dict[str, float]:
+    """Of a whole run."""
+    return {"seconds": ServingMetrics.of(run.times, Target(1.0, 1.0)).seconds}
+
+
+def p99_gap_of(run: ServedLoad) -> dict[str, float]:
+    """Of a run's requests; nothing of a run that was cut off before a second token."""
+    gap = ServingMetrics.of(run.times, Target(1.0, 1.0)).itl_p99
+    return {"p99 gap": gap} if gap else {}
 
 
 @dataclass(frozen=True)
@@ -233,7 +247,7 @@ def find_capacities(
         for rate in (each for each in found if each >= lowest):
             loads = [
                 with_poisson_arrivals(mixed_load(stream, settings.num_requests, 211 + i), rate, 211 + i)
-                for i in range(settings.repeats)
+                for i in range(settings.repeats or FEWEST)
             ]
             runs = [serve_load(serve.makers[name], load, 10 * settings.limit).times for load in loads]
             at[f"{rate:.3g}"] = [ServingMetrics.of(times, target) for times in runs]

@@ -8,8 +8,9 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -17,11 +18,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benches.chart import bar_chart
 from benches.engines import ENGINES, ENVIRONMENTS
+from benches.rounds import Repeats, Rounds, itself
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.errors import usage_errors
@@ -44,15 +46,14 @@ SLOW = (
 )
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Measured runs of each engine and workload.")]
 Engines = Annotated[list[str] | None, typer.Option("--engine", help="Only this one; may be repeated.")]
 Output = Annotated[Path | None, typer.Option(help="Folder for speed.json and speed.svg.")]
 Figures = dict[str, dict[str, list[float]]]
 
 
 def main(
-    model: Model = SHIPPED_MODEL, repeats: Repeats = 3, engine: Engines = None, output: Output = None
-) -> None:
+    model: Model = SHIPPED_MODEL, repeats: Repeats = None, engine: Engines = None, output: Output = None
+) -> Results:
     """Measure tokens a second of every engine that is installed here, the days of week 2 among them.
 
     Example: pdm run bench --model smollm2 --engine tiny-llm --engine "mlx-lm as installed"
@@ -62,19 +63,17 @@ def main(
         names = engine or list(ENGINES)
         if unknown := [name for name in names if name not in ENGINES]:
             raise ValueError(f"there is no engine {unknown[0]!r}: choose from {', '.join(ENGINES)}")
-        figures = measure_all(names, resolve_checkpoint(model), repeats, console)
-        result = {"model": model, "repeats": repeats, "machine": machine(), "tokens_per_s": figures}
-    console.print(f"{model}, {repeats} runs each, in turns; {', '.join(map(str, machine().values()))}")
+        rounds = Rounds(repeats)
+        figures = measure_all(names, resolve_checkpoint(model), rounds, console)
+    console.print(f"{model}; {', '.join(map(str, machine().values()))}")
     console.print(table(figures))
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / "speed.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (output / "speed.svg").write_text(chart(model, figures), encoding="utf-8")
+    result = {"model": model, "machine": machine(), "tokens_per_s": figures}
+    return Results(rounds, "speed", result, chart(model, figures))
 
 
-def measure_all(names: list[str], checkpoint: Path, repeats: int, console: Console) -> Figures:
+def measure_all(names: list[str], checkpoint: Path, rounds: Rounds, console: Console) -> Figures:
     """Tokens a second by workload and engine; the first run of each is left out as warm-up."""
-    figures: Figures = {workload: {} for workload in WORKLOADS}
+    figures: Figures = {}
     with ExitStack() as stack:
         processes = {}
         for name in names:
@@ -84,19 +83,24 @@ def measure_all(names: list[str], checkpoint: Path, repeats: int, console: Conso
                 console.print(f"without {name}: {answer['error']}", style="yellow", soft_wrap=True)
             else:
                 processes[name] = process
-        notes = Console(stderr=True)
-        turns = [(workload, turn) for workload in WORKLOADS for turn in range(repeats + 1)]
-        for workload, turn in track(turns, "turns", console=notes, disable=not notes.is_terminal):
-            for name, process in processes.items():
-                request = dict(WORKLOADS[workload])
-                if name in SLOW:
-                    request["num_steps"] = min(request["num_steps"], SLOW_STEPS)
-                    if not turn:
-                        request["num_tokens"] = SLOW_WARM_UP
-                rate = tokens_of(request) / ask(process, request)["seconds"]
-                if turn:
-                    figures[workload].setdefault(name, []).append(rate)
+        for workload in WORKLOADS:
+            figures[workload] = rounds.in_turns(
+                processes,
+                partial(measured, processes, workload),
+                itself,
+                workload,
+            )
     return figures
+
+
+def measured(processes: Mapping[str, "subprocess.Popen[str]"], workload: str, name: str, turn: int) -> float:
+    """Tokens a second of one run; a slow engine warms up on less, and decodes less."""
+    request = dict(WORKLOADS[workload])
+    if name in SLOW:
+        request["num_steps"] = min(request["num_steps"], SLOW_STEPS)
+        if not turn:
+            request["num_tokens"] = SLOW_WARM_UP
+    return tokens_of(request) / float(ask(processes[name], request)["seconds"])
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from pathlib import Path
 from scripts.book.build import SUMMARY
 from scripts.book.folders import Folders
 from scripts.book.problems import ChapterError, Problem, Problems
-from scripts.book.records import load_records, record, record_file, save_records
-from scripts.book.shown import all_commands
+from scripts.book.records import Record, load_records, record, record_file, save_records
+from scripts.book.shown import Shown, all_commands
+from scripts.hardware.quiet import Watch, judge, looked
 
 
 def record_pages(folders: Folders, chapters: list[str], again: bool) -> list[Problem]:
@@ -47,9 +48,27 @@ def record_page(folders: Folders, file: Path, again: bool) -> list[Problem]:
             continue
         print(f"{problems.file}: {shown.command}", file=sys.stderr)
         try:
-            known[shown.command] = record(shown.command)
-        except ChapterError as error:
+            known[shown.command] = record_quietly(shown)
+        except ValueError as error:
             problems.add(shown.line, str(error))
         save_records(target, [known[each.command] for each in commands if each.command in known])
     save_records(target, [known[each.command] for each in commands if each.command in known])
     return problems.found
+
+
+def record_quietly(shown: Shown) -> Record:
+    """Record a command while nothing else computes.
+
+    Raises:
+        ValueError: something else does, or the command ends with an exit code that its fence does not show.
+    """
+    judge(looked(), records=True)
+    watch = Watch()
+    made = record(shown.command)
+    judge(watch.others(), records=True)
+    if (made.exit_code != 0) != ("fails" in shown.options):
+        last = made.output.split("\n")[-1]
+        raise ChapterError(
+            f"`{shown.command}` ends with exit code {made.exit_code}, the old record stays: {last}"
+        )
+    return made

@@ -7,15 +7,18 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from scripts.book.commands import arguments_of
 from scripts.book.problems import ChapterError
 from scripts.course import ROOT
 from scripts.hardware.processor import num_cores, processor
+from scripts.hardware.quiet import RECORD
 
 TERMINAL_WIDTH = 100
 TIMEOUT_SECONDS = 1800
@@ -24,7 +27,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:home|root|tmp|Users|work|var|private
 
 @dataclass(frozen=True)
 class Record:
-    """One command as it ran: its output, exit code, machine, versions and day."""
+    """One command as it ran: its output, exit code, machine, versions and day, and what was measured."""
 
     command: str
     output: str
@@ -32,6 +35,7 @@ class Record:
     machine: str
     versions: str
     date: str
+    data: dict[str, Any] | None = None  # what a benchmark measured, for the chart above its output
 
     @property
     def caption(self) -> str:
@@ -57,7 +61,10 @@ def save_records(file: Path, records: list[Record]) -> None:
         file.unlink(missing_ok=True)
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False)
+    entries = [
+        {key: value for key, value in asdict(record).items() if value is not None} for record in records
+    ]
+    text = json.dumps(entries, indent=1, ensure_ascii=False)
     file.write_text(text + "\n", encoding="utf-8")
 
 
@@ -70,11 +77,22 @@ def record(command: str) -> Record:
     words = shlex.split(command)
     settings = {word.split("=")[0]: word.partition("=")[2] for word in words if is_setting(word)}
     environment = {**os.environ, **settings, "COLUMNS": str(TERMINAL_WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
+    with tempfile.TemporaryDirectory() as folder:
+        measured = Path(folder) / "measured.json"
+        result = run(command, {**environment, "PYTHONUTF8": "1", RECORD: str(measured)})
+        data = json.loads(measured.read_text(encoding="utf-8")) if measured.is_file() else None
+    output = without_machine(result.stdout)
+    today = datetime.now(timezone.utc).date().isoformat()
+    return Record(command, output, result.returncode, machine(), versions(), today, data)
+
+
+def run(command: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command in the repository; ChapterError if it takes too long."""
     try:
-        result = subprocess.run(
+        return subprocess.run(
             [sys.executable, *arguments_of(command)],
             cwd=ROOT,
-            env={**environment, "PYTHONUTF8": "1"},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -84,9 +102,6 @@ def record(command: str) -> Record:
         )
     except subprocess.TimeoutExpired:
         raise ChapterError(f"`{command}` runs for more than {TIMEOUT_SECONDS} seconds") from None
-    output = without_machine(result.stdout)
-    today = datetime.now(timezone.utc).date().isoformat()
-    return Record(command, output, result.returncode, machine(), versions(), today)
 
 
 def is_setting(word: str) -> bool:

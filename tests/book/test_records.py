@@ -1,5 +1,6 @@
 """Records of commands: how they are made, and that those said to be equal everywhere are so here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from scripts.book.records import load_records, record, record_file, save_records
 from scripts.book.segments import Fence, split_page
 from scripts.book.shown import Shown, commands_of
 from scripts.course import ROOT
+from scripts.hardware.quiet import ACCEPT_BUSY, Others
 from tests.book.small_books import DAY, folders_in, record_of
 
 
@@ -68,6 +70,7 @@ def test_only_new_commands_are_run_and_old_ones_go(tmp_path: Path, monkeypatch: 
         return record_of(command, "new")
 
     monkeypatch.setattr(recording, "record", fake)
+    monkeypatch.setenv(ACCEPT_BUSY, "1")
     folders = folders_in(tmp_path)
     (folders.src / "week-2").mkdir()
     (folders.src / DAY).write_text("```console\n$ pdm run doctor\n$ pdm run demo\n```\n", encoding="utf-8")
@@ -83,3 +86,28 @@ def test_only_new_commands_are_run_and_old_ones_go(tmp_path: Path, monkeypatch: 
     assert ran == ["pdm run demo", "pdm run doctor", "pdm run demo"]
     with pytest.raises(ValueError, match="there is no chapter 'week-9'"):
         recording.record_pages(folders, ["week-9"], again=False)
+
+
+@pytest.mark.parametrize(
+    ("share", "exit_code", "words"),
+    [
+        (0.5, 0, "the busiest clang with 90% of a core"),
+        (0.0, 2, "ends with exit code 2, the old record stays: new"),
+    ],
+)
+def test_a_busy_machine_or_a_failing_command_leaves_the_record_as_it_was(
+    share: float, exit_code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "looked", lambda: Others(share, "clang", 0.9))
+    monkeypatch.setattr(recording.Watch, "others", lambda watch: Others(0.0))
+    monkeypatch.setattr(
+        recording, "record", lambda command: replace(record_of(command, "new"), exit_code=exit_code)
+    )
+    monkeypatch.delenv(ACCEPT_BUSY, raising=False)
+    folders = folders_in(tmp_path)
+    (folders.src / "setup.md").write_text("```console\n$ pdm run doctor\n```\n", encoding="utf-8")
+    file = record_file(folders.records, Path("setup.md"))
+    save_records(file, [record_of("pdm run doctor", "old")])
+    (problem,) = recording.record_pages(folders, ["setup"], again=True)
+    assert words in str(problem)
+    assert load_records(file)["pdm run doctor"].output == "old"

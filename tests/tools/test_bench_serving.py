@@ -35,6 +35,8 @@ from tiny_llm_ref import (
 
 STREAM = list(range(1000, 1997))
 
+pytestmark = pytest.mark.usefixtures("busy_is_accepted")
+
 
 def test_a_mixed_load_is_that_of_its_seed() -> None:
     load = mixed_load(STREAM, 40, 3)
