@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from kernel_runtime.counting import CountsInMemory, with_counted_literals
 from kernel_runtime.launch import Launch, Template
 from kernel_runtime.native import HIDE_FUNCTIONS, compile_library
 
@@ -57,11 +58,16 @@ class Arguments(ctypes.Structure):
         ("num_groups", ctypes.c_uint * 3),
         ("num_threads", ctypes.c_int),
         ("order", ctypes.c_int),
+        ("counts", ctypes.POINTER(CountsInMemory)),
     ]
 
 
 def generate_source(
-    file: Path, call: str, templates: Sequence[Template], shared: Mapping[str, tuple[str, str]]
+    file: Path,
+    call: str,
+    templates: Sequence[Template],
+    shared: Mapping[str, tuple[str, str]],
+    is_counted: bool = False,
 ) -> str:
     """C++ that runs a kernel under the emulator: a function for each set of template arguments.
 
@@ -70,13 +76,19 @@ def generate_source(
         call: the kernel's call, in which buffer(i), integers[i] and reals[i] stand for what Python passes.
         templates: the sets.
         shared: type and length of each array that the threads of a group share.
+        is_counted: whether the run notes what the kernel asks of a GPU.
     """
     header = "metal.h" if file.suffix == ".metal" else "cuda.h"
     text = file.read_text(encoding="utf-8")
+    lines = [f'#include "{header}"']
     for name, ours in STAND_INS.items():
-        text = text.replace(f"#include <{name}>", f'#include "{ours}"')
-    # No path of this machine goes in: where the source lies does not matter to the cache.
-    lines = [f'#include "{header}"', f'#line 1 "{file.name}"', text, '#line 1 "the call"']
+        if f"#include <{name}>" in text:
+            lines.append(f'#include "{ours}"')
+            text = text.replace(f"#include <{name}>", "")
+    if is_counted:
+        lines = ["#define EMULATOR_COUNTS", *lines, "#define float emulator::Counted"]
+        text = with_counted_literals(text)
+    lines += [f'#line 1 "{file.name}"', text, '#line 1 "the call"']
     for number, template in enumerate(templates):
         lines.append(f"static void run_{number}() {{")
         lines += [f"  {declare(name, value)}" for name, value in template.items()]
@@ -86,7 +98,7 @@ def generate_source(
         ]
         lines += [
             "  const int* integers = emulator::launch.integers;",
-            "  const float* reals = emulator::launch.reals;",
+            "  const auto* reals = emulator::launch.reals;",
             "  using emulator::buffer;",
             f"  {call}",
             "}",
@@ -127,7 +139,14 @@ def compile_emulated(name: str, source: str) -> Path:
         return compile_library(name, [generated], OPTIONS, key="".join(headers))
 
 
-def emulate(library: ctypes.CDLL, number: int, names: Sequence[str], launch: Launch, order: int) -> mx.array:
+def emulate(
+    library: ctypes.CDLL,
+    number: int,
+    names: Sequence[str],
+    launch: Launch,
+    order: int,
+    counts: CountsInMemory | None = None,
+) -> mx.array:
     """Run a kernel, at once, and return its output.
 
     Args:
@@ -136,6 +155,7 @@ def emulate(library: ctypes.CDLL, number: int, names: Sequence[str], launch: Lau
         names: of the inputs and the output.
         launch: what to run.
         order: of the threads, as in `Target`.
+        counts: what a counted kernel asks for is noted here.
 
     Raises:
         EmulatorError: the kernel broke a rule.
@@ -154,6 +174,7 @@ def emulate(library: ctypes.CDLL, number: int, names: Sequence[str], launch: Lau
         (ctypes.c_uint * 3)(*launch.num_groups),
         launch.num_threads,
         order,
+        None if counts is None else ctypes.pointer(counts),
     )
     error = library.tiny_llm_emulate(number, ctypes.byref(arguments))
     if error is not None:

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 import mlx.core as mx
 
+from kernel_runtime.counting import CountsInMemory, is_counting, note_run
 from kernel_runtime.cpu_kernel import HOLE
 from kernel_runtime.emulation import EmulatorError, emulate, generate_source, load_emulated
 from kernel_runtime.launch import Language, Launch, Target
@@ -111,18 +112,26 @@ class GpuKernel:
                 raise ValueError(f"{self.name} has no {name} = {launch.template.get(name)}; it has {choices}")
 
     def _run_emulated(self, target: Target, launch: Launch) -> mx.array:
-        choices = [tuple(values) for values in itertools.product(*self.templates.values())]
-        sets = [dict(zip(self.templates, values, strict=True)) for values in choices]
+        wanted = {name: launch.template[name] for name in self.templates}
+        choices = [
+            dict(zip(self.templates, values, strict=True))
+            for values in itertools.product(*self.templates.values())
+        ]
+        counts = CountsInMemory() if is_counting() else None
+        if counts is not None:
+            choices = [wanted]
         call = self.call(target.language, [f"buffer({number})" for number in range(len(self.inputs) + 1)])
         file = self.file(target.language)
-        library = load_emulated(
-            f"{self.name}-{target.language}", generate_source(file, call, sets, self.arrays)
-        )
-        number = choices.index(tuple(launch.template[name] for name in self.templates))
+        source = generate_source(file, call, choices, self.arrays, is_counted=counts is not None)
+        library = load_emulated(f"{self.name}-{target.language}", source)
         try:
-            return emulate(library, number, [*self.inputs, self.output], launch, target.order)
+            names = [*self.inputs, self.output]
+            output = emulate(library, choices.index(wanted), names, launch, target.order, counts)
         except EmulatorError as error:
             raise EmulatorError(f"{file.name}: {error}") from None
+        if counts is not None:
+            note_run(self.name, counts.read())
+        return output
 
     def _run_on_gpu(self, language: Language, text: str, launch: Launch) -> mx.array:
         is_available = mx.metal.is_available() if language == "metal" else mx.cuda.is_available()

@@ -47,13 +47,14 @@ static V __shfl_down_sync(unsigned mask, V value, int delta) {
   return emulator::value_of_later_lane(value, delta, "__shfl_down_sync");
 }
 
-static float __int_as_float(int bits) {
+static emulator::Float __int_as_float(int bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-#define __expf expf
+static emulator::Float fast_exp(float x) { return expf(x); }
+#define __expf fast_exp
 
 #define MADE_OF_TWO(name, E) \
   static name##2 make_##name##2(E x, E y) { return {x, y}; }
@@ -61,5 +62,5 @@ static float __int_as_float(int bits) {
   static name##4 make_##name##4(E x, E y, E z, E w) { return {x, y, z, w}; }
 MADE_OF_TWO(uint, unsigned)
 MADE_OF_FOUR(uint, unsigned)
-MADE_OF_TWO(float, float)
-MADE_OF_FOUR(float, float)
+MADE_OF_TWO(float, emulator::Float)
+MADE_OF_FOUR(float, emulator::Float)

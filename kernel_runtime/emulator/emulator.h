@@ -58,6 +58,7 @@ struct Combined {
 };
 
 struct Word;
+struct Counts;
 
 struct Memory {
   const char* name;
@@ -83,6 +84,7 @@ struct Launch {
   uint3 num_groups;
   int num_threads;  // of a group, a multiple of 32
   int order;        // 0 forward, 1 backward, otherwise the seed of a random order
+  Counts* counts;   // where a counted kernel leaves what it counted
 };
 
 static Launch launch;
@@ -205,6 +207,8 @@ static void set_ticks(int seconds) {
 
 }  // namespace emulator
 
+#define NOT_WATCHED __attribute__((no_sanitize_thread))
+#include "counts.h"
 #include "races.h"
 
 namespace emulator {
@@ -309,6 +313,7 @@ static void run_simd_group(Thread* lanes) {
       if (current->state == State::READY) switch_stack(&scheduler, current->stack_pointer);
       if (sentence[0]) return;
     }
+    count_accesses();
     for (int i = 0; i < LANES; i++)
       goes_on &= lanes[i].state == State::AT_SIMD_OPERATION && wait_alike(lanes[i], lanes[0]);
     for (int i = 0; goes_on && i < LANES; i++) lanes[i].state = State::READY;
@@ -337,6 +342,7 @@ static void run_group(char* stacks, int first_shared) {
   for (int i = first_shared; i < num_memories; i++) fill(memories[i].start, memories[i].bytes, POISON);
   memset(combined, 0, sizeof combined);
   begin_stretch(0);
+  begin_group();
   for (int i = 0; i < launch.num_threads; i++)
     threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, "", 0, 0, 0};
   while (!sentence[0] && !all_threads_at(State::ENDED)) {
@@ -421,8 +427,10 @@ static const char* run(void (*function)(), const Launch& wanted) {
   action.sa_sigaction = on_tick;
   sigaction(SIGVTALRM, &action, &old_tick_action);
   set_ticks(TICK_SECONDS);
+  begin_counting();
   if (!sentence[0]) run_grid(static_cast<char*>(stacks), launch.num_buffers);
   current = nullptr;
+  end_counting();
   set_ticks(0);
   sigaction(SIGVTALRM, &old_tick_action, nullptr);
   sigaction(SIGSEGV, &old_actions[0], nullptr);
@@ -475,5 +483,5 @@ struct BFloat16 {
 
 static int min(int x, int y) { return x < y ? x : y; }
 static int max(int x, int y) { return x > y ? x : y; }
-static float min(float x, float y) { return fminf(x, y); }
-static float max(float x, float y) { return fmaxf(x, y); }
+static emulator::Float min(float x, float y) { return fminf(x, y); }
+static emulator::Float max(float x, float y) { return fmaxf(x, y); }

@@ -18,19 +18,27 @@ static void need_alike(const T* start, uint64_t stride, bool by_columns, const c
     EMULATOR_STOP("thread %d calls %s with other arguments than lane 0", thread_index(), operation);
 }
 
-// Two entries of a matrix, in one access if they are neighbours.
+// An access to two entries of a matrix at once if they are neighbours, and two if they are not.
+template <typename T>
+NOT_WATCHED static void access_pair(const T* first, int64_t step, bool is_write) {
+  static const char instructions[4] = {};  // whose addresses stand for those of the accesses
+  const uint64_t bytes = step == 1 ? 2 * sizeof(T) : sizeof(T);
+  for (int i = 0; i < (step == 1 ? 1 : 2); i++) {
+    watch(first + i * step, bytes, is_write);
+    note(first + i * step, bytes, is_write, &instructions[2 * is_write + i]);
+  }
+}
+
 template <typename T>
 NOT_WATCHED static void load_pair(T* entries, const T* first, int64_t step) {
-  watch(first, step == 1 ? 2 * sizeof(T) : sizeof(T), false);
-  if (step != 1) watch(first + step, sizeof(T), false);
+  access_pair(first, step, false);
   memcpy(&entries[0], first, sizeof(T));
   memcpy(&entries[1], first + step, sizeof(T));
 }
 
 template <typename T>
 NOT_WATCHED static void store_pair(const T* entries, T* first, int64_t step) {
-  watch(first, step == 1 ? 2 * sizeof(T) : sizeof(T), true);
-  if (step != 1) watch(first + step, sizeof(T), true);
+  access_pair(first, step, true);
   memcpy(first, &entries[0], sizeof(T));
   memcpy(first + step, &entries[1], sizeof(T));
 }
@@ -55,6 +63,7 @@ NOT_WATCHED static const float* multiply(
   Combined& done = combined[current->num_exchanges % 2][thread_index() / LANES];
   if (done.num_exchanges == current->num_exchanges) return result;
   done.num_exchanges = current->num_exchanges;
+  count_matrix_products(size * size * size);
   float left[size][size], right[size][size];
   for (int lane = 0; lane < LANES; lane++)
     for (int i = 0; i < size * size / LANES; i++) {

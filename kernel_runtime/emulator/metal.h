@@ -7,10 +7,10 @@
 namespace metal {
 enum class mem_flags { mem_none, mem_device, mem_threadgroup };
 namespace fast {
-static float exp(float x) { return expf(x); }
+static emulator::Float exp(float x) { return expf(x); }
 }  // namespace fast
 namespace precise {
-static float exp(float x) { return expf(x); }
+static emulator::Float exp(float x) { return expf(x); }
 }  // namespace precise
 template <typename E, int N>
 using vec = emulator::Wide<E, N>;
@@ -36,15 +36,15 @@ static void threadgroup_barrier(metal::mem_flags flags, int line = __builtin_LIN
 
 static void simdgroup_barrier(metal::mem_flags) { emulator::exchange(0, "simdgroup_barrier"); }
 
-static float simd_sum(float value) {
+static emulator::Float simd_sum(float value) {
   return emulator::combine(value, "simd_sum", [](float sum, float other) { return sum + other; });
 }
 
-static float simd_max(float value) {
+static emulator::Float simd_max(float value) {
   return emulator::combine(value, "simd_max", [](float maximum, float other) { return fmaxf(maximum, other); });
 }
 
-static float simd_min(float value) { return -simd_max(-value); }
+static emulator::Float simd_min(float value) { return -simd_max(-value); }
 
 template <typename V>
 static V simd_broadcast(V value, int lane) {

@@ -90,15 +90,15 @@ static void fill_fragment(fragment<Use, 16, 16, 16, T, Layout>& to, V value) {
 
 template <typename T, typename LeftLayout, typename RightLayout>
 static void mma_sync(
-    fragment<accumulator, 16, 16, 16, float>& result, const fragment<matrix_a, 16, 16, 16, T, LeftLayout>& left,
+    fragment<accumulator, 16, 16, 16, emulator::Float>& result, const fragment<matrix_a, 16, 16, 16, T, LeftLayout>& left,
     const fragment<matrix_b, 16, 16, 16, T, RightLayout>& right,
-    const fragment<accumulator, 16, 16, 16, float>& sum) {
+    const fragment<accumulator, 16, 16, 16, emulator::Float>& sum) {
   static_assert(sizeof(T) == 2, "matrix units multiply __half or __nv_bfloat16 here");
   emulator::Operands<8> own;
   for (int i = 0; i < 8; i++) {
     own.left[i] = static_cast<float>(left.x[i]);
     own.right[i] = static_cast<float>(right.x[i]);
-    own.sum[i] = sum.x[i];
+    own.sum[i] = static_cast<float>(sum.x[i]);
   }
   const float* all =
       emulator::multiply<16>(own, "mma_sync", place_by_rows, place_by_columns, place_by_rows);

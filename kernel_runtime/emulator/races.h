@@ -8,8 +8,6 @@
 #include <cstdint>
 
 // A part of emulator.h, which includes it.
-#define NOT_WATCHED __attribute__((no_sanitize_thread))
-
 namespace emulator {
 
 struct Access {
@@ -92,14 +90,19 @@ NOT_WATCHED static void watch_aligned(const void* accessed, uint64_t bytes, bool
 
 }  // namespace emulator
 
-#define WATCHED(bytes)                                                                          \
-  NOT_WATCHED void __tsan_read##bytes(void* p) { emulator::watch_aligned(p, bytes, false); }    \
-  NOT_WATCHED void __tsan_write##bytes(void* p) { emulator::watch_aligned(p, bytes, true); }    \
-  NOT_WATCHED void __tsan_unaligned_read##bytes(void* p) { emulator::watch(p, bytes, false); }  \
-  NOT_WATCHED void __tsan_unaligned_write##bytes(void* p) { emulator::watch(p, bytes, true); }
+#define HOOK(name, bytes, watch, is_write)                          \
+  NOT_WATCHED void __tsan_##name##bytes(void* p) {                  \
+    emulator::watch(p, bytes, is_write);                            \
+    emulator::note(p, bytes, is_write, __builtin_return_address(0)); \
+  }
+#define HOOKS(bytes)                          \
+  HOOK(read, bytes, watch_aligned, false)     \
+  HOOK(write, bytes, watch_aligned, true)     \
+  HOOK(unaligned_read, bytes, watch, false)   \
+  HOOK(unaligned_write, bytes, watch, true)
 
 extern "C" {
-WATCHED(1) WATCHED(2) WATCHED(4) WATCHED(8) WATCHED(16)
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
 void __tsan_init() {}
 NOT_WATCHED void __tsan_func_entry(void*) {}
 NOT_WATCHED void __tsan_func_exit() {}

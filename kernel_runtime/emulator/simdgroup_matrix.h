@@ -44,7 +44,7 @@ template <typename T>
 static T* first_element(T* origin, unsigned long stride, ulong2 corner, bool transposed, const char* operation) {
   T* start = origin + corner.y * stride + corner.x;
   emulator::need_alike(start, stride, transposed, operation);
-  const emulator::Place place = simdgroup_matrix<float, 8, 8>::place_of(emulator::lane(), 0);
+  const emulator::Place place = simdgroup_matrix<emulator::Half, 8, 8>::place_of(emulator::lane(), 0);
   return start + (transposed ? place.column * stride + place.row : place.row * stride + place.column);
 }
 
@@ -90,7 +90,7 @@ static void simdgroup_multiply(
   simdgroup_multiply_accumulate(result, left, right, make_filled_simdgroup_matrix<D, 8, 8>(D(0.0f)));
 }
 
-using simdgroup_float8x8 = simdgroup_matrix<float, 8, 8>;
+using simdgroup_float8x8 = simdgroup_matrix<emulator::Float, 8, 8>;
 using simdgroup_half8x8 = simdgroup_matrix<emulator::Half, 8, 8>;
 using simdgroup_bfloat8x8 = simdgroup_matrix<emulator::BFloat16, 8, 8>;
 

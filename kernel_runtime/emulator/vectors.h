@@ -82,6 +82,6 @@ BY_ENTRY(*)
 #define VECTORS(name, E)                \
   using name##2 = emulator::Wide<E, 2>; \
   using name##4 = emulator::Wide<E, 4>;
-VECTORS(float, float)
+VECTORS(float, emulator::Float)
 VECTORS(int, int)
 VECTORS(uint, unsigned)
