@@ -8,7 +8,7 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -143,8 +143,8 @@ class GpuKernel:
         outputs = run(
             inputs=[
                 *map(at_least_smallest, launch.inputs),
-                *([mx.array(list(launch.integers), mx.int32)] if self.integers else []),
-                *([mx.array(list(launch.reals), mx.float32)] if self.reals else []),
+                *([numbers(tuple(launch.integers), mx.int32)] if self.integers else []),
+                *([numbers(tuple(launch.reals), mx.float32)] if self.reals else []),
             ],
             template=template,
             grid=(x * launch.num_threads, y, z),
@@ -207,6 +207,15 @@ def ensure_it_compiles(
         first = next((line for line in lines if "error:" in line or "): error" in line), lines[0])
         raise BuildError(f"the compiler refused: {first.strip()}") from None
     compiled.add((function, template))
+
+
+@lru_cache(maxsize=64)
+def numbers(values: tuple[float, ...], dtype: mx.Dtype, least: int = 0) -> mx.array:
+    """Numbers for a kernel, with zeros behind them up to the `least` size.
+
+    All layers of a step get the same array; made on the host, it needs no dispatch.
+    """
+    return mx.array([*values, *[0] * (least - len(values))], dtype)
 
 
 def at_least_smallest(x: mx.array) -> mx.array:

@@ -1,0 +1,49 @@
+"""What a GPU would start for a decode step is counted, and is no more than mlx-lm needs."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from benches.dispatches import count_steps, counting
+from kernel_runtime.launch import Launch, Target
+from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from tests.support.check import check_equal
+from tests.support.checkpoints import Variant, build, save
+from tiny_llm_ref.kernels.given.gpu_fused import SWIGLU
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+
+def test_what_is_a_dispatch() -> None:
+    x = mx.zeros((4, 8))
+    mx.eval(x)
+    with counting() as launches:
+        mx.eval(mx.concatenate([x[:, :3], x, (x + 1).reshape(4, 8).T.reshape(4, 8)], axis=1))
+        mx.eval(x, [[mx.fast.rms_norm(x, x.reshape(32)[:8], 1e-5)]])
+    check_equal(dict(launches), {"Concatenate": 3, "Add": 1, "rms_norm": 1}, "dispatches")
+
+
+def test_a_kernel_wants_its_inputs_contiguous_and_large() -> None:
+    x = mx.zeros((4, 8))
+    launch = Launch(
+        (x[:, :3], mx.zeros(2)), (4, 3), mx.float32, (1, 1, 1), 32, {"T": mx.float32}, (3, 3, 0, 12)
+    )
+    with counting() as launches:
+        mx.eval(x)
+        launches.clear()
+        SWIGLU(Target("metal"), launch)
+    expected = {"Full": 2, "Concatenate": 2, "copy for a kernel": 1, "kernel swiglu": 1}
+    check_equal(dict(launches), expected, "dispatches of a kernel, of a strided input and of a small one")
+
+
+QWEN2 = Variant("qwen2", "qwen2", {"num_hidden_layers": 8}, quantization={"group_size": 32, "bits": 4})
+
+
+@pytest.mark.parametrize("variant", [None, QWEN2], ids=["shipped", "qwen2"])
+def test_a_decode_step_has_no_more_than_mlx_lm(variant: Variant | None, tmp_path: Path) -> None:
+    checkpoint = (
+        resolve_checkpoint(SHIPPED_MODEL) if variant is None else save(variant, build(variant), tmp_path)
+    )
+    for work, (ours, theirs) in count_steps(checkpoint).items():
+        assert ours.total() <= theirs.total(), f"{work}: {ours - theirs} more, {theirs - ours} fewer"
