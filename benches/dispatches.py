@@ -23,7 +23,15 @@ from kernel_runtime.gpu_kernel import GpuKernel, at_least_smallest
 from kernel_runtime.launch import Launch, Target
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref import BlockManager, ModelRunner, Qwen3Model, ScheduledTokens, SchedulerOutput, Sequence
+from tiny_llm_ref import (
+    BlockManager,
+    ModelRunner,
+    Qwen3Model,
+    SamplingParams,
+    ScheduledTokens,
+    SchedulerOutput,
+    Sequence,
+)
 from tiny_llm_ref.generation.generate import to_logprobs
 from tiny_llm_ref.given import accelerate
 from tiny_llm_ref.model.loader import load_model
@@ -106,13 +114,13 @@ def count_paged(model: Qwen3Model) -> Launches:
     for sequence in sequences:
         blocks.allocate(sequence, sequence.num_tokens)
     runner = ModelRunner(model, blocks)
-    samplers = dict.fromkeys(range(NUM_ROWS), lambda logprobs: mx.argmax(logprobs, axis=-1))
+    params = dict.fromkeys(range(NUM_ROWS), SamplingParams())
 
     def step(num_tokens: int) -> None:
         is_last = num_tokens == 1
         start = NUM_CACHED if is_last else 0
         entries = [ScheduledTokens(sequence, start, num_tokens, is_last) for sequence in sequences]
-        runner.run(SchedulerOutput(tuple(entries)), samplers)
+        runner.run(SchedulerOutput(tuple(entries)), params)
 
     return count_second(step)
 

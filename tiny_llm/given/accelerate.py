@@ -14,6 +14,7 @@ from kernel_runtime.race import Contest, Table, choose, race_table
 
 from ..model.given.operations import Operations
 from . import contests
+from .fused_parts import FusedRope, fused_attention
 
 
 @cache
@@ -24,7 +25,9 @@ def best_operations() -> Operations:
     attention, matmul = choose(contests.attentions(), table), choose(contests.matmuls(), table)
     mlp = choose(contests.mlps(matmul), table)
     parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul)
-    return Operations(norm, rope, mlp, choose(contests.attention_layers(parts), table), attention, matmul)
+    layer = choose(contests.attention_layers(parts), table)
+    # The course's layer rotates by itself, from the tables of the course's rotation.
+    return Operations(norm, FusedRope if layer is fused_attention else rope, mlp, layer, attention, matmul)
 
 
 @cache

@@ -107,7 +107,7 @@ def norms() -> Contest[Any]:
 
 
 def ropes() -> Contest[Any]:
-    """The rotation; the course's has a kernel on the CPU only."""
+    """The rotation."""
     x = sample(1, 3, 2, 64)
 
     def expected() -> mx.array:
@@ -121,11 +121,10 @@ def ropes() -> Contest[Any]:
             return lambda x: rope(x, CHUNK), normal(1, rows, layer.num_heads, layer.head_dim)
         return lambda x: rope(x, [CHUNK] * rows), normal(rows, 1, layer.num_heads, layer.head_dim)
 
-    own = {} if is_on_gpu() else {"own": FusedRope}
     return Contest(
         name="rope",
         kernel="rotate",
-        candidates={**own, "mlx": MlxRope, "plain": RoPE},
+        candidates={"own": FusedRope, "mlx": MlxRope, "plain": RoPE},
         fallback=RoPE,
         sample=lambda make: make(64, 10)(x, 5),
         expected=expected,
@@ -317,7 +316,7 @@ def attention_layers(parts: Operations) -> Contest[Any]:
     """Self-attention with its projections; weights are joined as it is made, so one part computes all rows.
 
     Args:
-        parts: what it is made of; the course's needs its own rotation.
+        parts: what it is made of; the course's needs its own rotation, which on a GPU is the same kernel.
     """
     config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), sample(2, 3, 64)
     packed = [mx.quantize(sample(size, 64)) for size in (64, 32, 32, 64)]
@@ -332,7 +331,8 @@ def attention_layers(parts: Operations) -> Contest[Any]:
         layer = sizes()
         E, H_q, H, D = layer.dim, layer.num_heads, layer.num_kv_heads, layer.head_dim
         config = ModelConfig("llama", E, 1, layer.hidden_dim, H_q, H, D, 1, 2 * CHUNK)
-        rope = parts.rope(D, 2 * CHUNK, 10000, False, None)
+        make_rope = FusedRope if make is fused_attention else parts.rope
+        rope = make_rope(D, 2 * CHUNK, 10000, False, None)
         shapes = (H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D)
         layers = cycle(
             [
@@ -347,10 +347,11 @@ def attention_layers(parts: Operations) -> Contest[Any]:
         )
         return lambda x: next(layers)(x), normal(*((1, rows) if rows == CHUNK else (rows, 1)), E)
 
+    can_rotate = is_on_gpu() or parts.rope is FusedRope
     return Contest(
         name="attention layer",
         kernel="split_heads",
-        candidates={**({"own": fused_attention} if parts.rope is FusedRope else {}), "plain": plain},
+        candidates={**({"own": fused_attention} if can_rotate else {}), "plain": plain},
         fallback=plain,
         sample=compute,
         expected=lambda: compute(plain),

@@ -58,8 +58,8 @@ def flash_attention_merged(
 
 
 def can_merge(attention: Attention, head_dim: int) -> bool:
-    """Whether `flash_attention_merged` does what this attention does, on the CPU."""
-    return attention is dispatch_attention and head_dim % HEAD_DIM_UNIT == 0
+    """Whether `flash_attention_merged` does what this attention does: on the CPU alone."""
+    return mx.default_device() != mx.gpu and attention is dispatch_attention and head_dim % HEAD_DIM_UNIT == 0
 
 
 def _flash_attention(

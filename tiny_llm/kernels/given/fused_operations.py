@@ -1,7 +1,4 @@
-"""Small operations in one pass over memory each on the CPU, where array operations would make several.
-
-On a GPU the norm is MLX's own and the gate stays two operations; the rotation runs on the CPU only.
-"""
+"""Small operations in one pass over memory each, where array operations would make several."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +7,7 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 
-from ...ops.basics import silu
+from .gpu_fused import split_heads_gpu, swiglu_gpu, swiglu_halves_gpu
 
 FOLDER = Path(__file__).parent
 SOURCES = FOLDER.parent / "cpu"
@@ -43,7 +40,10 @@ def rotate(
     Returns:
         [B, L, H, D] in the type of x.
     """
-    B = x.shape[0]
+    B, L, H, D = x.shape
+    if mx.default_device() == mx.gpu:
+        heads = split_heads_gpu(x.reshape(B, L, H * D), H, 0, (cos, sin), None, first_positions, traditional)
+        return heads[0].swapaxes(1, 2)
     positions = list(first_positions) * (B // len(first_positions))
     inputs = [x.astype(mx.float32), cos, sin]
     (turned,) = ROPE(inputs, [x.shape], [mx.float32], [traditional, *positions])
@@ -59,7 +59,7 @@ def split_heads(
     first_positions: Sequence[int],
     traditional: bool = False,
 ) -> list[mx.array]:
-    """Queries, keys and values out of one product, normalized, rotated and with their heads first; CPU only.
+    """Queries, keys and values out of one product, normalized, rotated and with their heads first.
 
     Args:
         product: [B, L, (H_q + 2 H) x D], queries first, then keys, then values.
@@ -71,6 +71,8 @@ def split_heads(
     Returns:
         query [B, H_q, L, D], key and value [B, H, L, D], in the type of the product.
     """
+    if mx.default_device() == mx.gpu:
+        return split_heads_gpu(product, num_heads, num_kv_heads, tables, norms, first_positions, traditional)
     B, L, width = product.shape
     D = width // (num_heads + 2 * num_kv_heads)
     positions = list(first_positions) * (B // len(first_positions))
@@ -87,7 +89,7 @@ def split_heads(
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """silu(gate) * up, elementwise, in the type of gate."""
     if mx.default_device() == mx.gpu:
-        return silu(gate) * up
+        return swiglu_gpu(gate, up)
     inputs = [gate.astype(mx.float32), up.astype(mx.float32)]
     return SWIGLU(inputs, [gate.shape], [mx.float32])[0].astype(gate.dtype)
 
@@ -95,7 +97,6 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
 def swiglu_halves(product: mx.array) -> mx.array:
     """`swiglu` of the first and the second half of one product, [..., 2 x I] -> [..., I]."""
     if mx.default_device() == mx.gpu:
-        gate, up = mx.split(product, 2, axis=-1)
-        return swiglu(gate, up)
+        return swiglu_halves_gpu(product)
     shape = (*product.shape[:-1], product.shape[-1] // 2)
     return SWIGLU_HALVES([product.astype(mx.float32)], [shape], [mx.float32])[0].astype(product.dtype)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel, numbers
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 from kernel_runtime.native import is_invariant
 from kernel_runtime.shapes import heads_per_kv_head
@@ -185,14 +185,14 @@ def flat_mask(mask: Mask, shape: tuple[int, ...]) -> tuple[mx.array, tuple[int, 
     """A mask's entries, and its strides along batch, head, query and key: 0 where it is alike.
 
     Args:
-        mask: as for attention; one entry of 0 stands for no array.
+        mask: as for attention; zeros stand for no array.
         shape: [..., H_q, L, S], to which it is broadcast.
 
     Raises:
         ValueError: the `mask` cannot be broadcast.
     """
     if mask is None or isinstance(mask, str):
-        return mx.zeros(1), (0, 0, 0, 0)
+        return numbers((), mx.float32, SMALLEST_BUFFER), (0, 0, 0, 0)
     own = (1,) * (len(shape) - mask.ndim) + tuple(mask.shape)
     if len(own) != len(shape) or any(size not in (1, full) for size, full in zip(own, shape, strict=True)):
         raise ValueError(f"a mask of {mask.shape} cannot be broadcast to {shape}")

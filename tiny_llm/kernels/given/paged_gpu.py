@@ -1,12 +1,13 @@
 """Attention to keys and values in blocks on a GPU: which kernel, and which group has which queries."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 
 from .gpu_operations import FEW_QUERIES, HEAD_DIMS, SIMD_GROUPS, SOURCES, TILE, TILE_ENTRIES
@@ -45,6 +46,9 @@ PAGED_ATTENTION = make_paged_kernel(
 )
 
 
+KERNELS = (PAGED_DECODE, PAGED_ATTENTION)  # of few queries, and of many
+
+
 class Queries(NamedTuple):
     """Queries of a ragged batch that one kernel computes.
 
@@ -57,6 +61,22 @@ class Queries(NamedTuple):
     rows: Ints
     sequences: Ints
     num_keys: Ints
+
+
+class Share(NamedTuple):
+    """A kernel's share of a step, as its groups find it: made once, for all layers.
+
+    Attributes:
+        kernel: computes it.
+        rows: [n], which rows of the batch; None for all of them, as they are.
+        places: the kernel's last inputs.
+        num_groups: for each head.
+    """
+
+    kernel: GpuKernel
+    rows: mx.array | None
+    places: tuple[mx.array, ...]
+    num_groups: int
 
 
 def paged_attention_gpu(
@@ -85,50 +105,69 @@ def paged_attention_gpu(
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
     target = target or default_target()
-    blocks = keys, values, block_tables.astype(mx.int32)
-    few, many = split(np.array(query_starts), np.array(context_lengths))
-    outputs, rows = [], []
-    for queries, launch, kernel in (
-        (few, launch_decode, PAGED_DECODE),
-        (many, launch_tiles, PAGED_ATTENTION),
-    ):
+    shares, order = shares_of(
+        *(tuple(np.array(x).tolist()) for x in (query_starts, context_lengths)), FEW_QUERIES
+    )
+    tables = block_tables.astype(mx.int32)
+    if tables.size < SMALLEST_BUFFER:
+        tables = on_gpu(np.array(tables).reshape(-1))
+    outputs = []
+    for share in shares:
+        own = query if share.rows is None else query[share.rows]
+        launch = Launch(
+            inputs=(own, keys, values, tables, *share.places),
+            shape=own.shape,
+            dtype=own.dtype,
+            num_groups=(share.num_groups, own.shape[1], 1),
+            num_threads=SIMD_GROUPS * LANES,
+            template={"T": own.dtype, "D": D},
+            integers=(own.shape[1], keys.shape[2], keys.shape[1], block_tables.shape[1]),
+            reals=(scale,),
+        )
+        outputs.append(share.kernel(target, launch))
+    return outputs[0] if order is None else mx.concatenate(outputs)[order]
+
+
+@lru_cache(maxsize=4)
+def shares_of(
+    query_starts: tuple[int, ...], context_lengths: tuple[int, ...], few_queries: int
+) -> tuple[list[Share], mx.array | None]:
+    """What each kernel computes of a step, and the order of their outputs; None for that of the only one."""
+    num_rows, shares = query_starts[-1], []
+    all_rows = split(np.array(query_starts, np.int32), np.array(context_lengths, np.int32), few_queries)
+    for queries, kernel, places_of in zip(all_rows, KERNELS, (rows_of, tiles_of), strict=True):
         if len(queries.rows):
-            own = query[mx.array(queries.rows)] if len(queries.rows) < query.shape[0] else query
-            outputs.append(kernel(target, launch(queries, own, *blocks, scale)))
-            rows.append(queries.rows)
-    if len(outputs) == 1:
-        return outputs[0]
-    return mx.concatenate(outputs)[mx.array(np.argsort(np.concatenate(rows)))]
+            rows = mx.array(queries.rows) if len(queries.rows) < num_rows else None
+            places = places_of(queries)
+            shares.append(Share(kernel, rows, tuple(map(on_gpu, places)), len(places[0])))
+    if len(shares) == 1:
+        return shares, None
+    return shares, mx.array(np.argsort(np.concatenate([queries.rows for queries in all_rows])))
 
 
-def split(query_starts: Ints, context_lengths: Ints) -> tuple[Queries, Queries]:
-    """The queries of sequences with at most FEW_QUERIES of them, and all others."""
+def on_gpu(places: Ints) -> mx.array:
+    """Whole numbers for a kernel, with zeros behind few of them: made on the host, it needs no dispatch."""
+    missing = SMALLEST_BUFFER - places.size
+    return mx.array(np.pad(places.reshape(-1), (0, missing)) if missing > 0 else places)
+
+
+def split(query_starts: Ints, context_lengths: Ints, few_queries: int) -> tuple[Queries, Queries]:
+    """The queries of sequences with at most `few_queries` of them, and all others."""
     num_queries = np.diff(query_starts)
     sequences = np.repeat(np.arange(len(num_queries), dtype=np.int32), num_queries)
     rows = np.arange(query_starts[-1], dtype=np.int32)
     num_keys = (context_lengths - query_starts[1:])[sequences] + rows + 1
-    is_few = num_queries[sequences] <= FEW_QUERIES
+    is_few = num_queries[sequences] <= few_queries
     few, many = (Queries(rows[own], sequences[own], num_keys[own]) for own in (is_few, ~is_few))
     return few, many
 
 
-def launch_decode(
-    queries: Queries, query: mx.array, keys: mx.array, values: mx.array, block_tables: mx.array, scale: float
-) -> Launch:
-    """A group for each query and head."""
-    places = mx.array(queries.sequences), mx.array(queries.num_keys.astype(np.int32))
-    return paged_launch((query, keys, values, block_tables, *places), len(queries.rows), scale)
+def rows_of(queries: Queries) -> tuple[Ints, Ints]:
+    """[n] each: sequence of each query, and how many keys it sees."""
+    return queries.sequences, queries.num_keys
 
 
-def launch_tiles(
-    queries: Queries, query: mx.array, keys: mx.array, values: mx.array, block_tables: mx.array, scale: float
-) -> Launch:
-    """A group for each head and up to TILE neighbouring queries of one sequence."""
-    places = mx.array(tiles_of(queries))
-    return paged_launch((query, keys, values, block_tables, places), places.shape[0], scale)
-
-
-def tiles_of(queries: Queries) -> Ints:
+def tiles_of(queries: Queries) -> tuple[Ints]:
     """[number of tiles, 4]: sequence, first of its queries, how many, and how many keys that one sees."""
     is_first = np.diff(queries.sequences, prepend=-1) != 0
     starts = np.flatnonzero(is_first)
@@ -138,20 +177,4 @@ def tiles_of(queries: Queries) -> Ints:
         for start, length in zip(starts, lengths, strict=True)
         for first in range(0, length, TILE)
     ]
-    return np.array(tiles, dtype=np.int32)
-
-
-def paged_launch(inputs: tuple[mx.array, ...], num_groups: int, scale: float) -> Launch:
-    """A launch with so many groups a head."""
-    query, keys, _, block_tables = inputs[:4]
-    _, H_q, D = query.shape
-    return Launch(
-        inputs=inputs,
-        shape=query.shape,
-        dtype=query.dtype,
-        num_groups=(num_groups, H_q, 1),
-        num_threads=SIMD_GROUPS * LANES,
-        template={"T": query.dtype, "D": D},
-        integers=(H_q, keys.shape[2], keys.shape[1], block_tables.shape[1]),
-        reals=(scale,),
-    )
+    return (np.array(tiles, dtype=np.int32),)
