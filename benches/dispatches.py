@@ -7,6 +7,7 @@ course's own kernels give zeros.
 
 import io
 import itertools
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ from tiny_llm_ref import (
 )
 from tiny_llm_ref.generation.generate import to_logprobs
 from tiny_llm_ref.given import accelerate
+from tiny_llm_ref.kernels.dispatch_paged_attention import dispatch_paged_attention
 from tiny_llm_ref.model.loader import load_model
 
 # isort: split
@@ -87,7 +89,8 @@ def count_steps(checkpoint: Path) -> dict[str, tuple[Launches, Launches]]:
     """Dispatches of a decode step by this course's model and by mlx-lm's, by what is decoded."""
     theirs = own_model(checkpoint)
     theirs.set_dtype(mx.float32)
-    with patch.object(mx, "default_device", lambda: mx.Device(mx.gpu)):
+    on_gpu = patch.object(mx, "default_device", lambda: mx.Device(mx.gpu))
+    with on_gpu, patch.dict(os.environ, TINY_LLM_KERNELS="own"):
         ours = load_model(checkpoint, mx.float32, accelerate.best_operations.__wrapped__())
         return {
             "1 row": (count_dense(ours), count_mlx_lm(theirs, 1)),
@@ -113,7 +116,7 @@ def count_paged(model: Qwen3Model) -> Launches:
     sequences = [Sequence(id, [0] * (NUM_CACHED + 1)) for id in range(NUM_ROWS)]
     for sequence in sequences:
         blocks.allocate(sequence, sequence.num_tokens)
-    runner = ModelRunner(model, blocks)
+    runner = ModelRunner(model, blocks, dispatch_paged_attention)
     params = dict.fromkeys(range(NUM_ROWS), SamplingParams())
 
     def step(num_tokens: int) -> None:

@@ -119,7 +119,7 @@ class Contest(Generic[Part]):
     def part(self, winners: Mapping[int, str]) -> Part:
         """What a model is made of if these win."""
         parts = {rows: self.candidates[name] for rows, name in winners.items()}
-        if self.by_rows is None or len(set(winners.values())) == 1:
+        if self.by_rows is None or len(set(parts.values())) == 1:
             return parts[CHUNK]
         return self.by_rows(parts)
 
