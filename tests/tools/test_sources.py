@@ -14,6 +14,9 @@ from scripts.learn.reset import reset
 from scripts.sources import files
 from scripts.sources.chunks import join
 from scripts.sources.files import SUFFIXES, Sources, write
+from scripts.sources.fill import is_imported
+from scripts.sources.python_source import with_aliases
+from scripts.sources.rename import renamed
 from scripts.sources.render import render, render_source
 from scripts.sources.symbols import definition_of, holes_of, split
 
@@ -484,6 +487,26 @@ def test_a_helper_of_the_learners_keeps_its_name_and_meaning(starter: Sources) -
     assert "sum.total + helper_ref(row, size)" in after[ROWS]
     assert catch_up(after, COURSE, ALL_TASKS)[ROWS].count("helper_ref(Row") == 1
     assert reset(after, COURSE, {"2.3.1"}) == {**before, ROWS: before[ROWS].replace(square, "")}
+
+
+def test_a_member_of_a_struct_keeps_its_name() -> None:
+    source = "static int sum(P* p, P q) { return p->sum + q.sum + sum(p, q); }"
+    expected = source.replace("sum(", "sum_ref(")
+    assert renamed(Path("a.cpp"), source, {"sum": "sum_ref"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("from a import b, c", "from a import b, c, d"),
+        ("from a import c, b", "from a import c, b\nfrom a import d"),  # in an order of the learner's own
+    ],
+)
+def test_a_line_of_imports_that_the_learner_wrote_is_not_touched(line: str, expected: str) -> None:
+    path, call = Path("a.py"), "\n\n\ndef f():\n    return d(b, c)\n"
+    chunks, (theirs, *_) = list(split(path, line + call)), split(path, "from a import b, c, d" + call)
+    is_imported(chunks, theirs, with_aliases(theirs, {"d": "d"}))
+    assert join(chunks) == expected + call
 
 
 def test_a_removed_function_comes_back(starter: Sources) -> None:
