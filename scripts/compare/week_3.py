@@ -70,6 +70,14 @@ def dispatched(tiny: Library) -> Tree:
     return tiny.dispatch_paged_attention(*batch(LONG, *fitting((16, 8, 128), emulated=(2, 1, 32))))
 
 
+def batch_sampled(tiny: Library) -> Tree:
+    """Rows that are greedy, draw from all tokens, and draw from what is left by a cut."""
+    params = tiny.SamplingParams
+    rows = (params(), params(1.0), params(0.7, top_p=0.9), params(0.7, top_k=50, min_p=0.01)) * 2
+    numbers = np.arange(len(rows), dtype=np.uint64) * np.uint64(2**60)
+    return tiny.sample_batch(3 * normal(len(rows), 4096), tiny.SamplingBatch(rows, numbers))
+
+
 def gpu_attention(tiny: Library, target: Tree, counts: Counts) -> Tree:
     """Attention to blocks by the kernels in Metal or CUDA."""
     return tiny.paged_attention_gpu(*batch(counts, 6, 2, 32), target=target)
@@ -111,6 +119,7 @@ CASES = (
     Case("dispatch_paged_attention", "A chunk, five decodes", dispatched),
     *gpu_cases("paged_decode", "Two decodes", gpu_attention, ((1, 1), (70, 33))),
     *gpu_cases("paged_attention", "35 queries", gpu_attention, ((35,), (70,))),
+    Case("sample_batch", "8 rows, half are cut", batch_sampled),
     # day 4
     Case(f"{CACHING}.allocate", "100 that begin alike", simulated, (100, CACHING, 600)),
     Case(f"{CACHING}.evict", "100 in too few blocks", simulated, (100, CACHING, 60)),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.oracles import Array, exact, log_softmax, softmax
+from tests.support.sampling import expected_kept
 from tiny_llm import SamplingParams, make_sampler
 from tiny_llm.generation.sampler import keep_likely, random_keys
 
@@ -153,18 +154,6 @@ def kept_tokens(logprobs: mx.array, top_p: float = 0, top_k: int | None = None, 
     check_equal(actual.shape, logprobs.shape, "shape of what is kept")
     kept = np.isfinite(exact(actual))
     check_close(actual, np.where(kept, exact(logprobs), -np.inf), "log-probabilities of the tokens kept")
-    return kept
-
-
-def expected_kept(row: Array, top_p: float = 0, top_k: int | None = None, min_p: float = 0) -> list[bool]:
-    """The three cuts token by token, from the likeliest to the least likely."""
-    probs = np.exp(row)
-    kept, reached = [False] * len(row), 0.0
-    for rank, token in enumerate(np.argsort(-row)):
-        in_top_k = top_k is None or rank < top_k
-        in_top_p = top_p in (0, 1) or reached < top_p
-        kept[token] = bool(in_top_k and in_top_p and probs[token] >= min_p * probs.max())
-        reached += probs[token]
     return kept
 
 

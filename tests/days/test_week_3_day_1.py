@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.alone import drawn_alone
 from tests.support.batching import (
     SAMPLED,
     check_released,
@@ -38,6 +37,7 @@ from tests.support.budget import (
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.counting import check_calls, count_calls
 from tests.support.fakes import FakeModel, FakeTokenizer, ModelFailureError, continuation, prompt_of
+from tests.support.sampling import drawn_alone
 from tiny_llm import (
     CostModel,
     DenseRunner,

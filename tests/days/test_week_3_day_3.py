@@ -27,7 +27,7 @@ from tests.support.cpu_kernels import (
 from tests.support.evaluations import num_operations
 from tests.support.fakes import FakeModel, continuation, next_token, prompt_of
 from tests.support.fences import FencedKernel
-from tests.support.oracles import LOW_PRECISION, exact
+from tests.support.oracles import LOW_PRECISION, Array, exact, log_softmax
 from tests.support.pages import SharingBlocks
 from tests.support.pieces import check_pieces
 from tests.support.precision import check_rounded_once
@@ -42,6 +42,7 @@ from tests.support.ragged import (
     output_of,
     random_shape,
 )
+from tests.support.sampling import expected_kept, numbers_of, probabilities, token_at
 from tests.support.schedules import VOCAB_SIZE, random_qwen3
 from tiny_llm import (
     BlockManager,
@@ -60,6 +61,8 @@ from tiny_llm.kernels.given.paged_gpu import paged_attention_gpu
 from tiny_llm.ops import paged_attention as array_module
 from tiny_llm.ops.paged_attention import attend_alike, padded_slots, paged_attention
 from tiny_llm.serving import model_runner
+from tiny_llm.serving.batch_sampler import draw as draw_tokens
+from tiny_llm.serving.batch_sampler import kept_tokens, sample_batch
 from tiny_llm.serving.block_manager import BlockTable
 from tiny_llm.serving.forward_batch import (
     RaggedKvCache,
@@ -1075,3 +1078,191 @@ def check_everything_once(target: Target) -> None:
     for shape in GPU_SHAPES:
         check_on_gpu(target, shape, scale=0.3)
     check_random_shapes(target, seed=6, count=40)
+
+
+# Task 8: all samples in one call
+
+CUTS: list[dict[str, Any]] = [
+    {"top_p": top_p, "top_k": top_k, "min_p": min_p}
+    for top_p, top_k, min_p in itertools.product([0, 0.5, 0.9, 1], [None, 2, 7, 99], [0, 0.1, 0.4])
+]
+"""Every combination, no cut among them."""
+BY_MIN_P: list[dict[str, Any]] = [{"min_p": min_p} for min_p in (0.1, 0, 0.3, 1)]
+SORTING = ("Sort", "ArgSort", "Partition", "ArgPartition")
+
+
+def rows_cut_by(cuts: Items[Mapping[str, Any]], **options: Any) -> SamplingBatch:
+    """One row for each, with no random number."""
+    params = tuple(SamplingParams(**{"temperature": 1.0, **options, **each}) for each in cuts)
+    return SamplingBatch(params, np.zeros(len(params), np.uint64))
+
+
+def logprobs_of(B: int, V: int, seed: int) -> mx.array:
+    return mx.array(log_softmax(exact(1.5 * normal(B, V, seed=seed))), mx.float32)
+
+
+def check_kept(logprobs: mx.array, cuts: Items[Mapping[str, Any]], what: str) -> None:
+    """Row i by cut i."""
+    __tracebackhide__ = True
+    kept, rows = np.array(kept_tokens(logprobs, rows_cut_by(cuts))), exact(logprobs)
+    check_equal((kept.shape, str(kept.dtype)), (logprobs.shape, "bool"), "shape and type of what is kept")
+    for i, (row, cut) in enumerate(zip(rows, cuts, strict=True)):
+        expected = np.flatnonzero(expected_kept(row, **cut)).tolist()
+        edge = min(row[expected])
+        mistakes = {
+            "the cuts of row 0": expected_kept(row, **cuts[0]),
+            "all tokens that are as likely as the last one kept": row >= edge,
+            "none of the tokens that are as likely as the last one kept": row > edge,
+            "the token that crosses top_p dropped": row > min(row[row >= edge]),
+            "min_p as a bound by itself, not relative to the likeliest": np.exp(row) >= cut.get("min_p", 0),
+        }
+        tokens = {name: np.flatnonzero(each).tolist() for name, each in mistakes.items()}
+        check_equal(
+            np.flatnonzero(kept[i]).tolist(), expected, f"tokens of row {i} {what} kept by {cut}", tokens
+        )
+
+
+def test_task_8_each_row_is_cut_as_alone() -> None:
+    check_kept(logprobs_of(len(CUTS), 61, seed=40), CUTS, "of 61")
+    check_kept(logprobs_of(1, 61, seed=41), CUTS[-1:], "of one")
+
+
+def test_task_8_rows_cut_by_min_p_alone() -> None:
+    check_kept(logprobs_of(len(BY_MIN_P), 61, seed=42), BY_MIN_P, "of four")
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_k": k} for k in range(1, 7)] + [{"top_p": p / 10 + 0.03} for p in range(1, 10)], ids=str
+)
+def test_task_8_of_equals_at_the_edge_the_first_stay(cut: dict[str, Any]) -> None:
+    probs = mx.array([[0.1, 0.2, 0.2, 0.1, 0.2, 0.2], [0.15, 0.15, 0.25, 0.15, 0.15, 0.15]])
+    check_kept(mx.log(probs), [cut, cut], f"of probabilities {probs.tolist()}")
+
+
+def test_task_8_impossible_tokens_beside_cuts() -> None:
+    possible = mx.where(mx.arange(61) % 5 == 3, normal(len(CUTS), 61, seed=43), -mx.inf)
+    logprobs = possible - mx.logsumexp(possible, axis=-1, keepdims=True)
+    kept, rows = np.array(kept_tokens(logprobs, rows_cut_by(CUTS))), exact(logprobs)
+    for i, (row, cut) in enumerate(zip(rows, CUTS, strict=True)):
+        found = np.flatnonzero(kept[i] & np.isfinite(row)).tolist()
+        expected = np.flatnonzero(expected_kept(row, **cut) & np.isfinite(row)).tolist()
+        check_equal(found, expected, f"tokens that are possible and kept by {cut}")
+
+
+def test_task_8_sorts_once_and_only_if_a_row_is_cut_by_rank() -> None:
+    for cuts, most in ((CUTS, 1), (BY_MIN_P, 0), ([{}] * 3, 0)):
+        batch = rows_cut_by(cuts)
+        tokens = sample_batch(logprobs_of(len(cuts), 61, seed=44), batch)
+        found = sum(num_operations(tokens, name=f'{name}"') for name in SORTING)
+        what = (
+            f"operations that sort rows with {len({str(cut) for cut in cuts})} kinds of cuts, at most {most}"
+        )
+        check_equal(min(found, most), found, what)
+
+
+WEIGHTS = [[0, 0.3, 0, 0.9, 0.1, 0], [2, 0, 0, 0, 0, 0], [0.0] * 5 + [7], [1e-9, 4, 1, 1e-9, 4, 1]]
+
+
+def test_task_8_a_number_picks_the_token_at_its_place() -> None:
+    for uniform in (0.0, 0.125, 0.24, 0.26, 0.45, 0.75, 0.88, 0.96, 1 - 2**-23):
+        found = draw_tokens(mx.array(WEIGHTS), mx.full((4,), uniform)).tolist()
+        shares = [np.array(row) / sum(row) for row in WEIGHTS]
+        expected = [token_at(share, uniform) for share in shares]
+        mistakes = {
+            "weights taken for probabilities": [int((np.cumsum(row) > uniform).argmax()) for row in WEIGHTS],
+            "the likeliest tokens": [int(share.argmax()) for share in shares],
+        }
+        check_equal(found, expected, f"tokens drawn by {uniform} from {WEIGHTS}", mistakes)
+
+
+def test_task_8_every_row_has_its_own_number() -> None:
+    weights, uniform = np.array([3.0, 1.0, 0.0, 4.0, 8.0]), (np.arange(1600) * 711 % 1600 + 0.5) / 1600
+    found = np.array(
+        draw_tokens(mx.array(np.tile(weights, (1600, 1)), mx.float32), mx.array(uniform, mx.float32))
+    )
+    counts = np.bincount(found, minlength=5).tolist()
+    check_equal(
+        counts, [300, 100, 0, 400, 800], "how often each token is drawn by 1,600 numbers, evenly spread"
+    )
+    expected = [token_at(weights, number) for number in uniform]
+    check_equal(found.tolist(), expected, "token drawn by each of these numbers")
+
+
+ROWS = [
+    SamplingParams(temperature=temperature, **cut)
+    for temperature, cut in itertools.product([0, 0.4, 1.0, 3.0], [CUTS[0], *CUTS[3::5], *BY_MIN_P])
+]
+"""Rows of every kind, which need not be of one temperature."""
+
+
+def tokens_in_turn(rows: Array, number: int) -> tuple[list[int], Array]:
+    """Of each row a token that may be drawn, and the number in the middle of its share."""
+    tokens, places = [], []
+    for i, (row, params) in enumerate(zip(rows, ROWS, strict=True)):
+        probs = probabilities(row, params)
+        likely = np.flatnonzero(probs > 1e-3)
+        tokens.append(int(likely[(number * (i + 1)) % len(likely)]))
+        ends = np.cumsum(probs)
+        places.append((ends[tokens[-1]] + ends[tokens[-1]] - probs[tokens[-1]]) / 2)
+    return tokens, np.array(places)
+
+
+def drawn_otherwise(rows: Array, places: Array) -> dict[str, list[int]]:
+    """What mistakes would draw in the place of the right tokens."""
+
+    def drawn(change: Callable[[SamplingParams, Array], tuple[Array, SamplingParams]]) -> list[int]:
+        changed = [change(params, row) for params, row in zip(ROWS, rows, strict=True)]
+        return [token_at(probabilities(*each), place) for each, place in zip(changed, places, strict=True)]
+
+    def tempered_first(params: SamplingParams, row: Array) -> tuple[Array, SamplingParams]:
+        return log_softmax(row / (params.temperature or 1)), replace(
+            params, temperature=float(params.temperature > 0)
+        )
+
+    hottest = max(params.temperature for params in ROWS)
+    return {
+        "cuts of the tempered distribution: cut first": drawn(tempered_first),
+        "greedy rows drawn at random as well": drawn(
+            lambda params, row: (row, replace(params, temperature=params.temperature or 1))
+        ),
+        "all rows by the highest temperature": drawn(
+            lambda params, row: (row, replace(params, temperature=hottest))
+        ),
+        "no cuts": drawn(lambda params, row: (row, SamplingParams(temperature=params.temperature))),
+        "the likeliest token of every row": rows.argmax(axis=-1).tolist(),
+    }
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_task_8_greedy_tempered_and_cut_rows_in_one_call(number: int) -> None:
+    logits = 1.5 * normal(len(ROWS), 61, seed=50 + number) + 20
+    rows = log_softmax(exact(logits))
+    expected, places = tokens_in_turn(rows, number)
+    found = sample_batch(logits, SamplingBatch(tuple(ROWS), numbers_of(places)))
+    check_equal(found.shape, (len(ROWS),), "shape of the tokens")
+    what = "tokens of rows of every kind, each by the number in the middle of its share"
+    check_equal(found.tolist(), expected, what, drawn_otherwise(rows, places))
+
+
+def test_task_8_a_row_draws_what_it_draws_alone() -> None:
+    logits, numbers = (
+        1.5 * normal(len(ROWS), 257, seed=60),
+        np.arange(1, len(ROWS) + 1, dtype=np.uint64) << np.uint64(57),
+    )
+    together = sample_batch(logits, SamplingBatch(tuple(ROWS), numbers)).tolist()
+    alone = [
+        sample_batch(logits[i : i + 1], SamplingBatch((params,), numbers[i : i + 1])).item()
+        for i, params in enumerate(ROWS)
+    ]
+    check_equal(together, alone, "tokens of rows together, as alone")
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
+def test_task_8_logits_in_half_precision_are_sampled_in_float32(dtype: mx.Dtype) -> None:
+    logits = (normal(5, 5003, seed=61) + 8).astype(dtype)
+    batch = SamplingBatch(
+        (SamplingParams(1.0), SamplingParams(1.0, top_p=0.9)) * 2 + (SamplingParams(),),
+        numbers_of(np.arange(5) / 5),
+    )
+    found, expected = (sample_batch(each, batch).tolist() for each in (logits, logits.astype(mx.float32)))
+    check_equal(found, expected, "tokens of 5003, as of the same logits in float32")

@@ -23,7 +23,15 @@ from tests.support.evaluations import EARLY_READS, EVALUATES, evaluations, num_o
 from tests.support.state import MUTABLE, attributes_of, is_of_package, is_packages_own, state_of
 
 CALLERS = ("tests.days.", "tests.support.", "tests.tools.test_contracts")
-LAZY = ("ops.", "kernels.", "model.", "generation.", "serving.paged_kv_cache", "serving.forward_batch")
+LAZY = (
+    "ops.",
+    "kernels.",
+    "model.",
+    "generation.",
+    "serving.paged_kv_cache",
+    "serving.forward_batch",
+    "serving.batch_sampler",
+)
 """Parts of the package whose functions wait for no number."""
 WAITING: dict[str, Callable[[Any, Any], int]] = {
     "Request.try_prefill": lambda request, num_tokens: 1,

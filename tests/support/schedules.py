@@ -13,10 +13,10 @@ import mlx.core as mx
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 
-from tests.support.alone import draw_alone
 from tests.support.budget import rows_of
 from tests.support.checkpoints import Variant, build
 from tests.support.pages import check_counts
+from tests.support.sampling import draw_alone
 from tiny_llm import (
     BatchGenerator,
     BlockManager,

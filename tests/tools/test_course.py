@@ -45,6 +45,7 @@ ROWS_OF_SERVING = [
         "paged_kv_cache",
         "forward_batch",
         "given.sampling",
+        "batch_sampler",
         "given.best_sampler",
         "dense_runner",
         "model_runner",

@@ -2,10 +2,51 @@
 
 from functools import cache
 
-from .sampling import BatchSampler, sample_one_by_one
+import mlx.core as mx
+import numpy as np
+
+from kernel_runtime.native import notice
+from kernel_runtime.self_check import works
+
+from ...generation.sampler import SamplingParams
+from ...kernels.given.sampling import sample_rows
+from ..batch_sampler import sample_batch
+from .sampling import BatchSampler, SamplingBatch, sample_one_by_one
+
+
+def sample_natively(logits: mx.array, batch: SamplingBatch) -> mx.array:
+    """What `sample_batch` does, by a C++ function; CPU only."""
+    of_rows = batch.temperature, batch.top_p, batch.top_k, batch.log_min_p, batch.uniform
+    return sample_rows(logits, np.stack(of_rows, axis=-1, dtype=np.float64).ravel().tolist())
 
 
 @cache
 def best_sampler() -> BatchSampler:
-    """One row at a time."""
-    return sample_one_by_one
+    """One row at a time until `sample_batch` is right; then that, or on the CPU the kernel in its place."""
+    logits = mx.log(mx.array([[0.1, 0.2, 0.4, 0.3]] * 5))
+    params = (
+        SamplingParams(),
+        SamplingParams(1),
+        SamplingParams(1),
+        SamplingParams(1, top_k=2),
+        SamplingParams(1, 0.6),
+    )
+    numbers = np.array([0.9, 0.05, 0.8, 0.1, 0.9]) * 2**64
+    batch = SamplingBatch(params, numbers.astype(np.uint64))
+
+    def expected() -> mx.array:
+        return mx.array([2, 0, 3, 2, 3])
+
+    try:
+        tokens = sample_batch(logits, batch).tolist()
+    except NotImplementedError:
+        return sample_one_by_one
+    except Exception as error:  # a learner's mistake, in a part that the engine can do without
+        notice(f"sample_batch fails, so rows are sampled one at a time: {type(error).__name__}: {error}")
+        return sample_one_by_one
+    if tokens != expected().tolist():
+        notice("sample_batch draws other tokens than it should, so rows are sampled one at a time")
+        return sample_one_by_one
+    is_on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    has_kernel = is_on_cpu and works("sample_rows", lambda: sample_natively(logits, batch), expected)
+    return sample_natively if has_kernel else sample_batch

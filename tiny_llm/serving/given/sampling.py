@@ -1,5 +1,6 @@
 """What the runners ask of a sampler: all rows of a step in one call, each by its own parameters."""
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ...generation.sampler import SamplingParams, make_sampler
 from .scheduler_output import ScheduledTokens
 
 Floats = npt.NDArray[np.float32]
+NO_TOP_K = 2**31 - 1
+"""More than any vocabulary holds."""
 
 
 class StepSamples(NamedTuple):
@@ -59,28 +62,41 @@ class SamplingBatch:
         return np.array([each.temperature for each in self.params], np.float32)
 
     @cached_property
-    def top_k(self) -> npt.NDArray[np.int32]:
-        """[B], more than any vocabulary holds where nothing is cut."""
-        return (
-            np.array([each.top_k or 2**31 - 1 for each in self.params], np.int64)
-            .clip(max=2**31 - 1)
-            .astype(np.int32)
-        )
-
-    @cached_property
     def top_p(self) -> Floats:
-        """[B], more than any sum of probabilities where nothing is cut."""
+        """[B], infinite where nothing is cut."""
         return np.array([each.top_p if 0 < each.top_p < 1 else np.inf for each in self.params], np.float32)
 
     @cached_property
-    def min_p(self) -> Floats:
-        """[B], 0 where nothing is cut."""
-        return np.array([each.min_p for each in self.params], np.float32)
+    def top_k(self) -> npt.NDArray[np.int32]:
+        """[B], `NO_TOP_K` where nothing is cut."""
+        return np.array([min(each.top_k or NO_TOP_K, NO_TOP_K) for each in self.params], np.int32)
+
+    @cached_property
+    def log_min_p(self) -> Floats:
+        """[B], the logarithm of min_p; -inf where nothing is cut."""
+        return np.array(
+            [math.log(each.min_p) if each.min_p else -math.inf for each in self.params], np.float32
+        )
 
     @cached_property
     def uniform(self) -> Floats:
-        """[B], the random numbers as multiples of 2**-23 from 0 to below 1."""
+        """[B], the random number of each row as a multiple of 2**-23, from 0 to below 1."""
         return (self.numbers >> np.uint64(41)).astype(np.float32) * np.float32(2**-23)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether all rows are."""
+        return not self.temperature.any()
+
+    @property
+    def has_rank_cuts(self) -> bool:
+        """Whether top_k or top_p cuts a row."""
+        return bool((self.top_k < NO_TOP_K).any() or (self.top_p < np.inf).any())
+
+    @property
+    def has_cuts(self) -> bool:
+        """Whether anything cuts a row."""
+        return self.has_rank_cuts or bool((self.log_min_p > -np.inf).any())
 
 
 BatchSampler = Callable[[mx.array, SamplingBatch], mx.array]
