@@ -16,6 +16,7 @@ from benches import (
     parts,
     prefix,
     pressure,
+    sampling,
     scheduler,
     serving,
     speed,
@@ -59,6 +60,7 @@ for name, benchmark, summary in (
     ("scheduler", scheduler.main, "A step of the scheduler alone, as more requests wait"),
     ("blocks", blocks.main, "The cache's memory in slots and in blocks, and who fits"),
     ("mixed", mixed.main, "A chunk and decodes in one forward against two"),
+    ("sampling", sampling.main, "Rows that are sampled against greedy ones"),
     ("prefix", prefix.main, "Conversations with prefix caching and without"),
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
 ):

@@ -73,13 +73,13 @@ def alternate(sides: Mapping[str, Callable[[], object]], rounds: Rounds, name: s
 
 
 def report(what: str, seconds: Mapping[str, list[float]]) -> None:
-    """A line for both sides, with the ratio of the medians."""
+    """A line for all sides, with the ratio of the last one's median to the first one's."""
     texts = [
         f"{name} {median(all) * 1e3:.1f} ms ({min(all) * 1e3:.1f} to {max(all) * 1e3:.1f})"
         for name, all in seconds.items()
     ]
-    first, second = (median(all) for all in seconds.values())
-    typer.echo(f"  {what:<14}{', '.join(texts)}, ratio {second / first:.2f}")
+    medians = [median(all) for all in seconds.values()]
+    typer.echo(f"  {what:<14}{', '.join(texts)}, ratio {medians[-1] / medians[0]:.2f}")
 
 
 def steps(model: Qwen3Model, chunk: int, decodes: int, context: int) -> dict[str, Callable[[], None]]:

@@ -68,10 +68,16 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
             "--context-length 5 --max-tokens 1 --repeats 1",
             [r"memory bandwidth [\d.]+", r"measured [\d.]+"],
         ),
+        (
+            "sampling",
+            True,
+            "--repeats 1 --no-random",
+            [r"as used here [\d.]+ ms", r"64 rows +greedy .* ratio"],
+        ),
         ("pressure", True, "--blocks 60 --copies 1 --max-tokens 2", [r"preemptions"]),
         ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
     ],
-    ids=["context", "flash", "bandwidth", "pressure", "chunking"],
+    ids=["context", "flash", "bandwidth", "sampling", "pressure", "chunking"],
 )
 def test_a_small_run_is_reported(
     bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]
