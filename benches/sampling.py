@@ -1,6 +1,6 @@
 """Rows that are sampled against greedy ones: the sampler alone at three vocabularies, and whole decode steps.
 
-pdm run bench sampling --repeats 9
+pdm run bench sampling --model smollm2
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,9 @@ import typer
 
 from benches.load import EndlessTokenizer
 from benches.mixed import alternate, report
+from benches.rounds import MOST, Repeats, Rounds
 from benches.speed import machine
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from tiny_llm_ref import BlockManager, Engine, ModelConfig, Qwen3Model, SamplingParams, SchedulerConfig
@@ -43,11 +45,10 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Models made of random weights, as large as these."""
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Runs of each side, after one that is not counted.")]
 Random = Annotated[bool, typer.Option(help="Models of random weights, of the sizes of larger ones, as well.")]
 
 
-def main(model: Model = SHIPPED_MODEL, repeats: Repeats = 9, random: Random = True) -> None:
+def main(model: Model = SHIPPED_MODEL, repeats: Repeats = None, random: Random = True) -> Results:
     """Time both sides in turns and print medians, least and most, and what sampling adds.
 
     Example: pdm run bench sampling --model smollm2 --no-random
@@ -56,14 +57,15 @@ def main(model: Model = SHIPPED_MODEL, repeats: Repeats = 9, random: Random = Tr
 
     with usage_errors():
         loaded, _ = load_by_name(model)
-    sizes = SIZES if random else {}
+    sizes, rounds = SIZES if random else {}, Rounds(repeats)
     typer.echo(", ".join(map(str, machine().values())))
     typer.echo(f"\nthe sampler alone, {ROWS[1]} rows with top_p and top_k:")
     for V in (loaded.config.vocab_size, *(size["vocab_size"] for size in sizes.values())):
-        report(f"of {V:,}", alternate(samplers(V), repeats))
-    compare_steps(model, loaded, repeats)
+        report(f"of {V:,}", alternate(samplers(V), rounds, f"of {V:,}"))
+    compare_steps(model, loaded, rounds)
     for name, size in sizes.items():
-        compare_steps(f"random weights, as large as {name}", random_model(size), repeats)
+        compare_steps(f"random weights, as large as {name}", random_model(size), rounds)
+    return Results(rounds)
 
 
 def samplers(V: int) -> Mapping[str, Any]:
@@ -87,20 +89,20 @@ def samplers(V: int) -> Mapping[str, Any]:
     return {name: partial(run, sampler) for name, sampler in sides.items()}
 
 
-def compare_steps(name: str, model: Qwen3Model, repeats: int) -> None:
+def compare_steps(name: str, model: Qwen3Model, rounds: Rounds) -> None:
     """Print what a decode step takes with all rows greedy and with all sampled."""
     typer.echo(f"\na decode step, {name}, {model.config.vocab_size:,} tokens:")
     for num in ROWS:
         sides = {
-            side: decoding(model, num, params, repeats)
+            side: decoding(model, num, params).step
             for side, params in (("greedy", GREEDY), ("sampled", SAMPLED))
         }
-        report(f"{num} rows", alternate({side: each.step for side, each in sides.items()}, repeats))
+        report(f"{num} rows", alternate(sides, rounds, f"{name}, {num} rows"))
 
 
-def decoding(model: Qwen3Model, num: int, params: SamplingParams, repeats: int) -> Engine:
+def decoding(model: Qwen3Model, num: int, params: SamplingParams) -> Engine:
     """An engine in which so many decode."""
-    max_seq_len = PROMPT_TOKENS + repeats + 3
+    max_seq_len = PROMPT_TOKENS + MOST + 3
     blocks = BlockManager(num * -(-max_seq_len // BLOCK_SIZE), BLOCK_SIZE)
     config = SchedulerConfig(num * PROMPT_TOKENS, num)
     engine = Engine(model, EndlessTokenizer(), config, max_seq_len, blocks)

@@ -5,8 +5,8 @@ from functools import cache
 import mlx.core as mx
 import numpy as np
 
-from kernel_runtime.native import notice
-from kernel_runtime.self_check import works
+from kernel_runtime.native import kernels_mode, notice
+from kernel_runtime.self_check import judge
 
 from ...generation.sampler import SamplingParams
 from ...kernels.given.sampling import sample_rows
@@ -47,6 +47,7 @@ def best_sampler() -> BatchSampler:
     if tokens != expected().tolist():
         notice("sample_batch draws other tokens than it should, so rows are sampled one at a time")
         return sample_one_by_one
-    is_on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    has_kernel = is_on_cpu and works("sample_rows", lambda: sample_natively(logits, batch), expected)
-    return sample_natively if has_kernel else sample_batch
+    if mx.default_device() != mx.Device(mx.cpu) or kernels_mode() in ("mlx", "off"):
+        return sample_batch
+    verdict = judge("sample_rows", lambda: sample_natively(logits, batch), expected)
+    return sample_natively if verdict == "right" else sample_batch
