@@ -3,15 +3,14 @@
 pdm run bench sampling --model smollm2
 """
 
-from collections.abc import Mapping
-from functools import partial
+import time
 from typing import Annotated, Any
 
 import typer
 
 from benches.load import EndlessTokenizer
 from benches.mixed import alternate, report
-from benches.rounds import MOST, Repeats, Rounds
+from benches.rounds import MOST, Repeats, Rounds, itself
 from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
@@ -20,6 +19,7 @@ from tiny_llm_ref import BlockManager, Engine, ModelConfig, Qwen3Model, Sampling
 
 ROWS = (1, 8, 64)
 PROMPT_TOKENS, BLOCK_SIZE = 8, 16
+TOKENS_PER_RUN = 1 << 18  # of a vocabulary, in one measurement of a sampler
 BITS, GROUP_SIZE = 4, 64
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, top_k=50, seed=1)
@@ -61,15 +61,15 @@ def main(model: Model = SHIPPED_MODEL, repeats: Repeats = None, random: Random =
     typer.echo(", ".join(map(str, machine().values())))
     typer.echo(f"\nthe sampler alone, {ROWS[1]} rows with top_p and top_k:")
     for V in (loaded.config.vocab_size, *(size["vocab_size"] for size in sizes.values())):
-        report(f"of {V:,}", alternate(samplers(V), rounds, f"of {V:,}"))
+        report(f"of {V:,}", time_samplers(V, rounds))
     compare_steps(model, loaded, rounds)
     for name, size in sizes.items():
         compare_steps(f"random weights, as large as {name}", random_model(size), rounds)
     return Results(rounds)
 
 
-def samplers(V: int) -> Mapping[str, Any]:
-    """Every way to sample the same rows."""
+def time_samplers(V: int, rounds: Rounds) -> dict[str, list[float]]:
+    """Seconds of every way to sample the same rows; where a call is short, the mean of several."""
     import mlx.core as mx
     import numpy as np
 
@@ -83,10 +83,15 @@ def samplers(V: int) -> Mapping[str, Any]:
     numbers = random_numbers(np.arange(B, dtype=np.uint64), np.zeros(B, np.uint64))
     sides = {"one at a time": sample_one_by_one, "in arrays": sample_batch, "as used here": best_sampler()}
 
-    def run(sampler: Any) -> None:
-        mx.eval(sampler(logits, SamplingBatch((SAMPLED,) * B, numbers)))
+    num_calls = max(1, TOKENS_PER_RUN // V)
 
-    return {name: partial(run, sampler) for name, sampler in sides.items()}
+    def seconds_of(side: str, turn: int) -> float:
+        start = time.perf_counter()
+        for _ in range(num_calls):
+            mx.eval(sides[side](logits, SamplingBatch((SAMPLED,) * B, numbers)))
+        return (time.perf_counter() - start) / num_calls
+
+    return rounds.in_turns(sides, seconds_of, itself, f"of {V:,}")
 
 
 def compare_steps(name: str, model: Qwen3Model, rounds: Rounds) -> None:

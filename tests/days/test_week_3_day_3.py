@@ -1,5 +1,6 @@
 """Week 3, day 3: one ragged forward."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
@@ -1188,17 +1189,17 @@ def test_task_8_every_row_has_its_own_number() -> None:
     check_equal(found.tolist(), expected, "token drawn by each of these numbers")
 
 
-ROWS = [
-    SamplingParams(temperature=temperature, **cut)
-    for temperature, cut in itertools.product([0, 0.4, 1.0, 3.0], [CUTS[0], *CUTS[3::5], *BY_MIN_P])
-]
-"""Rows of every kind, which need not be of one temperature."""
+@functools.cache
+def rows_of_every_kind() -> tuple[SamplingParams, ...]:
+    """Greedy and at random, with each kind of cut."""
+    cuts = [CUTS[0], *CUTS[3::5], *BY_MIN_P]
+    return tuple(SamplingParams(t, **cut) for t, cut in itertools.product([0, 0.4, 1.0, 3.0], cuts))
 
 
 def tokens_in_turn(rows: Array, number: int) -> tuple[list[int], Array]:
     """Of each row a token that may be drawn, and the number in the middle of its share."""
     tokens, places = [], []
-    for i, (row, params) in enumerate(zip(rows, ROWS, strict=True)):
+    for i, (row, params) in enumerate(zip(rows, rows_of_every_kind(), strict=True)):
         probs = probabilities(row, params)
         likely = np.flatnonzero(probs > 1e-3)
         tokens.append(int(likely[(number * (i + 1)) % len(likely)]))
@@ -1211,7 +1212,7 @@ def drawn_otherwise(rows: Array, places: Array) -> dict[str, list[int]]:
     """What mistakes would draw in the place of the right tokens."""
 
     def drawn(change: Callable[[SamplingParams, Array], tuple[Array, SamplingParams]]) -> list[int]:
-        changed = [change(params, row) for params, row in zip(ROWS, rows, strict=True)]
+        changed = [change(params, row) for params, row in zip(rows_of_every_kind(), rows, strict=True)]
         return [token_at(probabilities(*each), place) for each, place in zip(changed, places, strict=True)]
 
     def tempered_first(params: SamplingParams, row: Array) -> tuple[Array, SamplingParams]:
@@ -1219,7 +1220,7 @@ def drawn_otherwise(rows: Array, places: Array) -> dict[str, list[int]]:
             params, temperature=float(params.temperature > 0)
         )
 
-    hottest = max(params.temperature for params in ROWS)
+    hottest = max(params.temperature for params in rows_of_every_kind())
     return {
         "cuts of the tempered distribution: cut first": drawn(tempered_first),
         "greedy rows drawn at random as well": drawn(
@@ -1235,24 +1236,26 @@ def drawn_otherwise(rows: Array, places: Array) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("number", range(4))
 def test_task_8_greedy_tempered_and_cut_rows_in_one_call(number: int) -> None:
-    logits = 1.5 * normal(len(ROWS), 61, seed=50 + number) + 20
+    params = rows_of_every_kind()
+    logits = 1.5 * normal(len(params), 61, seed=50 + number) + 20
     rows = log_softmax(exact(logits))
     expected, places = tokens_in_turn(rows, number)
-    found = sample_batch(logits, SamplingBatch(tuple(ROWS), numbers_of(places)))
-    check_equal(found.shape, (len(ROWS),), "shape of the tokens")
+    found = sample_batch(logits, SamplingBatch(params, numbers_of(places)))
+    check_equal(found.shape, (len(params),), "shape of the tokens")
     what = "tokens of rows of every kind, each by the number in the middle of its share"
     check_equal(found.tolist(), expected, what, drawn_otherwise(rows, places))
 
 
 def test_task_8_a_row_draws_what_it_draws_alone() -> None:
+    params = rows_of_every_kind()
     logits, numbers = (
-        1.5 * normal(len(ROWS), 257, seed=60),
-        np.arange(1, len(ROWS) + 1, dtype=np.uint64) << np.uint64(57),
+        1.5 * normal(len(params), 257, seed=60),
+        numbers_of(np.arange(len(params)) / len(params)),
     )
-    together = sample_batch(logits, SamplingBatch(tuple(ROWS), numbers)).tolist()
+    together = sample_batch(logits, SamplingBatch(params, numbers)).tolist()
     alone = [
-        sample_batch(logits[i : i + 1], SamplingBatch((params,), numbers[i : i + 1])).item()
-        for i, params in enumerate(ROWS)
+        sample_batch(logits[i : i + 1], SamplingBatch((each,), numbers[i : i + 1])).item()
+        for i, each in enumerate(params)
     ]
     check_equal(together, alone, "tokens of rows together, as alone")
 
