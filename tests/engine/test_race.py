@@ -10,8 +10,9 @@ import mlx.core as mx
 import pytest
 
 from kernel_runtime import native, race, self_check
+from kernel_runtime.contest import MARGIN, ROWS, Contest, Run
 from kernel_runtime.native import BuildError
-from kernel_runtime.race import MARGIN, ROWS, Contest, Run, Table, choose, race_table
+from kernel_runtime.race import Table, choose, race_table
 from scripts.course import ROOT
 from tests.support import commands
 from tests.support.cpu_kernels import use_device

@@ -5,16 +5,17 @@ is tried on a small input first. A kernel that is not written yet, does not comp
 operation is left out, with a line on standard error, so a model always computes the right thing.
 """
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kernel_runtime.contest import Contest
 from kernel_runtime.paged_check import PagedAttention
-from kernel_runtime.race import Contest, Table, choose, race_table
+from kernel_runtime.race import Table, choose, race_table
 
 from ..model.given.operations import Operations
-from . import contests
-from .fused_parts import FusedRope, fused_attention
+from . import attention_contests, contests
 
 
 @cache
@@ -22,18 +23,16 @@ def best_operations() -> Operations:
     """What TINY_LLM_KERNELS asks for, as far as it works on this machine."""
     table = own_table()
     norm, rope = choose(contests.norms(), table), choose(contests.ropes(), table)
-    attention, matmul = choose(contests.attentions(), table), choose(contests.matmuls(), table)
+    attention, matmul = choose(attention_contests.attentions(), table), choose(contests.matmuls(), table)
     mlp = choose(contests.mlps(matmul), table)
     parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul)
-    layer = choose(contests.attention_layers(parts), table)
-    # The course's layer rotates by itself, from the tables of the course's rotation.
-    return Operations(norm, FusedRope if layer is fused_attention else rope, mlp, layer, attention, matmul)
+    return replace(parts, attention_layer=choose(attention_contests.attention_layers(parts), table))
 
 
 @cache
 def best_paged_attention() -> PagedAttention:
     """Attention to blocks as TINY_LLM_KERNELS asks for it, as far as it works on this machine."""
-    return choose(contests.paged_attentions(), own_table())
+    return choose(attention_contests.paged_attentions(), own_table())
 
 
 def own_table() -> Table:
@@ -48,8 +47,8 @@ def all_contests() -> list[Contest[Any]]:
         contests.norms(),
         contests.ropes(),
         contests.matmuls(),
-        contests.attentions(),
-        contests.paged_attentions(),
+        attention_contests.attentions(),
+        attention_contests.paged_attentions(),
         contests.mlps(operations.matmul),
-        contests.attention_layers(operations),
+        attention_contests.attention_layers(operations),
     ]

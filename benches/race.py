@@ -1,0 +1,112 @@
+"""The race of kernels: microseconds of each candidate by operation and number of rows, and who wins.
+
+pdm run bench race --mine
+"""
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from kernel_runtime.contest import ROWS
+from scripts.errors import usage_errors
+from scripts.packages import learners_package
+
+Mine = Annotated[bool, typer.Option("--mine", help="Race tiny_llm, your own, as well as the reference.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Race again, in place of the table that is kept.")]
+HEADS = {"given": "given", "mlx": "MLX's", "plain": "plain"}
+ASIDE = "*"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a race found.
+
+    Attributes:
+        operation: its name.
+        verdicts: of each candidate: right, wrong or missing.
+        times: seconds by candidate and number of rows, of those that are right.
+        winners: names by number of rows; none if no candidate is correct.
+        admitted: who could win.
+    """
+
+    operation: str
+    verdicts: Mapping[str, str]
+    times: Mapping[str, Mapping[int, float]]
+    winners: Mapping[int, str]
+    admitted: list[str]
+
+
+def main(mine: Mine = False, fresh: Fresh = False) -> None:
+    """Print what each candidate takes for each operation, and which one models use on this machine.
+
+    Models take the fastest of the course's kernel, MLX's own operation and the plain version, unless
+    TINY_LLM_KERNELS says otherwise. The times are measured once and kept until a kernel changes.
+    """
+    os.environ["TINY_LLM_KERNELS"] = "race"
+    with usage_errors():
+        packages = {"the reference's": importlib.import_module("tiny_llm_ref")}
+        if mine:
+            packages = {"yours": learners_package(), **packages}
+        try:
+            outcomes = {side: list(race(package, fresh)) for side, package in packages.items()}
+        except NotImplementedError as error:
+            raise ValueError(f"your package cannot race yet: {error}") from None
+    from benches.speed import machine  # after the package, which puts a fast BLAS in place
+
+    print(", ".join(map(str, machine().values())))
+    print_table(outcomes)
+
+
+def race(package: ModuleType, is_fresh: bool) -> Iterator[Outcome]:
+    """The outcome of each operation's race for a package, from the table that is kept or timed now."""
+    accelerate = importlib.import_module(f"{package.__name__}.given.accelerate")
+    table, notes = accelerate.own_table(), Console(stderr=True)
+    title = f"racing {package.__name__}"
+    for contest in track(accelerate.all_contests(), title, console=notes, disable=not notes.is_terminal):
+        verdicts = contest.verdicts()
+        right = [name for name, verdict in verdicts.items() if verdict == "right"]
+        times = table.times(contest, right, is_fresh) if right else {}
+        admitted = contest.admitted(contest.correct(verdicts))
+        winners = contest.winners({name: times[name] for name in admitted}) if admitted else {}
+        yield Outcome(contest.name, verdicts, times, winners, admitted)
+
+
+def print_table(outcomes: Mapping[str, list[Outcome]]) -> None:
+    """A line for each operation and number of rows: the course's kernel by each package, then the others."""
+    first = next(iter(outcomes.values()))
+    others = [name for name in HEADS if any(name in each.verdicts for each in first)]
+    heads = [*outcomes, *(HEADS[name] for name in others), "of MLX's speed"]
+    print("microseconds of a call\n")
+    print(f"{'operation':16}{'rows':>5}{''.join(f'{head:>17}' for head in heads)}  winner")
+    for number, outcome in enumerate(first):
+        for rows in ROWS:
+            cells = [cell(each[number], "own", rows) for each in outcomes.values()]
+            cells += [*(cell(outcome, name, rows) for name in others), share_of_mlx(outcome, rows)]
+            line = f"{outcome.operation:16}{rows:>5}{''.join(f'{text:>17}' for text in cells)}"
+            print(f"{line}  {outcome.winners.get(rows, '-')}")
+    if any(set(each.times) - set(each.admitted) for each in first if each.winners):
+        print(f"\n{ASIDE} takes no part: a row's bits would depend on how many rows there are")
+
+
+def cell(outcome: Outcome, name: str, rows: int) -> str:
+    """Microseconds, or why there are none."""
+    if name not in outcome.verdicts:
+        return "-"
+    if name not in outcome.times:
+        return "not written yet" if outcome.verdicts[name] == "missing" else "wrong"
+    mark = "" if name in outcome.admitted or not outcome.winners else ASIDE
+    return f"{1e6 * outcome.times[name][rows]:.1f}{mark}"
+
+
+def share_of_mlx(outcome: Outcome, rows: int) -> str:
+    """How fast the course's kernel is, MLX's operation being 1."""
+    course = [outcome.times[name][rows] for name in ("given", "own") if name in outcome.times]
+    mlx = outcome.times.get("mlx")
+    return f"{mlx[rows] / course[0]:.2f}" if course and mlx else "-"

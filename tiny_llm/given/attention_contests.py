@@ -1,0 +1,151 @@
+"""Attention races: to a dense cache, to blocks, and as a layer with its projections."""
+
+from collections.abc import Mapping
+from itertools import cycle
+from typing import Any
+
+import mlx.core as mx
+
+from kernel_runtime.contest import CHUNK, Contest, Run, switch
+from kernel_runtime.paged_check import PagedAttention, checked, unchecked
+from kernel_runtime.self_check import sample
+
+from ..kernels.dispatch_attention import dispatch_attention
+from ..kernels.dispatch_paged_attention import dispatch_paged_attention
+from ..model.config import ModelConfig
+from ..model.given.operations import PLAIN_OPERATIONS, Operations
+from ..ops.attention import Attention
+from ..ops.paged_attention import paged_attention
+from ..ops.positional_encoding import RoPE
+from .fused_parts import FusedRope, fused_attention
+from .mlx_parts import mlx_attention, mlx_paged_attention
+from .race_inputs import NUM_WEIGHTS, as_quantized, normal, projection, sizes
+
+BLOCK_SIZE = 16
+
+
+def attentions() -> Contest[Attention]:
+    """Attention to a dense cache: one query a row, or a chunk of one row."""
+    query, key, value = sample(1, 6, 5, 64), sample(1, 2, 70, 64), sample(1, 2, 70, 64) + 1
+
+    def start(attention: Attention, rows: int) -> Run:
+        layer = sizes()
+        B, L = (1, CHUNK) if rows == CHUNK else (rows, 1)
+        shape = (B, layer.num_kv_heads, layer.num_keys, layer.head_dim)
+        keys, values = mx.ones(shape, layer.dtype), mx.ones(shape, layer.dtype)
+        mx.eval(keys, values)
+        first = normal(B, layer.num_heads, L, layer.head_dim)
+        return lambda query: attention(query, keys, values, mask="causal"), first
+
+    return Contest(
+        name="attention",
+        kernel="dispatch_attention",
+        candidates={"own": dispatch_attention, "mlx": mlx_attention, "plain": PLAIN_OPERATIONS.attention},
+        fallback=PLAIN_OPERATIONS.attention,
+        sample=lambda attention: attention(query, key, value, 0.1, "causal"),
+        expected=lambda: mx.fast.scaled_dot_product_attention(query, key, value, scale=0.1, mask="causal"),
+        start=start,
+        by_rows=lambda functions: switch(functions, num_decodes),
+    )
+
+
+def num_decodes(query: mx.array, *_: object) -> int:
+    """Rows of one query each; CHUNK stands for any other shape."""
+    return query.shape[0] if query.shape[-2] == 1 else CHUNK
+
+
+def paged_attentions() -> Contest[PagedAttention]:
+    """Attention to blocks: one query a sequence, or a chunk of one sequence."""
+    keys, values = sample(4, 16, 2, 64), sample(4, 16, 2, 64) + 1
+    query, tables = sample(12, 6, 64), mx.array([[3, 1], [2, 0]])
+    places = tables, mx.array([0, 11, 12]), mx.array([23, 5])
+
+    def expected() -> mx.array:
+        outputs = [
+            mx.fast.scaled_dot_product_attention(
+                rows.swapaxes(0, 1)[None],
+                *(x[tables[i]].reshape(1, -1, 2, 64)[:, :S].swapaxes(1, 2) for x in (keys, values)),
+                scale=0.125,
+                mask="causal",
+            )
+            for i, (rows, S) in enumerate(((query[:11], 23), (query[11:], 5)))
+        ]
+        return mx.concatenate([output[0].swapaxes(0, 1) for output in outputs])
+
+    def start(attention: PagedAttention, rows: int) -> Run:
+        layer = sizes()
+        N = 1 if rows == CHUNK else rows
+        num_blocks = layer.num_keys // BLOCK_SIZE
+        shape = (N * num_blocks, BLOCK_SIZE, layer.num_kv_heads, layer.head_dim)
+        blocks = mx.ones(shape, layer.dtype), mx.ones(shape, layer.dtype)
+        tables = mx.arange(N * num_blocks, dtype=mx.int32).reshape(N, num_blocks)
+        starts = mx.arange(N + 1, dtype=mx.int32) * (rows // N)
+        places = tables, starts, mx.full(N, layer.num_keys, dtype=mx.int32)
+        mx.eval(blocks, places)
+        attend = unchecked(attention)
+        return lambda query: attend(query, *blocks, *places), normal(rows, layer.num_heads, layer.head_dim)
+
+    def by_rows(functions: Mapping[int, PagedAttention]) -> PagedAttention:
+        return checked(switch({rows: unchecked(each) for rows, each in functions.items()}, num_paged_decodes))
+
+    return Contest(
+        name="paged attention",
+        kernel="dispatch_paged_attention",
+        candidates={"own": dispatch_paged_attention, "mlx": mlx_paged_attention, "plain": paged_attention},
+        fallback=paged_attention,
+        sample=lambda attention: attention(query, keys, values, *places),
+        expected=expected,
+        start=start,
+        by_rows=by_rows,
+    )
+
+
+def num_paged_decodes(query: mx.array, *others: mx.array) -> int:
+    """Sequences of one query each; CHUNK stands for any other batch."""
+    return query.shape[0] if query.shape[0] == others[-1].size else CHUNK
+
+
+def attention_layers(parts: Operations) -> Contest[Any]:
+    """Self-attention with its projections; weights are joined as it is made, so one part computes all rows.
+
+    Args:
+        parts: what it is made of; the course's needs its own rotation.
+    """
+    config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), sample(2, 3, 64)
+    packed = [mx.quantize(sample(size, 64)) for size in (64, 32, 32, 64)]
+    plain = PLAIN_OPERATIONS.attention_layer
+
+    def compute(make: Any) -> mx.array:
+        rope = RoPE(16, 10) if make is plain else FusedRope(16, 10)
+        output: mx.array = make(config, *map(as_quantized, packed), rope)(x, 4)
+        return output
+
+    def start(make: Any, rows: int) -> Run:
+        layer = sizes()
+        E, H_q, H, D = layer.dim, layer.num_heads, layer.num_kv_heads, layer.head_dim
+        config = ModelConfig("llama", E, 1, layer.hidden_dim, H_q, H, D, 1, 2 * CHUNK)
+        rope = parts.rope(D, 2 * CHUNK, 10000, False, None)
+        shapes = (H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D)
+        layers = cycle(
+            [
+                make(
+                    config,
+                    *(projection(parts.matmul, *shape) for shape in shapes),
+                    rope,
+                    attention=parts.attention,
+                )
+                for _ in range(NUM_WEIGHTS)
+            ]
+        )
+        return lambda x: next(layers)(x), normal(*((1, rows) if rows == CHUNK else (rows, 1)), E)
+
+    return Contest(
+        name="attention layer",
+        kernel="split_heads",
+        candidates={**({"own": fused_attention} if parts.rope is FusedRope else {}), "plain": plain},
+        fallback=plain,
+        sample=compute,
+        expected=lambda: compute(plain),
+        start=start,
+        keeps_bits=("own", "plain"),
+    )

@@ -1,0 +1,67 @@
+"""What the candidates for an operation are timed on: parts of a layer of a usual size."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from kernel_runtime.contest import CHUNK
+from kernel_runtime.launch import default_target
+from kernel_runtime.self_check import sample
+
+from ..ops.basics import Projection, as_projection
+from ..ops.quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
+from .fused_parts import prepared
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A layer to time: E, I, H_q, H, D, and S keys in the cache."""
+
+    dim: int
+    hidden_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_keys: int
+    dtype: mx.Dtype
+
+
+ON_CPU = Sizes(576, 1536, 9, 3, 64, 512, mx.float32)
+ON_GPU = Sizes(2048, 6144, 16, 8, 128, 1024, mx.bfloat16)
+EMULATED = Sizes(64, 128, 2, 1, 32, CHUNK, mx.float32)
+NUM_WEIGHTS = 4
+"""Different weights that are multiplied in turn, as a model's layers are: no cache holds them for long."""
+
+
+def is_on_gpu() -> bool:
+    """Whether models compute on a GPU."""
+    return mx.default_device() == mx.gpu
+
+
+def sizes() -> Sizes:
+    """What to time on this device: an emulated GPU takes long."""
+    if not is_on_gpu():
+        return ON_CPU
+    return EMULATED if default_target().device == "emulator" else ON_GPU
+
+
+def normal(*shape: int) -> mx.array:
+    """An input of that shape, in the type that models compute in here."""
+    x = sample(*shape).astype(sizes().dtype)
+    mx.eval(x)
+    return x
+
+
+def projection(matmul: QuantizedMatmul | None, num_outputs: int, num_inputs: int) -> Projection:
+    """A projection in 4 bits, or with its weights expanded; a vector keeps about its length."""
+    weight = normal(num_outputs, num_inputs) * num_inputs**-0.5
+    if matmul is None:
+        return as_projection(weight)
+    packed = QuantizedWeights(*mx.quantize(weight))
+    mx.eval(packed.weight, packed.scales, packed.biases)
+    return prepared(QuantizedProjection(packed, None, matmul))
+
+
+def as_quantized(packed: tuple[mx.array, mx.array, mx.array]) -> QuantizedProjection:
+    """The projection of packed weights by array operations."""
+    return QuantizedProjection(QuantizedWeights(*packed))
