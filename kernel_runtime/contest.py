@@ -40,8 +40,8 @@ class Contest(Generic[Part]):
         fallback: the part of a model without kernels.
         sample: a small output of a candidate.
         expected: the same output by MLX's own operations.
-        start: a candidate ready for so many rows, as a function of an array of one shape and type, and the
-            first such array. The output of each call is the input of the next, as in a model.
+        start: makes a candidate ready, as a function of an array of one shape and type for so many rows, and
+            the first such array. The output of each call is the input of the next, as in a model.
         by_rows: one part of those for each number of rows; None if one must compute all of them.
         keeps_bits: the candidates whose output for a row is the same to the last bit among any other rows.
         close: largest error, relative to the largest entry.
@@ -53,7 +53,7 @@ class Contest(Generic[Part]):
     fallback: Part
     sample: Callable[[Part], mx.array]
     expected: Callable[[], mx.array]
-    start: Callable[[Part, int], Run]
+    start: Callable[[Part], Callable[[int], Run]]
     by_rows: Callable[[Mapping[int, Part]], Part] | None = None
     keeps_bits: Collection[str] = ("own",)
     close: float = CLOSE

@@ -97,6 +97,17 @@ def test_kernels_turned_off_are_not_mentioned(checkpoint: Path, tmp_path: Path) 
     assert run(read_reference(), checkpoint, tmp_path, TINY_LLM_KERNELS="off") == (TURNED_OFF, [])
 
 
+@pytest.mark.skipif(DEVICE == "gpu", reason="on a GPU each number of rows may have a winner of its own")
+def test_a_model_of_mlx_operations_and_one_of_the_fastest_compute_the_same(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    of_mlx = ["mlx_matmul mlx_attention", "MlxNorm MlxRope mlx_mlp Qwen3MultiHeadAttention", "True True"]
+    assert run(read_reference(), checkpoint, tmp_path / "mlx", TINY_LLM_KERNELS="mlx") == (of_mlx, [])
+    output, notes = run(read_reference(), checkpoint, tmp_path / "race", TINY_LLM_KERNELS="race")
+    assert output[2] == "True True"
+    assert all("racing the kernels" in line for line in notes)
+
+
 def test_kernels_not_written_yet_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
     days = load_course().days
     kernels = {(2, 3), (2, 5)}

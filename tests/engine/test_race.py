@@ -33,7 +33,7 @@ class Race:
             fallback="fallback",
             sample=lambda name: self.output(name),
             expected=lambda: mx.ones(3),
-            start=self.start,
+            start=lambda name: lambda rows: self.start(name, rows),
             by_rows=lambda winners: "/".join(winners.values()),
         )
 
@@ -261,7 +261,8 @@ def test_processes_that_race_at_once_agree(tmp_path: Path) -> None:
             other.join(timeout=0.2)
         return first.start(name, rows)
 
-    times = first.table(path).times(replace(first.contest, start=begin), ["own", "mlx"])
+    contest = replace(first.contest, start=lambda name: lambda rows: begin(name, rows))
+    times = first.table(path).times(contest, ["own", "mlx"])
     other.join()
     assert (found, second.num_calls) == ([times], 0)
 

@@ -6,14 +6,18 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
+import mlx.core as mx
 import pytest
 
 from benches.chart import bar_chart
 from benches.chunk_sweep import serve_arrival
 from benches.load import take
 from benches.trade_off import Point, ticks, trade_off_chart
+from kernel_runtime import race as race_table
 from tests.support import commands
 from tests.support.checkpoints import save_small_model
+from tests.support.cpu_kernels import use_device
+from tiny_llm_ref.given import race_inputs
 
 pytestmark = pytest.mark.usefixtures("busy_is_accepted")
 
@@ -265,3 +269,28 @@ def test_the_scheduler_alone_is_timed_and_drawn(tmp_path: Path) -> None:
     assert {each["waiting"] for each in times} == {0, 1234}
     assert all(len(each["schedule_us"]) == len(each["complete_us"]) == 7 for each in times)
     assert "1,234 waiting" in (tmp_path / "scheduler.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("device", "is_fresh"), [(mx.cpu, True), (mx.gpu, False)], ids=["CPU", "emulated GPU"]
+)
+def test_the_race_is_kept_until_it_is_run_again(
+    device: mx.DeviceType, is_fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_device(device, monkeypatch)
+    monkeypatch.setattr(race_inputs, "ON_CPU", race_inputs.EMULATED)
+    monkeypatch.setattr(race_table, "cache_dir", lambda: tmp_path)
+    options = ("", "--mine", "--fresh" if is_fresh else "")  # which takes long under the emulator
+    results = [run(*each.split(), bench="race") for each in options]
+    assert [result.returncode for result in results] == [0] * 3, results[-1].stderr
+    first, with_mine, again = (result.stdout for result in results)
+    lines = re.findall(r"^(norm|rope|matmul|(?:paged )?attention|mlp|attention layer) +(\d+) .*", first, re.M)
+    assert lines == [
+        (operation, rows)
+        for operation in ("norm", "rope", "matmul", "attention", "paged attention", "mlp", "attention layer")
+        for rows in ("1", "8", "64", "256")
+    ]
+    assert (again == first) == (not is_fresh)
+    assert re.search(r"operation +rows +yours +the reference's +", with_mine)
+    kept = re.findall(r"^norm.*", first, re.M)[0].split()[2:]
+    assert re.findall(r"^norm.*", with_mine, re.M)[0].split()[2:] == [kept[0], *kept]

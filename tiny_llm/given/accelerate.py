@@ -16,6 +16,7 @@ from kernel_runtime.race import Table, choose, race_table
 
 from ..model.given.operations import Operations
 from . import attention_contests, contests
+from .fused_parts import FusedRope, fused_attention
 
 
 @cache
@@ -26,7 +27,9 @@ def best_operations() -> Operations:
     attention, matmul = choose(attention_contests.attentions(), table), choose(contests.matmuls(), table)
     mlp = choose(contests.mlps(matmul), table)
     parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul)
-    return replace(parts, attention_layer=choose(attention_contests.attention_layers(parts), table))
+    layer = choose(attention_contests.attention_layers(parts), table)
+    # The course's layer rotates by itself, from the tables of the course's rotation.
+    return replace(parts, attention_layer=layer, rope=FusedRope if layer is fused_attention else rope)
 
 
 @cache

@@ -1,6 +1,6 @@
 """Attention races: to a dense cache, to blocks, and as a layer with its projections."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..ops.paged_attention import paged_attention
 from ..ops.positional_encoding import RoPE
 from .fused_parts import FusedRope, fused_attention
 from .mlx_parts import mlx_attention, mlx_paged_attention
-from .race_inputs import NUM_WEIGHTS, as_quantized, normal, projection, sizes
+from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, projection, sizes
 
 BLOCK_SIZE = 16
 
@@ -28,7 +28,10 @@ def attentions() -> Contest[Attention]:
     """Attention to a dense cache: one query a row, or a chunk of one row."""
     query, key, value = sample(1, 6, 5, 64), sample(1, 2, 70, 64), sample(1, 2, 70, 64) + 1
 
-    def start(attention: Attention, rows: int) -> Run:
+    def start(attention: Attention) -> Callable[[int], Run]:
+        return lambda rows: run_of(attention, rows)
+
+    def run_of(attention: Attention, rows: int) -> Run:
         layer = sizes()
         B, L = (1, CHUNK) if rows == CHUNK else (rows, 1)
         shape = (B, layer.num_kv_heads, layer.num_keys, layer.head_dim)
@@ -72,7 +75,10 @@ def paged_attentions() -> Contest[PagedAttention]:
         ]
         return mx.concatenate([output[0].swapaxes(0, 1) for output in outputs])
 
-    def start(attention: PagedAttention, rows: int) -> Run:
+    def start(attention: PagedAttention) -> Callable[[int], Run]:
+        return lambda rows: run_of(unchecked(attention), rows)
+
+    def run_of(attend: PagedAttention, rows: int) -> Run:
         layer = sizes()
         N = 1 if rows == CHUNK else rows
         num_blocks = layer.num_keys // BLOCK_SIZE
@@ -82,7 +88,6 @@ def paged_attentions() -> Contest[PagedAttention]:
         starts = mx.arange(N + 1, dtype=mx.int32) * (rows // N)
         places = tables, starts, mx.full(N, layer.num_keys, dtype=mx.int32)
         mx.eval(blocks, places)
-        attend = unchecked(attention)
         return lambda query: attend(query, *blocks, *places), normal(rows, layer.num_heads, layer.head_dim)
 
     def by_rows(functions: Mapping[int, PagedAttention]) -> PagedAttention:
@@ -109,7 +114,7 @@ def attention_layers(parts: Operations) -> Contest[Any]:
     """Self-attention with its projections; weights are joined as it is made, so one part computes all rows.
 
     Args:
-        parts: what it is made of; the course's needs its own rotation.
+        parts: what it is made of; the course's needs its own rotation, which on a GPU is the same kernel.
     """
     config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), sample(2, 3, 64)
     packed = [mx.quantize(sample(size, 64)) for size in (64, 32, 32, 64)]
@@ -120,29 +125,29 @@ def attention_layers(parts: Operations) -> Contest[Any]:
         output: mx.array = make(config, *map(as_quantized, packed), rope)(x, 4)
         return output
 
-    def start(make: Any, rows: int) -> Run:
+    def start(make: Any) -> Callable[[int], Run]:
         layer = sizes()
         E, H_q, H, D = layer.dim, layer.num_heads, layer.num_kv_heads, layer.head_dim
         config = ModelConfig("llama", E, 1, layer.hidden_dim, H_q, H, D, 1, 2 * CHUNK)
-        rope = parts.rope(D, 2 * CHUNK, 10000, False, None)
+        make_rope = FusedRope if make is fused_attention else parts.rope
+        rope, named = make_rope(D, 2 * CHUNK, 10000, False, None), {"attention": parts.attention}
         shapes = (H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D)
         layers = cycle(
             [
-                make(
-                    config,
-                    *(projection(parts.matmul, *shape) for shape in shapes),
-                    rope,
-                    attention=parts.attention,
-                )
+                make(config, *(projection(parts.matmul, *shape) for shape in shapes), rope, **named)
                 for _ in range(NUM_WEIGHTS)
             ]
         )
-        return lambda x: next(layers)(x), normal(*((1, rows) if rows == CHUNK else (rows, 1)), E)
+        return lambda rows: (
+            lambda x: next(layers)(x),
+            normal(*((1, rows) if rows == CHUNK else (rows, 1)), E),
+        )
 
+    can_rotate = is_on_gpu() or parts.rope is FusedRope
     return Contest(
         name="attention layer",
         kernel="split_heads",
-        candidates={**({"own": fused_attention} if parts.rope is FusedRope else {}), "plain": plain},
+        candidates={**({"own": fused_attention} if can_rotate else {}), "plain": plain},
         fallback=plain,
         sample=compute,
         expected=lambda: compute(plain),

@@ -40,14 +40,15 @@ def norms() -> Contest[Any]:
     """RMSNorm."""
     x, weight = sample(3, 64), sample(64)
 
-    def start(make: Any, rows: int) -> Run:
-        dim = sizes().dim
-        return make(dim, normal(dim), 1e-5), normal(rows, dim)
+    def start(make: Any) -> Callable[[int], Run]:
+        norm = make(sizes().dim, normal(sizes().dim), 1e-5)
+        return lambda rows: (norm, normal(rows, sizes().dim))
 
+    mlx = FusedNorm if is_on_gpu() else MlxNorm  # where the course's is MLX's own
     return Contest(
         name="norm",
         kernel="rms_norm",
-        candidates={"own": FusedNorm, "mlx": MlxNorm, "plain": PLAIN_OPERATIONS.norm},
+        candidates={"own": FusedNorm, "mlx": mlx, "plain": PLAIN_OPERATIONS.norm},
         fallback=PLAIN_OPERATIONS.norm,
         sample=lambda make: make(64, weight, 1e-5)(x),
         expected=lambda: mx.fast.rms_norm(x, weight, 1e-5),
@@ -57,25 +58,27 @@ def norms() -> Contest[Any]:
 
 
 def ropes() -> Contest[Any]:
-    """The rotation; the course's has a kernel on the CPU only."""
+    """The rotation."""
     x = sample(1, 3, 2, 64)
 
     def expected() -> mx.array:
         turned = mx.fast.rope(x.swapaxes(1, 2), 64, traditional=False, base=10000.0, scale=1.0, offset=5)
         return turned.swapaxes(1, 2)
 
-    def start(make: Any, rows: int) -> Run:
-        layer = sizes()
-        rope = make(layer.head_dim, 2 * CHUNK)
-        if rows == CHUNK:
-            return lambda x: rope(x, CHUNK), normal(1, rows, layer.num_heads, layer.head_dim)
-        return lambda x: rope(x, [CHUNK] * rows), normal(rows, 1, layer.num_heads, layer.head_dim)
+    def start(make: Any) -> Callable[[int], Run]:
+        rope, shape = make(sizes().head_dim, 2 * CHUNK), (sizes().num_heads, sizes().head_dim)
 
-    own = {} if is_on_gpu() else {"own": FusedRope}
+        def run_of(rows: int) -> Run:
+            if rows == CHUNK:
+                return lambda x: rope(x, CHUNK), normal(1, rows, *shape)
+            return lambda x: rope(x, [CHUNK] * rows), normal(rows, 1, *shape)
+
+        return run_of
+
     return Contest(
         name="rope",
         kernel="rotate",
-        candidates={**own, "mlx": MlxRope, "plain": RoPE},
+        candidates={"own": FusedRope, "mlx": MlxRope, "plain": RoPE},
         fallback=RoPE,
         sample=lambda make: make(64, 10)(x, 5),
         expected=expected,
@@ -96,10 +99,10 @@ def matmuls() -> Contest[Any]:
             return as_projection(mx.dequantize(*packed))(x)
         return matmul(x, QuantizedWeights(*packed))
 
-    def start(matmul: QuantizedMatmul | None, rows: int) -> Run:
+    def start(matmul: QuantizedMatmul | None) -> Callable[[int], Run]:
         dim = sizes().dim
         layers = cycle([projection(matmul, dim, dim) for _ in range(NUM_WEIGHTS)])
-        return lambda x: next(layers)(x), normal(rows, dim)
+        return lambda rows: (lambda x: next(layers)(x), normal(rows, dim))
 
     on_gpu = is_on_gpu()
     given: dict[str, QuantizedMatmul] = {} if on_gpu else {"given": integer_matmul}
@@ -137,19 +140,13 @@ def mlps(matmul: QuantizedMatmul | None) -> Contest[Any]:
             outputs.append((gate * mx.sigmoid(gate) * (x @ w_up.T)) @ w_down.T)
         return mx.stack(outputs)
 
-    def start(make: Any, rows: int) -> Run:
+    def start(make: Any) -> Callable[[int], Run]:
         E, hidden = sizes().dim, sizes().hidden_dim
+        shapes = (hidden, E), (hidden, E), (E, hidden)
         layers = cycle(
-            [
-                make(
-                    E,
-                    hidden,
-                    *(projection(matmul, *shape) for shape in ((hidden, E), (hidden, E), (E, hidden))),
-                )
-                for _ in range(NUM_WEIGHTS)
-            ]
+            [make(E, hidden, *(projection(matmul, *shape) for shape in shapes)) for _ in range(NUM_WEIGHTS)]
         )
-        return lambda x: next(layers)(x), normal(rows, E)
+        return lambda rows: (lambda x: next(layers)(x), normal(rows, E))
 
     return Contest(
         name="mlp",
