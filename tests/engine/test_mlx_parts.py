@@ -36,9 +36,7 @@ def test_norm(rows: int, dtype: mx.Dtype) -> None:
 
 @every_dtype
 @pytest.mark.parametrize("traditional", [False, True])
-@pytest.mark.parametrize(
-    "scaling", [None, LinearScaling(4), YarnScaling(4, 64, 1.3)], ids=lambda x: type(x).__name__
-)
+@pytest.mark.parametrize("scaling", [None, LinearScaling(4), YarnScaling(4, 64, 1.3)], ids=str)
 @pytest.mark.parametrize("offset", [None, 250, [3, 0, 290], slice(7, 12)])
 def test_rope(
     offset: int | slice | list[int] | None, scaling: RopeScaling | None, traditional: bool, dtype: mx.Dtype
@@ -51,7 +49,7 @@ def test_rope(
 @pytest.mark.parametrize(("D", "offset"), [(8, 0), (16, 296), (16, -1), (16, [1, 2])])
 def test_rope_refuses_what_the_plain_one_refuses(D: int, offset: int | list[int]) -> None:
     for make in (RoPE, MlxRope):
-        with pytest.raises(ValueError, match="RoPE|offsets"):
+        with pytest.raises(ValueError, match=r"RoPE|offsets"):
             make(16, 300)(normal(3, 5, 2, D, seed=1), offset)
 
 
