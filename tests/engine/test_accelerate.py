@@ -53,7 +53,7 @@ PARTS = "FusedNorm FusedRope fused_mlp fused_attention"
 TURNED_OFF_PARTS = "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention"
 PLAIN_PARTS = {"cpu": TURNED_OFF_PARTS, "gpu": PARTS}
 UNCOMPILED_PARTS = {"cpu": TURNED_OFF_PARTS, "gpu": TURNED_OFF_PARTS.replace("RMSNorm", "FusedNorm")}
-PRODUCT = {"cpu": "integer_matmul", "gpu": "quantized_matmul"}[DEVICE]
+PRODUCT = {"cpu": "integer_matmul", "gpu": "tiled_matmul"}[DEVICE]
 FAST = [f"{PRODUCT} dispatch_attention", PARTS, "True True"]
 PLAIN = ["None scaled_dot_product_attention_grouped", PLAIN_PARTS[DEVICE], "True True"]
 UNCOMPILED = [PLAIN[0], UNCOMPILED_PARTS[DEVICE], "True True"]
@@ -195,7 +195,15 @@ def check_one_is_left_out(
             "float(query[dim]) * scale",
             "float(query[dim])",
             "dispatch_attention",
-            ["quantized_matmul scaled_dot_product_attention_grouped", PARTS, "True True"],
+            ["tiled_matmul scaled_dot_product_attention_grouped", PARTS, "True True"],
+        ),
+        (
+            "gpu",
+            f"kernels/given/{TARGET.language}/tiled_matmul{SUFFIXES[TARGET.language]}",
+            "T(scale * float(code) + bias)",
+            "T(scale * float(code))",
+            "tiled_matmul",
+            ["quantized_matmul dispatch_attention", PARTS, "True True"],
         ),
     ],
     ids=[
@@ -206,6 +214,7 @@ def check_one_is_left_out(
         "split_heads",
         "quantized_matvec on a GPU",
         "flash_decode on a GPU",
+        "tiled_matmul on a GPU",
     ],
 )
 def test_a_wrong_kernel_is_left_out_with_one_line(

@@ -11,6 +11,7 @@ from kernel_runtime.native import is_invariant
 from kernel_runtime.self_check import close_products, sample
 
 from ..kernels.given.integer_matmul import integer_matmul
+from ..kernels.given.tiled_matmul import tiled_matmul
 from ..kernels.quantized_matmul import quantized_matmul
 from ..model.given.operations import PLAIN_OPERATIONS
 from ..ops.basics import as_projection
@@ -90,14 +91,25 @@ def ropes() -> Contest[Any]:
 def matmuls() -> Contest[Any]:
     """The product with packed weights; None stands for the product with expanded ones.
 
-    `integer_matmul`, which is given, is the course's as well once `quantized_matmul` works.
+    `integer_matmul` and, on a GPU, `tiled_matmul`, which are given, are the course's as well once
+    `quantized_matmul` works. There, many rows of float16 must be right as well as few of float32.
     """
-    x, packed = sample(2, 128), mx.quantize(sample(3, 128))
+    inputs, (weight, scales, biases) = [sample(2, 128)], mx.quantize(sample(3, 128))
+    if is_on_gpu():
+        inputs.append((sample(9, 128) / 4).astype(mx.float16))  # smaller: float16 is off by more
 
-    def compute(matmul: QuantizedMatmul | None) -> mx.array:
+    def multiply(matmul: QuantizedMatmul | None, x: mx.array) -> mx.array:
+        packed = weight, scales.astype(x.dtype), biases.astype(x.dtype)
         if matmul is None:
             return as_projection(mx.dequantize(*packed))(x)
         return matmul(x, QuantizedWeights(*packed))
+
+    def compute(matmul: QuantizedMatmul | None) -> mx.array:
+        return mx.concatenate([multiply(matmul, x).astype(mx.float32) for x in inputs])
+
+    def expected() -> mx.array:
+        x = mx.concatenate([each.astype(mx.float32) for each in inputs])
+        return mx.quantized_matmul(x, weight, scales, biases)
 
     def start(matmul: QuantizedMatmul | None) -> Callable[[int], Run]:
         dim = sizes().dim
@@ -105,22 +117,21 @@ def matmuls() -> Contest[Any]:
         return lambda rows: (lambda x: next(layers)(x), normal(rows, dim))
 
     on_gpu = is_on_gpu()
-    given: dict[str, QuantizedMatmul] = {} if on_gpu else {"given": integer_matmul}
     return Contest(
         name="matmul",
         kernel="quantized_matmul",
         candidates={
             "own": quantized_matmul,
-            **given,
+            "given": tiled_matmul if on_gpu else integer_matmul,
             "mlx": mlx_matmul,
             "plain": quantized_matmul_simple if on_gpu else None,
         },
         fallback=None,
         sample=compute,
-        expected=lambda: mx.quantized_matmul(x, *packed),
+        expected=expected,
         start=start,
         by_rows=(lambda functions: switch(functions, num_rows)) if on_gpu else None,
-        keeps_bits=("own",) if on_gpu else ("given", "mlx", *(("own",) if is_invariant() else ())),
+        keeps_bits=("own", "given") if on_gpu else ("given", "mlx", *(("own",) if is_invariant() else ())),
     )
 
 
