@@ -51,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ref", action="store_true", help="test tiny_llm_ref, the reference")
     parser.addoption("--task", type=int, help="only the tests of this task of a day")
     parser.addoption("--record-cuda", action="store_true", help="write the book's table of CUDA kernels")
+    parser.addoption("--record-counts", action="store_true", help="write the book's counts of GPU kernels")
     parser.addoption(
         "--all", action="store_true", help="show every failure, not only the first unsolved task's"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from scripts.book import blocks
+from scripts.book import blocks, counts
 from scripts.book.cuda import RECORD, cuda_table
 from scripts.book.execute import Code, check_format, execute
 from scripts.book.figures import figure_block, parse_figure, scripts_of
@@ -158,11 +158,14 @@ class Page:
             return hardware_table(self.folders.records / "hardware")
         if name == "cuda":
             return cuda_table(self.folders.records / RECORD)
+        if name == "counts":
+            return counts.counts_tables(self.folders.records / counts.RECORD)
         if name in ("ref", "starter", "test"):
             self.counts["symbols"] += 1
             return self.included(name, rest)
         raise ChapterError(
-            f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure, hardware and cuda"
+            f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure, hardware, cuda "
+            "and counts"
         )
 
     def included(self, name: str, dotted: str) -> str:
