@@ -13,6 +13,7 @@ from tests.support.schedules import (
     engine_schedules,
     schedules,
 )
+from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 
 NUM_SCHEDULES = 500
 
@@ -29,3 +30,11 @@ def test_output_does_not_depend_on_the_schedule(schedule: Schedule) -> None:
 def test_output_does_not_depend_on_the_engine_s_schedule(pools: str, data: st.DataObject) -> None:
     schedule: EngineSchedule = data.draw(engine_schedules(POOLS[pools]))
     check_engine_law(schedule)
+
+
+@pytest.mark.parametrize("pools", list(POOLS))
+@settings(max_examples=NUM_SCHEDULES // 5, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_steps_that_overlap_change_no_token(pools: str, data: st.DataObject) -> None:
+    schedule: EngineSchedule = data.draw(engine_schedules(POOLS[pools]))
+    check_engine_law(schedule, OverlappingEngine)

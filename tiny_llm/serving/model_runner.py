@@ -1,6 +1,7 @@
 """Runs a step in one pass of the model, on the blocks of a pool."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 
 from kernel_runtime.paged_check import PagedAttention
 
@@ -8,9 +9,10 @@ from ..generation.sampler import SamplingParams
 from ..given.accelerate import best_paged_attention
 from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
+from .forward_batch import ForwardBatch
 from .given.best_sampler import best_sampler
-from .given.sampling import BatchSampler, StepSamples
-from .given.scheduler_output import SchedulerOutput
+from .given.sampling import BatchSampler, Sampled, StepSamples
+from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .paged_kv_cache import PagedKvPool
 
 
@@ -51,6 +53,21 @@ class ModelRunner:
             What was sampled for each final entry, by the id of its sequence.
         """
         raise NotImplementedError("week 3 day 3 task 4: ModelRunner.run is not written yet")
+
+    def compute(
+        self, batch: ForwardBatch, final: Items[ScheduledTokens], params: Mapping[int, SamplingParams]
+    ) -> list[Sampled]:
+        """Call the model and sample, lazily: nothing is evaluated here.
+
+        Args:
+            batch: of a step.
+            final: the step's final entries, in the order of `batch.final_rows`.
+            params: as for `run`.
+
+        Returns:
+            What is sampled for the final entries; an empty list if there are none.
+        """
+        raise NotImplementedError("week 3 day 3 task 4: ModelRunner.compute is not written yet")
 
     def release(self, sequence_id: int) -> None:
         """Nothing is held for a sequence here."""

@@ -1,6 +1,7 @@
 """Runs a step in one pass of the model, on the blocks of a pool."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 
 import mlx.core as mx
 
@@ -13,7 +14,7 @@ from .block_manager import BlockManager
 from .forward_batch import ForwardBatch, RaggedKvCache
 from .given.best_sampler import best_sampler
 from .given.sampling import BatchSampler, Sampled, StepSamples, read_samples
-from .given.scheduler_output import SchedulerOutput
+from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .paged_kv_cache import PagedKvPool
 
 
@@ -56,16 +57,31 @@ class ModelRunner:
         if not output.entries:
             return StepSamples({}, {})
         batch = ForwardBatch.of(output, self.blocks.tables, self.pool)
+        sampled = self.compute(batch, output.final, params)
+        mx.eval([each.arrays for each in sampled], self.pool.state)
+        return read_samples(sampled)
+
+    def compute(
+        self, batch: ForwardBatch, final: Items[ScheduledTokens], params: Mapping[int, SamplingParams]
+    ) -> list[Sampled]:
+        """Call the model and sample, lazily: nothing is evaluated here.
+
+        Args:
+            batch: of a step.
+            final: the step's final entries, in the order of `batch.final_rows`.
+            params: as for `run`.
+
+        Returns:
+            What is sampled for the final entries; an empty list if there are none.
+        """
         caches = [
             RaggedKvCache(self.pool, layer, batch, self.attention) for layer in range(self.pool.num_layers)
         ]
         states = self.model.hidden_states(batch.token_ids, batch.positions, caches)
-        sampled: list[Sampled] = []
-        if output.final:
-            logits = self.model.logits(states[batch.final_rows])[:, -1]  # [final entries, V]
-            sampled.append(Sampled.of(logits, output.final, params, self.sampler))
-        mx.eval([each.arrays for each in sampled], self.pool.state)
-        return read_samples(sampled)
+        if not final:
+            return []
+        logits = self.model.logits(states[batch.final_rows])[:, -1]  # [final entries, V]
+        return [Sampled.of(logits, final, params, self.sampler)]
 
     def release(self, sequence_id: int) -> None:
         """Nothing is held for a sequence here."""

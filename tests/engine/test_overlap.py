@@ -1,0 +1,126 @@
+"""Steps that overlap: what is under way while `step` returns, and what the end of an answer discards."""
+
+import mlx.core as mx
+import pytest
+
+from tests.support.budget import rows_of
+from tests.support.check import check_value_error
+from tests.support.schedules import IdTokenizer, random_qwen3
+from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, UnlimitedBlocks
+from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+
+PROMPTS = [[5, 7, 9], [11, 3, 8, 21, 6, 2, 17]]
+BLOCK_SIZE = 4
+
+
+class Endless(IdTokenizer):
+    """Ends no answer."""
+
+    eos_token_ids: set[int] = set()
+
+
+def engine_of(kind: type[Engine], tokenizer: IdTokenizer | None = None) -> Engine:
+    blocks = PrefixCachingBlockManager(20, BLOCK_SIZE)
+    return kind(random_qwen3(), tokenizer or Endless(), SchedulerConfig(8, 2), 24, blocks)
+
+
+@pytest.mark.parametrize("kind", [Engine, OverlappingEngine])
+def test_answers_of_known_length_take_the_same_steps(kind: type[Engine]) -> None:
+    with engine_of(kind) as engine:
+        for prompt, max_tokens in zip(PROMPTS, (2, 4), strict=True):
+            engine.add_request(prompt, SamplingParams(max_tokens=max_tokens))
+        steps = [engine.step() for _ in range(6) if engine.has_unfinished_requests]
+    assert [rows_of(step.scheduled) for step in steps] == [
+        [(0, 0, 3, True), (1, 0, 5, False)],
+        [(0, 3, 1, True), (1, 5, 2, True)],
+        [(1, 7, 1, True)],
+        [(1, 8, 1, True)],
+        [(1, 9, 1, True)],
+    ]
+    assert [[result.prompt_idx for result in step.finished] for step in steps] == [[], [0], [], [], [1]]
+
+
+def test_the_next_step_is_under_way_when_a_step_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(OverlappingEngine) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=5))
+        calls: list[str] = []
+        compute, async_eval = engine.runner.compute, mx.async_eval  # type: ignore[attr-defined]
+        monkeypatch.setattr(engine.runner, "compute", lambda *args: calls.append("build") or compute(*args))
+        monkeypatch.setattr(mx, "async_eval", lambda *args: calls.append("begin") or async_eval(*args))
+        monkeypatch.setattr(
+            engine.requests[0],
+            "accept",
+            lambda *args, _=engine.requests[0].accept: calls.append("token") or _(*args),
+        )
+        engine.step()
+        assert calls == ["build", "begin", "build", "begin", "token"]
+        engine.step()
+        assert calls[5:] == ["build", "begin", "token"]
+
+
+def test_an_answer_that_ends_by_itself_is_discarded_a_step_later() -> None:
+    with engine_of(Engine) as engine:
+        (alone,) = engine.generate([PROMPTS[0]], SamplingParams(max_tokens=4))
+
+    class EndsAtThird(Endless):
+        eos_token_ids = {alone.token_ids[2]}
+
+    with engine_of(OverlappingEngine, EndsAtThird()) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=9))
+        engine.add_request(PROMPTS[1], SamplingParams(max_tokens=9, stop=("no such text",)))
+        steps = []
+        while 0 in engine.requests:
+            steps.append(engine.step())
+        assert steps[-1].finished[0].token_ids == alone.token_ids[:2]
+        after = engine.step()
+        assert 0 in {entry.sequence.id for entry in after.scheduled.entries}, (
+            "it was scheduled before it ended"
+        )
+        assert after.sampled.keys() == {1}
+        assert 0 not in {entry.sequence.id for entry in engine.step().scheduled.entries}
+
+
+def test_who_is_aborted_between_two_steps_gets_nothing_of_the_one_under_way() -> None:
+    with engine_of(OverlappingEngine) as engine:
+        for prompt in PROMPTS:
+            engine.add_request(prompt, SamplingParams(max_tokens=9))
+        engine.step()
+        engine.step()
+        assert engine.abort(0)
+        assert engine.step().sampled.keys() == {1}
+        assert engine.abort(1)
+        assert engine.scheduler.blocks.num_used_blocks == 0  # type: ignore[attr-defined]
+        assert engine.step().scheduled.entries == (), "the step under way was for nobody"
+        (result,) = engine.generate([PROMPTS[0]], SamplingParams(max_tokens=3))
+    with engine_of(Engine) as engine:
+        assert [result.token_ids] == [
+            r.token_ids for r in engine.generate([PROMPTS[0]], SamplingParams(max_tokens=3))
+        ]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_a_block_that_ended_with_an_unread_token_is_found_again(num_tokens: int) -> None:
+    hits = []
+    for kind in (Engine, OverlappingEngine):
+        with engine_of(kind) as engine:
+            (first,) = engine.generate([PROMPTS[1]], SamplingParams(max_tokens=num_tokens + 1))
+            engine.generate([[*PROMPTS[1], *first.token_ids]], SamplingParams(max_tokens=1))
+            hits.append(engine.scheduler.blocks.num_hit_tokens)  # type: ignore[attr-defined]
+    assert hits[0] == hits[1] == 7 + num_tokens - (7 + num_tokens) % BLOCK_SIZE
+
+
+def test_without_a_pool_it_is_an_engine_like_any_other() -> None:
+    with OverlappingEngine(random_qwen3(), Endless(), SchedulerConfig(8, 2), 24, UnlimitedBlocks()) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=1))
+        assert len(engine.step().finished) == 1
+
+
+def test_an_error_closes_the_engine_and_drops_the_step_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(OverlappingEngine) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=9))
+        engine.step()
+        monkeypatch.setattr(engine.runner, "compute", None)
+        with pytest.raises(TypeError):
+            engine.step()
+        with check_value_error():
+            engine.step()
