@@ -232,7 +232,7 @@ def find_capacities(
     serve: Server,
 ) -> dict[str, Capacity]:
     """By the simulator for one budget and for whole prompts; each is then run there and at higher rates."""
-    configs = limits.configs
+    configs = {name: limits.configs[name] for name in (ONE_BUDGET, WHOLE)}
     seconds = mean_seconds(stream, cost)
 
     def is_kept(config: SchedulerConfig, rate: float) -> bool:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,8 +25,9 @@ from tiny_llm_ref import (
     SamplingParams,
     SchedulerConfig,
 )
+from tiny_llm_ref.serving.given.overlapping_engine import OverlappingEngine
 
-ONE_BUDGET, WHOLE = "one budget", "whole prompts"
+ONE_BUDGET, WHOLE, OVERLAPPED = "one budget", "whole prompts", "overlapped"
 BLOCK_SIZE = 16
 
 
@@ -80,16 +82,19 @@ class Limits:
         """Of the engine's sides: WHOLE holds the longest prompt whole, beside a token for each other."""
         whole = self.longest + self.batch_size
         most = self.prefill_budget or max(whole, self.budget)
+        one_budget = SchedulerConfig(self.budget, self.batch_size, max_num_prefill_only_tokens=most)
         return {
-            ONE_BUDGET: SchedulerConfig(self.budget, self.batch_size, max_num_prefill_only_tokens=most),
+            ONE_BUDGET: one_budget,
             WHOLE: SchedulerConfig(whole, self.batch_size),
+            OVERLAPPED: one_budget,
         }
 
 
-def make_engine(model: Qwen3Model, limits: Limits, config: SchedulerConfig) -> EngineRecorder:
+def make_engine(model: Qwen3Model, limits: Limits, side: str) -> EngineRecorder:
     """The engine of week 3 on its blocks."""
+    kind = OverlappingEngine if side == OVERLAPPED else Engine
     blocks = PrefixCachingBlockManager(limits.num_blocks, BLOCK_SIZE)
-    return EngineRecorder(Engine(model, EndlessTokenizer(), config, limits.max_seq_len, blocks))
+    return EngineRecorder(kind(model, EndlessTokenizer(), limits.configs[side], limits.max_seq_len, blocks))
 
 
 def make_phases(model: Qwen3Model, limits: Limits) -> Recorder:
@@ -107,8 +112,7 @@ def make_sides(
     shared = SharedKernels(model)
     own = own_model(checkpoint) if "mlx-lm" in names else None
     makers: dict[str, Callable[[], Any]] = {
-        ONE_BUDGET: lambda: make_engine(model, limits, limits.configs[ONE_BUDGET]),
-        WHOLE: lambda: make_engine(model, limits, limits.configs[WHOLE]),
+        **{side: partial(make_engine, model, limits, side) for side in limits.configs},
         "three phases": lambda: make_phases(model, limits),
         "mlx-lm, these kernels": lambda: MlxLmRecorder(shared, limits.batch_size, limits.budget),
         "mlx-lm": lambda: MlxLmRecorder(own, limits.batch_size, limits.budget),
@@ -116,7 +120,7 @@ def make_sides(
     return {name: makers[name] for name in names}
 
 
-SIDES = (ONE_BUDGET, WHOLE, "three phases", "mlx-lm, these kernels", "mlx-lm")
+SIDES = (ONE_BUDGET, OVERLAPPED, WHOLE, "three phases", "mlx-lm, these kernels", "mlx-lm")
 
 
 @dataclass(frozen=True)
