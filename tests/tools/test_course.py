@@ -52,6 +52,7 @@ ROWS_OF_SERVING = [
         "given.default_blocks",
         "given.engine_request",
         "engine",
+        "given.overlapping_engine",
     },
 ]
 MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
