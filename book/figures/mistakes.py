@@ -10,7 +10,7 @@ from tiny_llm_ref import Qwen3Model
 from tiny_llm_ref.model.loader import load_model
 
 PATH = resolve_checkpoint(SHIPPED_MODEL)
-LEFT, TOP, STEP, WIDTH = 152, 24, 22, 162
+LEFT, TOP, STEP, WIDTH = 176, 24, 22, 162
 
 
 def nats_per_token(model: Qwen3Model, tokens: list[int]) -> float:
@@ -100,7 +100,7 @@ def main() -> None:
         )
     described = ", ".join(f"{name} {nats:.3f}" for name, nats in rows)
     print(
-        f'<svg style="max-width: 520px" viewBox="0 0 360 {TOP + STEP * len(rows)}" '
+        f'<svg style="max-width: 520px" viewBox="0 0 384 {TOP + STEP * len(rows)}" '
         'fill="currentColor" font-size="10.5" font-family="sans-serif" role="img">'
         "<title>Nats a token of the shipped checkpoint, right and with one mistake</title>"
         f'<desc>{described}.</desc><text x="{LEFT}" y="14">nats a token, {len(tokens)} tokens</text>'
