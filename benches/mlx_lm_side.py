@@ -8,6 +8,7 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
+from mlx_lm.sample_utils import make_sampler
 from mlx_lm.utils import load_model
 
 from scripts.run.run_log import PhaseEvent, RunLog
@@ -110,7 +111,8 @@ class MlxLmRecorder(RunLog):
         """Add a prompt that arrived at this time, with its number of tokens in `params`."""
         assert params is not None
         assert params.max_tokens is not None
-        (index,) = self.generator.insert([list(prompt)], max_tokens=[params.max_tokens])
+        samplers = [make_sampler(params.temperature, params.top_p)] if params.temperature else None
+        (index,) = self.generator.insert([list(prompt)], max_tokens=[params.max_tokens], samplers=samplers)
         self._missing[index] = params.max_tokens
         self._computed[index] = 0
         self.record_arrival(index, arrival)

@@ -28,6 +28,9 @@ Rate = Annotated[
 LoadShare = Annotated[float, typer.Option("--load", help="That share.")]
 TtftTarget = Annotated[float | None, typer.Option(help="Of a good request, in ms; from measured costs.")]
 ItlTarget = Annotated[float | None, typer.Option(help="Of each gap, in ms; from measured costs.")]
+Temperature = Annotated[
+    float, typer.Option(min=0, help="Of all requests; above 0 they are sampled, with a top_p of 0.95.")
+]
 Limit = Annotated[float, typer.Option(min=1, help="Seconds after which a run is cut off.")]
 Sides = Annotated[list[str] | None, typer.Option("--side", help="Only this one; may be repeated.")]
 Seed = Annotated[int, typer.Option(help="Of the first measured load; the others count on from it.")]
@@ -45,6 +48,7 @@ def main(
     load: LoadShare = 0.6,
     ttft_target: TtftTarget = None,
     itl_target: ItlTarget = None,
+    temperature: Temperature = 0.0,
     limit: Limit = 20.0,
     side: Sides = None,
     seed: Seed = 0,
@@ -72,6 +76,7 @@ def main(
             load=load,
             ttft_target=ttft_target,
             itl_target=itl_target,
+            temperature=temperature,
             limit=limit,
             sides=tuple(side or ()),
             seed=seed,

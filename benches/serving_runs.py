@@ -1,7 +1,7 @@
 """The runs of the serving benchmark: loads, sides in turns, costs, capacity."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ from scripts.run.engine_recorder import EngineRecorder
 from tiny_llm_ref import (
     CostModel,
     RequestTimes,
+    SamplingParams,
     SchedulerConfig,
     ServingMetrics,
     Target,
@@ -32,6 +33,7 @@ from tiny_llm_ref import (
 
 ARRIVALS, BURST, DECODE, PREFILL = "arrivals", "all at once", "decode only", "prefill only"
 DECODE_TOKENS, PREFILL_TOKENS = 64, 512
+TOP_P = 0.95
 ROOM = 896  # tokens of the longest request, and some
 
 
@@ -53,6 +55,7 @@ class Settings:
     load: float
     ttft_target: float | None
     itl_target: float | None
+    temperature: float
     limit: float
     sides: tuple[str, ...]
     seed: int
@@ -74,6 +77,11 @@ class Settings:
                 f"the prefill budget is {self.prefill_budget} and the budget {self.budget}: "
                 "a step without streams may be larger, not smaller"
             )
+
+    @property
+    def params(self) -> SamplingParams:
+        """How each request is sampled."""
+        return SamplingParams(self.temperature, TOP_P if self.temperature else 0.0)
 
     @property
     def limits(self) -> Limits:
@@ -116,7 +124,7 @@ def measure_all(settings: Settings, checkpoint: Path, rounds: Rounds) -> Result:
     limits = settings.limits
     names = settings.sides or SIDES
     makers = make_sides(model, checkpoint, limits, list(dict.fromkeys([*names, ONE_BUDGET, WHOLE])))
-    serve = Server(makers, settings.limit)
+    serve = Server(makers, settings.limit, settings.params)
 
     mixed = [
         mixed_load(stream, settings.num_requests, settings.seed + i)
@@ -172,10 +180,11 @@ class Server:
 
     makers: dict[str, Callable[[], Any]]
     limit: float
+    params: SamplingParams
 
     def __call__(self, name: str, load: Load) -> ServedLoad:
         """One run of a fresh recorder."""
-        return serve_load(self.makers[name], load, self.limit)
+        return serve_load(self.makers[name], load, self.limit, self.params)
 
 
 def by_side(
@@ -249,7 +258,8 @@ def find_capacities(
                 with_poisson_arrivals(mixed_load(stream, settings.num_requests, 211 + i), rate, 211 + i)
                 for i in range(settings.repeats or FEWEST)
             ]
-            runs = [serve_load(serve.makers[name], load, 10 * settings.limit).times for load in loads]
+            patient = replace(serve, limit=10 * settings.limit)
+            runs = [patient(name, load).times for load in loads]
             at[f"{rate:.3g}"] = [ServingMetrics.of(times, target) for times in runs]
         capacities[name] = Capacity(rates[name], at)
     return capacities

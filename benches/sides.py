@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from tiny_llm_ref.serving.given.overlapping_engine import OverlappingEngine
 
 ONE_BUDGET, WHOLE, OVERLAPPED = "one budget", "whole prompts", "overlapped"
 BLOCK_SIZE = 16
+GREEDY = SamplingParams()
 
 
 class Serves(Protocol):
@@ -131,7 +132,9 @@ class ServedLoad:
     times: list[RequestTimes]
 
 
-def serve_load(make: Callable[[], Any], load: Load, limit: float) -> ServedLoad:
+def serve_load(
+    make: Callable[[], Any], load: Load, limit: float, params: SamplingParams = GREEDY
+) -> ServedLoad:
     """Submit each request when it arrives and step until all are done, or for `limit` seconds.
 
     A request that arrives during a step joins after it, and its times count from its arrival.
@@ -139,19 +142,21 @@ def serve_load(make: Callable[[], Any], load: Load, limit: float) -> ServedLoad:
     recorder = make()
     pending = deque(sorted(load, key=lambda request: request.arrival))
     with closing(recorder.generator):
-        serve_open_loop(recorder, pending, limit)
+        serve_open_loop(recorder, pending, limit, params)
     mx.clear_cache()
     never = [RequestTimes(request.arrival) for request in pending]
     return ServedLoad(recorder, [*recorder.times.values(), *never])
 
 
-def serve_open_loop(recorder: Serves, pending: deque[Any], limit: float) -> None:
+def serve_open_loop(
+    recorder: Serves, pending: deque[Any], limit: float, params: SamplingParams = GREEDY
+) -> None:
     """Take requests out of `pending` as time goes by."""
     while (pending or recorder.has_work) and recorder.seconds < limit:
         while pending and pending[0].arrival <= recorder.seconds:
             request = pending.popleft()
-            params = SamplingParams(max_tokens=request.num_output_tokens)
-            recorder.submit(list(request.prompt_ids), params, request.arrival)
+            own = replace(params, max_tokens=request.num_output_tokens)
+            recorder.submit(list(request.prompt_ids), own, request.arrival)
         if recorder.has_work:
             recorder.step()
         else:

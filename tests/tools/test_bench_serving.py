@@ -218,6 +218,8 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
         "50",
         "--limit",
         "600",
+        "--temperature",
+        "0.8",
         *options,
         "--output",
         str(tmp_path / "charts"),
@@ -227,6 +229,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
     assert result.returncode == 0, result.stderr
     written = json.loads((tmp_path / "charts" / "serving.json").read_text())
     assert written["rate"] == 50
+    assert written["settings"]["temperature"] == 0.8
     for load in ("arrivals", "all at once", "decode only", "prefill only"):
         assert list(written["runs"][load]) == list(sides)
         traces = [written["traces"][load][side][0] for side in sides]
