@@ -107,9 +107,12 @@ class MlxLm:
 
 
 class LlamaCpp:
-    """llama.cpp through llama-cpp-python, on the GGUF file that SMOLLM2_GGUF names."""
+    """llama.cpp through llama-cpp-python, on the GGUF file that SMOLLM2_GGUF names.
 
-    def __init__(self, checkpoint: Path) -> None:
+    Its cache has room for 32 sequences of 512 tokens, or for one of so many.
+    """
+
+    def __init__(self, checkpoint: Path, num_tokens: int | None = None) -> None:
         import llama_cpp
 
         self.lib = llama_cpp
@@ -123,26 +126,29 @@ class LlamaCpp:
         model_parameters.use_extra_bufts = False  # its repacking for AMX crashes on some machines
         self.model = llama_cpp.llama_model_load_from_file(file.encode(), model_parameters)
         parameters = llama_cpp.llama_context_default_params()
-        parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = 16384, 2048, 512
-        parameters.n_seq_max = 32
+        parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = num_tokens or 16384, 2048, 512
+        parameters.n_seq_max = 1 if num_tokens else 32
         parameters.n_threads = parameters.n_threads_batch = os.cpu_count() or 1
         self.context = llama_cpp.llama_init_from_model(self.model, parameters)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
     def prefill(self, tokens: list[list[int]]) -> Any:
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+        self.clear()
         for sequence, ids in enumerate(tokens):
-            self._run([(token, i, sequence) for i, token in enumerate(ids)], last_only=True)
+            self.run([(token, i, sequence) for i, token in enumerate(ids)], last_only=True)
         return [tokens[0][-1] for _ in tokens], len(tokens[0])
 
     def decode(self, state: Any) -> None:
         last_tokens, position = state
-        self._run(
-            [(token, position, sequence) for sequence, token in enumerate(last_tokens)], last_only=False
-        )
+        self.run([(token, position, sequence) for sequence, token in enumerate(last_tokens)], last_only=False)
         state[1] = position + 1
 
-    def _run(self, entries: list[tuple[int, int, int]], last_only: bool) -> None:
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
+
+    def run(self, entries: list[tuple[int, int, int]], last_only: bool) -> None:
+        """Compute tokens, each with its position and its sequence."""
         batch = self.lib.llama_batch_init(len(entries), 0, 1)
         batch.n_tokens = len(entries)
         for i, (token, position, sequence) in enumerate(entries):

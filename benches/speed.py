@@ -104,10 +104,12 @@ def measured(processes: Mapping[str, "subprocess.Popen[str]"], workload: str, na
 
 
 @contextmanager
-def started(name: str, checkpoint: Path) -> Iterator["subprocess.Popen[str]"]:
+def started(
+    name: str, checkpoint: Path, module: str = "benches.engines", *more: str
+) -> Iterator["subprocess.Popen[str]"]:
     """An engine in a process of its own, ended afterwards."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benches.engines", name, str(checkpoint)],
+        [sys.executable, "-m", module, name, str(checkpoint), *more],
         cwd=ROOT,
         env={**os.environ, **ENVIRONMENTS.get(name, {})},
         stdin=subprocess.PIPE,
@@ -134,7 +136,7 @@ def receive(process: "subprocess.Popen[str]") -> dict[str, Any]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise ValueError(f"the engine {process.args[-2]!r} ended: the lines above say why")  # type: ignore[index]
+        raise ValueError(f"the engine {process.args[3]!r} ended: the lines above say why")  # type: ignore[index]
     answer: dict[str, Any] = json.loads(line)
     return answer
 
