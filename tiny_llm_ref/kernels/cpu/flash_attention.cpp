@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "kernel.h"
@@ -9,6 +10,7 @@ constexpr long KEY_BLOCK = 64;       // keys whose scores are held at a time
 constexpr long QUERY_BLOCK = 32;     // positions that one task takes, for all query heads of a key head
 constexpr long MAX_DECODE_ROWS = 8;  // up to so many queries a key head, tasks share the keys instead
 constexpr long KEYS_PER_TASK = 256;  // then
+constexpr long KEYS_AHEAD = 16;      // so many are asked of memory before they are needed
 
 /// One batch row and one key head, with the query heads that share it.
 struct Head {
@@ -22,6 +24,7 @@ struct Head {
   long block_size = 0;                   // then, keys of a block
   float (*widen)(uint16_t) = nullptr;    // for keys and values of 16 bits, which are then here
   const uint16_t *short_key = nullptr, *short_value = nullptr;
+  long asked = 0;  // floats of a token's keys, and of its values, that are asked of memory ahead of time
 };
 
 /// Queries under way: scores of the key block at hand, and the softmax so far.
@@ -29,7 +32,8 @@ struct Rows {
   Rows(const Head& head, long first_position, long num_positions)
       : first_position(first_position), num_positions(num_positions), count(head.group_size * num_positions),
         queries(count * head.D), scores(count * KEY_BLOCK), outputs(count * head.D), maxima(count, -INFINITY),
-        sums(count), widened(head.widen ? 2 * KEY_BLOCK * head.D : 0), keys(KEY_BLOCK), values(KEY_BLOCK) {
+        sums(count), widened(head.widen ? 2 * KEY_BLOCK * head.D : 0), keys(KEY_BLOCK + KEYS_AHEAD),
+        values(KEY_BLOCK) {
     for (long row = 0; row < count; row++) {
       const float* source = head.query + group_member(row) * head.query_head_stride + position(row) * head.query_stride;
       for (long d = 0; d < head.D; d++) queries[row * head.D + d] = head.scale * source[d];
@@ -83,11 +87,16 @@ static const float* widen(const Head& head, const uint16_t* entries, float* targ
   return target;
 }
 
-/// Find the keys and values from `first_key` on, where they lie, or as floats.
+/// Where a token's keys and values are, counted in tokens.
+static long place_of(const Head& head, long token) {
+  if (!head.block_table) return token;
+  return head.block_table[token / head.block_size] * head.block_size + token % head.block_size;
+}
+
+/// Find the keys and values from `first_key` on, where they lie, or as floats; and some keys after them.
 static void find_block(const Head& head, Rows& rows, long first_key, long num_keys) {
   for (long j = 0; j < num_keys; j++) {
-    long place = first_key + j;
-    if (head.block_table) place = head.block_table[place / head.block_size] * head.block_size + place % head.block_size;
+    const long place = place_of(head, first_key + j);
     if (head.widen) {
       rows.keys[j] = widen(head, head.short_key + place * head.key_stride, &rows.widened[j * head.D]);
       rows.values[j] = widen(head, head.short_value + place * head.value_stride, &rows.widened[(KEY_BLOCK + j) * head.D]);
@@ -96,6 +105,15 @@ static void find_block(const Head& head, Rows& rows, long first_key, long num_ke
       rows.values[j] = head.value + place * head.value_stride;
     }
   }
+  for (long j = num_keys; j < num_keys + KEYS_AHEAD; j++) {
+    const long place = place_of(head, std::min(first_key + j, head.S - 1));
+    rows.keys[j] = head.widen ? rows.keys[0] : head.key + place * head.key_stride;
+  }
+}
+
+/// Ask memory for a token's keys or values, so that they are near when they are read.
+static void ask_for(const Head& head, const float* entries) {
+  for (long i = 0; i < head.asked; i += 16) __builtin_prefetch(entries + i);
 }
 
 /// Scores of ROWS queries and VECTORS vectors of keys from `key` on, whose dimensions lie in `turned`. Products are
@@ -141,6 +159,8 @@ static void score_many(const Head& head, Rows& rows, long num_keys, std::vector<
 static void score_few(const Head& head, Rows& rows, long num_keys) {
   for (long j = 0; j < num_keys; j++) {
     const float* key = rows.keys[j];
+    ask_for(head, rows.keys[j + KEYS_AHEAD]);
+    ask_for(head, rows.values[j]);
     for (long row = 0; row < rows.count; row++) {
       const float* query = &rows.queries[row * head.D];
       Floats products = {};
@@ -195,6 +215,8 @@ static void attend_to_part(const Head& head, Rows& rows, long first_key, long la
   for (long block = first_key; block < last_key; block += KEY_BLOCK) {
     const long num_keys = std::min(KEY_BLOCK, last_key - block);
     find_block(head, rows, block, num_keys);
+    if (block == first_key && rows.count <= MAX_DECODE_ROWS)
+      for (long j = 0; j < KEYS_AHEAD; j++) ask_for(head, rows.keys[j]);
     if (rows.count > MAX_DECODE_ROWS) {
       score_many(head, rows, num_keys, turned);
     } else {
@@ -264,7 +286,7 @@ KERNEL flash_attention(const Array* inputs, const Array* outputs, const double* 
       head.mask_head_stride = mask.stride(1), head.mask_query_stride = mask.stride(2);
       head.mask_key_stride = mask.stride(3);
     }
-    head.L = L, head.S = S, head.D = D, head.group_size = group_size;
+    head.L = L, head.S = S, head.D = head.asked = D, head.group_size = group_size;
     head.scale = numbers[0], head.is_causal = numbers[1];
     return head;
   };
@@ -274,17 +296,19 @@ KERNEL flash_attention(const Array* inputs, const Array* outputs, const double* 
 
   if (L * group_size <= MAX_DECODE_ROWS) {
     const long num_parts = (S + KEYS_PER_TASK - 1) / KEYS_PER_TASK;
-    std::vector<std::vector<Rows>> parts(B * H);
-    for (long i = 0; i < B * H; i++) parts[i].assign(num_parts, Rows(head_at(i), 0, L));
+    std::vector<std::vector<std::unique_ptr<Rows>>> parts(B * H);
+    for (auto& of_head : parts) of_head.resize(num_parts);
     parallel_for(B * H * num_parts, 1 + KEYS_PER_TASK / S, [&](long first, long last) {
       for (long task = first; task < last; task++) {
         const long i = task / num_parts, part = task % num_parts;
-        attend(head_at(i), parts[i][part], part * KEYS_PER_TASK, std::min(S, (part + 1) * KEYS_PER_TASK));
+        const Head head = head_at(i);
+        parts[i][part] = std::make_unique<Rows>(head, 0, L);
+        attend(head, *parts[i][part], part * KEYS_PER_TASK, std::min(S, (part + 1) * KEYS_PER_TASK));
       }
     });
     for (long i = 0; i < B * H; i++) {
-      for (long part = 1; part < num_parts; part++) merge(head_at(i), parts[i][0], parts[i][part]);
-      finish(head_at(i), parts[i][0], output_at(i), H_q * D);
+      for (long part = 1; part < num_parts; part++) merge(head_at(i), *parts[i][0], *parts[i][part]);
+      finish(head_at(i), *parts[i][0], output_at(i), H_q * D);
     }
     return;
   }

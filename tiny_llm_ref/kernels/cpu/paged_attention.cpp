@@ -1,4 +1,4 @@
-#include <memory>
+#include <map>
 
 #include "flash_attention.cpp"
 
@@ -32,6 +32,25 @@ static std::vector<Piece> cut(const int32_t* query_starts, const int32_t* contex
   return pieces;
 }
 
+constexpr long LONG_CONTEXT = 1024;  // from so many keys on, a task takes all key heads of the same keys
+
+/// The pieces of each task. The key heads of a token lie side by side in memory, so in a long context that is cut along
+/// the keys they belong together.
+static std::vector<std::vector<long>> tasks_of(const std::vector<Piece>& pieces, const int32_t* context_lengths) {
+  std::vector<std::vector<long>> tasks;
+  std::map<std::pair<long, long>, size_t> task_of;  // by sequence and first key
+  for (size_t i = 0; i < pieces.size(); i++) {
+    const Piece& piece = pieces[i];
+    const bool is_cut = !(piece.is_first && piece.is_last);
+    size_t task = tasks.size();
+    if (is_cut && context_lengths[piece.sequence] >= LONG_CONTEXT)
+      task = task_of.try_emplace({piece.sequence, piece.first_key}, task).first->second;
+    if (task == tasks.size()) tasks.emplace_back();
+    tasks[task].push_back(i);
+  }
+  return tasks;
+}
+
 /// A piece's sequence and key head as flash_attention.cpp knows it; the inputs are those of the kernel.
 static Head head_of(const Piece& piece, const Array* inputs, float scale) {
   const Array &query = inputs[0], &keys = inputs[1], &values = inputs[2], &tables = inputs[3];
@@ -48,6 +67,8 @@ static Head head_of(const Piece& piece, const Array* inputs, float scale) {
   head.key_stride = head.value_stride = H * D;
   head.block_table = tables.data<int32_t>() + piece.sequence * tables.length(1);
   head.block_size = keys.length(1);
+  head.asked = D;
+  if (head.S >= LONG_CONTEXT) head.asked = piece.key_head ? 0 : H * D;  // the first asks for all
   return head;
 }
 
@@ -92,7 +113,7 @@ KERNEL paged_attention(const Array* inputs, const Array* outputs, const double* 
 
   const std::vector<Piece> pieces = cut(query_starts, inputs[5].data<int32_t>(), N, H, H_q / H);
   std::vector<std::unique_ptr<Rows>> parts(pieces.size());
-  parallel_for(pieces.size(), 1, [&](long i, long) {
+  auto compute = [&](long i) {
     const Head head = head_of_type(pieces[i], inputs, numbers[0], numbers[1]);
     auto rows = std::make_unique<Rows>(head, pieces[i].first_query, pieces[i].num_queries);
     attend(head, *rows, pieces[i].first_key, pieces[i].last_key);
@@ -101,6 +122,10 @@ KERNEL paged_attention(const Array* inputs, const Array* outputs, const double* 
     } else {
       parts[i] = std::move(rows);
     }
+  };
+  const std::vector<std::vector<long>> tasks = tasks_of(pieces, inputs[5].data<int32_t>());
+  parallel_for(tasks.size(), 1, [&](long task, long) {
+    for (long i : tasks[task]) compute(i);
   });
   for (size_t i = 0, whole = 0; i < pieces.size(); i++) {
     if (!parts[i]) continue;
