@@ -24,13 +24,15 @@ from benches.rounds import Repeats, Rounds, itself
 from benches.speed import ask, machine, receive, started
 from benches.watched import Results
 from kernel_runtime.checkpoint import read_json, read_tensors
+from scripts.chart import line_chart
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from tiny_llm_ref.model.config import ModelConfig
 from tiny_llm_ref.model.roofline import cache_bytes_per_token, decode_bytes_per_token
 
+WARM_UP = 512
 FITTED = 2048  # tokens: the cost of chunks is known from prompts up to here
-STEPS = 16
+STEPS = 32
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Lengths = Annotated[list[int], typer.Option("--length", min=1, help="Tokens of a prompt; may be repeated.")]
@@ -41,7 +43,10 @@ Output = Annotated[Path | None, typer.Option(help="Folder for long.json and long
 
 @dataclass(frozen=True)
 class Run:
-    """One prompt and the decodes behind it: seconds of each chunk and of each decode, bytes at most."""
+    """One prompt and the decodes behind it: seconds of each chunk and of each decode, bytes at most.
+
+    There are no chunks where the cache was filled instead.
+    """
 
     chunks: list[float]
     decodes: list[float]
@@ -51,11 +56,6 @@ class Run:
     def prefill(self) -> float:
         """Seconds of the whole prompt."""
         return sum(self.chunks)
-
-    @property
-    def decode(self) -> float:
-        """Seconds of a token."""
-        return median(self.decodes)
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def main(
     Example: pdm run bench long --model smollm2 --length 8192 --side blocks --side llama.cpp
     """
     console = Console(highlight=False)
+    console.width = max(console.width, 100)
     rounds = Rounds(repeats)
     with usage_errors(), stretched(resolve_checkpoint(model), max(length) + ROOM) as checkpoint:
         names = side or list(SIDES)
@@ -96,12 +97,10 @@ def main(
     console.print(f"{model}, chunks of {chunk}; {', '.join(map(str, machine().values()))}", soft_wrap=True)
     console.print(f"memory is read at {bandwidth / 1e9:.3g} GB/s; {sizes.weights / 1e6:.4g} MB of weights")
     console.print(table(runs, chunk, sizes, bandwidth))
-    rates = {
-        name: {n: 1 / median(run.decode for run in each) for n, each in by_length.items()}
-        for name, by_length in runs.items()
-    }
-    data = {"model": model, "machine": machine(), "bandwidth": bandwidth, "decode_tokens_per_s": rates}
-    return Results(rounds, "long", data)
+    lines = {name: {n: rates(each) for n, each in by_length.items()} for name, by_length in runs.items()}
+    chart = line_chart(f"{model}: decode by context", "tokens of context", "tokens per second", lines)
+    data = {"model": model, "machine": machine(), "bandwidth": bandwidth, "chart": chart}
+    return Results(rounds, "long", data, chart)
 
 
 @contextmanager
@@ -141,11 +140,13 @@ def measure_all(
         for n in lengths:
 
             def run(name: str, turn: int, n: int = n) -> Run:
-                return Run(**ask(processes[name], {"num_tokens": n, "num_steps": STEPS}))
+                num_tokens = n if turn else min(n, WARM_UP)
+                made = Run(**ask(processes[name], {"num_tokens": num_tokens, "num_steps": STEPS}))
+                for seconds in made.decodes * (turn > 0):
+                    rounds.note(f"decode behind {n}", name, {"": seconds})
+                return made
 
-            by_side = rounds.in_turns(
-                processes, run, lambda run: {"prefill": run.prefill, "decode": run.decode}, f"{n} tokens"
-            )
+            by_side = rounds.in_turns(processes, run, lambda run: {"": run.prefill}, f"prefill of {n}")
             for name, measured in by_side.items():
                 runs[name][n] = measured
     return runs
@@ -154,26 +155,18 @@ def measure_all(
 def table(runs: dict[str, dict[int, list[Run]]], chunk: int, sizes: Bytes, bandwidth: float) -> Table:
     """A row for each side and length."""
     result = Table(box=None, header_style="bold", padding=(0, 1))
-    for heading in (
-        "",
-        "tokens",
-        "prefill, s",
-        "to cost model",
-        "memory, MB",
-        "decode, tokens/s",
-        "of bandwidth",
-    ):
+    for heading in ("", "tokens", "prefill, s", "to model", "memory", "decode, tokens/s", "of limit"):
         result.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for name, by_length in runs.items():
         for n, measured in by_length.items():
-            rate = 1 / median(run.decode for run in measured)
+            rate = median(rates(measured))
             result.add_row(
                 name,
                 f"{n:,}",
-                spread([run.prefill for run in measured]),
+                spread([run.prefill for run in measured]) if measured[0].chunks else "-",
                 against_cost(by_length, n, chunk),
                 memory(measured, n * sizes.per_token),
-                spread([1 / run.decode for run in measured]),
+                spread(rates(measured)),
                 f"{rate * sizes.at(name, n) / bandwidth:.0%}",
             )
     return result
@@ -198,9 +191,14 @@ def against_cost(by_length: dict[int, list[Run]], length: int, chunk: int) -> st
 def memory(runs: list[Run], least: int) -> str:
     """The most that was held, and its ratio to the keys and values alone."""
     peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
-    return f"{median(peaks) / 1e6:.0f} ({median(peaks) / least:.2f}x)" if peaks else "-"
+    return f"{median(peaks) / 1e6:.0f} MB\n{median(peaks) / least:.2f}x" if peaks else "-"
+
+
+def rates(runs: list[Run]) -> list[float]:
+    """Tokens per second of every decode."""
+    return [1 / seconds for run in runs for seconds in run.decodes]
 
 
 def spread(values: list[float]) -> str:
-    """Median, least and most."""
-    return f"{median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+    """Median, below it the least and the most."""
+    return f"{median(values):.3g}\n{min(values):.3g} to {max(values):.3g}"

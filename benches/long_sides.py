@@ -19,7 +19,9 @@ BLOCK_SIZE = 16
 
 
 class LongEngine(Protocol):
-    """Reads one prompt and decodes; `chunk` tokens of the prompt at a time."""
+    """Reads one prompt and decodes; `chunk` tokens of the prompt at a time. Or `fills` its cache instead."""
+
+    fills: bool
 
     def start(self, tokens: list[int]) -> None:
         """Forget what was read before; this is the prompt."""
@@ -36,6 +38,8 @@ class LongEngine(Protocol):
 
 class Ours:
     """This course's engine, on blocks or with a dense cache."""
+
+    fills = False
 
     def __init__(self, checkpoint: Path, chunk: int, is_paged: bool) -> None:
         import mlx.core as mx
@@ -74,7 +78,7 @@ class Ours:
 
 
 class MlxLm:
-    """mlx-lm's model. Its prefill takes minutes on a CPU, so its cache is filled there with random numbers."""
+    """mlx-lm's model. On a CPU its prefill takes minutes: its cache is filled with random numbers there."""
 
     def __init__(self, checkpoint: Path, chunk: int) -> None:
         import mlx.core as mx
@@ -114,6 +118,8 @@ class MlxLm:
 
 class LlamaCpp:
     """llama.cpp on the GGUF file that SMOLLM2_GGUF names; its cache holds 16-bit floats."""
+
+    fills = False
 
     def __init__(self, checkpoint: Path, chunk: int) -> None:
         from benches.engines import LlamaCpp as Loaded
@@ -160,7 +166,11 @@ def measure(engine: LongEngine, num_tokens: int, num_steps: int) -> dict[str, An
         start = time.perf_counter()
         engine.decode()
         decodes.append(time.perf_counter() - start)
-    return {"chunks": chunks, "decodes": decodes[1:], "peak_bytes": engine.peak_bytes()}
+    return {
+        "chunks": [] if engine.fills else chunks,
+        "decodes": decodes[1:],
+        "peak_bytes": engine.peak_bytes(),
+    }
 
 
 def main(name: str, checkpoint: str, chunk: str) -> None:

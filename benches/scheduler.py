@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benches.chart import bar_chart
 from benches.rounds import Rounds
 from benches.speed import machine
 from benches.watched import Results
+from scripts.chart import bar_chart
 from scripts.errors import usage_errors
 from tiny_llm_ref import (
     BlockManager,
@@ -167,7 +167,7 @@ def results_of(rows: Items[Items[Timed]], num_running: int) -> Results:
         for each in row
     ]
     groups = {
-        row[0].name: {f"{each.num_waiting:,} waiting": sum(each.medians) for each in row} for row in rows
+        row[0].name: {f"{each.num_waiting:,} waiting": each.medians_of_turns for each in row} for row in rows
     }
     title = f"microseconds of a step of the scheduler, {num_running} decode"
     series = {
@@ -175,5 +175,5 @@ def results_of(rows: Items[Items[Timed]], num_running: int) -> Results:
         for row in rows
         for each in row
     }
-    data = {"machine": machine(), "running": num_running}
-    return Results(Rounds(series=series), "scheduler", data, bar_chart(title, groups), {"times": content})
+    data = {"machine": machine(), "running": num_running, "times": content}
+    return Results(Rounds(series=series), "scheduler", data, bar_chart(title, groups))

@@ -86,6 +86,4 @@ def main(
     from benches.serving_report import chart, print_report
 
     print_report(result, Console(highlight=False))
-    data = result.as_json()
-    details = {"traces": data.pop("traces")}
-    return Results(rounds, "serving", data, chart(result), details)
+    return Results(rounds, "serving", result.as_json(), chart(result))

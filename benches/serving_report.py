@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benches.chart import bar_chart
 from benches.serving_runs import ARRIVALS, BURST, DECODE, PREFILL, PREFILL_TOKENS, Result
 from benches.sides import ONE_BUDGET, WHOLE
 from benches.speed import machine
+from scripts.chart import bar_chart
 from tiny_llm_ref import ServingMetrics
 
 WIDTH = 100
@@ -136,11 +137,11 @@ def capacity_lines(result: Result) -> list[str]:
     return lines
 
 
-def chart(result: Result) -> str:
-    """The medians as bars."""
+def chart(result: Result) -> dict[str, Any]:
+    """Bars for every side."""
     groups = {
         f"{title} ({unit})": {
-            name: median(values)
+            name: values
             for name, runs in result.runs[load].items()
             if (values := values_of(runs, key, scale))
         }
@@ -152,6 +153,6 @@ def chart(result: Result) -> str:
             ("all at once, output tokens a second", "more is better", BURST, "output_tokens_per_s", 1.0),
         )
     }
-    rates = {name: found.rate for name, found in result.capacities.items() if found.rate is not None}
+    shown = {name: [found.rate] for name, found in result.capacities.items() if found.rate is not None}
     title = f"{result.settings.model}, {result.rate:.3g} arrivals a second"
-    return bar_chart(title, {**groups, "capacity, simulated (arrivals a second)": rates})
+    return bar_chart(title, {**groups, "capacity, simulated (arrivals a second)": shown})

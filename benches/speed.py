@@ -20,10 +20,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benches.chart import bar_chart
 from benches.engines import ENGINES, ENVIRONMENTS
 from benches.rounds import Repeats, Rounds, itself
 from benches.watched import Results
+from scripts.chart import bar_chart
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.errors import usage_errors
@@ -178,10 +178,6 @@ def cell(engines: dict[str, list[float]], name: str) -> str:
     return f"{median(rates):.4g}{ratio}\n{min(rates):.4g} to {max(rates):.4g}"
 
 
-def chart(model: str, figures: Figures) -> str:
-    """The medians as bars."""
-    medians = {
-        workload: {name: median(rates) for name, rates in engines.items()}
-        for workload, engines in figures.items()
-    }
-    return bar_chart(f"{model}: tokens a second (each scale its own)", medians)
+def chart(model: str, figures: Figures) -> dict[str, Any]:
+    """Bars for every engine."""
+    return bar_chart(f"{model}: tokens per second", figures)

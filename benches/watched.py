@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from benches.rounds import Rounds
+from scripts.chart import draw
 from scripts.errors import usage_errors
 from scripts.hardware.quiet import RECORD, Watch, accepts_busy, judge, looked
 
@@ -17,15 +18,14 @@ from scripts.hardware.quiet import RECORD, Watch, accepts_busy, judge, looked
 class Results:
     """What a benchmark measured, and the rounds it took.
 
-    --output writes NAME.json with `data` and `details`, and NAME.svg with the chart; a record of the book has
-    `data`.
+    --output writes NAME.json with the data, and NAME.svg with the chart: one of `scripts.chart`, which the
+    book's record keeps too, or an SVG.
     """
 
     rounds: Rounds
     name: str = ""
     data: dict[str, Any] | None = None
-    chart: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
+    chart: dict[str, Any] | str = ""
 
 
 def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
@@ -51,13 +51,14 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
             print(f"{results.rounds.summary()}; {others}")
             if records and not accepts_busy():
                 results.rounds.refuse_uncertain()
-            data = {**(results.data or {}), "others": str(others), "rounds": results.rounds.summary()}
-            if file:
-                write_json(Path(file), data)
+            if file and isinstance(results.chart, dict):
+                write_json(Path(file), results.chart)
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
-                write_json(folder / f"{results.name}.json", {**data, **results.details})
-                (folder / f"{results.name}.svg").write_text(results.chart, encoding="utf-8")
+                data = {**(results.data or {}), "others": str(others), "rounds": results.rounds.summary()}
+                write_json(folder / f"{results.name}.json", data)
+                svg = results.chart if isinstance(results.chart, str) else draw(results.chart)
+                (folder / f"{results.name}.svg").write_text(svg, encoding="utf-8")
 
     return run
 

@@ -3,14 +3,17 @@
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from scripts.book.cache import remembered
 from scripts.book.execute import run_python
 from scripts.book.folders import Folders
 from scripts.book.problems import ChapterError
+from scripts.chart import draw
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*$")
 
@@ -63,6 +66,12 @@ def figure_block(figure: Figure, sentence: str, folders: Folders) -> str:
         inside = still_figure(figure, folders)
     inside = f'<div class="drawing">{inside}</div>'
     return f'<figure id="figure-{figure.name}">{inside}\n<figcaption>\n\n{sentence}\n\n</figcaption></figure>'
+
+
+def chart_block(chart: Mapping[str, Any]) -> str:
+    """The chart of a record, in the colours of the page."""
+    drawing = as_inline(draw(chart, "page"), chart["title"])
+    return f'<figure><div class="drawing">{drawing}</div></figure>'
 
 
 def element_of(name: str) -> str:

@@ -23,6 +23,11 @@ class Folders:
         return self.book / "records"
 
     @property
+    def charts(self) -> Path:
+        """Charts of records, for the README."""
+        return self.book / "charts"
+
+    @property
     def cache(self) -> Path:
         """What fences and scripts of figures printed, kept so that the next build takes seconds."""
         return self.book / ".cache"

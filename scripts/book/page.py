@@ -9,7 +9,7 @@ from pathlib import Path
 from scripts.book import blocks, counts
 from scripts.book.cuda import RECORD, cuda_table
 from scripts.book.execute import Code, check_format, execute
-from scripts.book.figures import figure_block, parse_figure, scripts_of
+from scripts.book.figures import chart_block, figure_block, parse_figure, scripts_of
 from scripts.book.folders import Folders
 from scripts.book.hardware import hardware_table
 from scripts.book.inline import Handlers, replace_inline
@@ -208,7 +208,13 @@ class Page:
         """A command, with its output unless it is bare."""
         if "bare" in shown.options:
             return blocks.command_block(shown.command)
-        return blocks.recorded_block(self.record_of(shown), shown.options)
+        record = self.record_of(shown)
+        block = blocks.recorded_block(record, shown.options)
+        if "chart" not in shown.options:
+            return block
+        if record.chart is None:
+            raise ChapterError(f"`{shown.command}` has a record without a chart: record it again", shown.line)
+        return f"{chart_block(record.chart)}\n\n{block}"
 
     def record_of(self, shown: Shown) -> Record:
         """The record of a command; ChapterError without one, or if it ended as the fence does not say."""

@@ -8,6 +8,7 @@ from scripts.book.folders import Folders
 from scripts.book.problems import ChapterError, Problem, Problems
 from scripts.book.records import Record, load_records, record, record_file, save_records
 from scripts.book.shown import Shown, all_commands
+from scripts.chart import draw
 from scripts.hardware.quiet import Watch, judge, looked
 
 
@@ -53,7 +54,20 @@ def record_page(folders: Folders, file: Path, again: bool) -> list[Problem]:
             problems.add(shown.line, str(error))
         save_records(target, [known[each.command] for each in commands if each.command in known])
     save_records(target, [known[each.command] for each in commands if each.command in known])
+    write_page_charts(folders, file)
     return problems.found
+
+
+def write_page_charts(folders: Folders, file: Path) -> None:
+    """The charts of a page that the README shows too, which knows no colours of a page: light and dark."""
+    known = load_records(record_file(folders.records, file.relative_to(folders.src)))
+    for shown in all_commands(file.read_text(encoding="utf-8")):
+        name, record = shown.options.get("chart"), known.get(shown.command)
+        if name and record and record.chart:
+            folders.charts.mkdir(exist_ok=True)
+            for colours in ("light", "dark"):
+                svg = draw(record.chart, colours)
+                (folders.charts / f"{name}-{colours}.svg").write_text(svg, encoding="utf-8")
 
 
 def record_quietly(shown: Shown) -> Record:

@@ -27,7 +27,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:home|root|tmp|Users|work|var|private
 
 @dataclass(frozen=True)
 class Record:
-    """One command as it ran: its output, exit code, machine, versions and day, and what was measured."""
+    """One command as it ran: its output, exit code, machine, versions and day."""
 
     command: str
     output: str
@@ -35,7 +35,7 @@ class Record:
     machine: str
     versions: str
     date: str
-    data: dict[str, Any] | None = None  # what a benchmark measured, for the chart above its output
+    chart: dict[str, Any] | None = None  # what `scripts.chart` draws of it
 
     @property
     def caption(self) -> str:
@@ -80,10 +80,10 @@ def record(command: str) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         measured = Path(folder) / "measured.json"
         result = run(command, {**environment, "PYTHONUTF8": "1", RECORD: str(measured)})
-        data = json.loads(measured.read_text(encoding="utf-8")) if measured.is_file() else None
+        chart = json.loads(measured.read_text(encoding="utf-8")) if measured.is_file() else None
     output = without_machine(result.stdout)
     today = datetime.now(timezone.utc).date().isoformat()
-    return Record(command, output, result.returncode, machine(), versions(), today, data)
+    return Record(command, output, result.returncode, machine(), versions(), today, chart)
 
 
 def run(command: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":

@@ -8,7 +8,7 @@ from scripts.book.execute import Code
 from scripts.book.problems import ChapterError
 from scripts.book.segments import Fence, Segment, split_page
 
-CONSOLE_OPTIONS = ("head", "tail", "fails", "bare", "stable")
+CONSOLE_OPTIONS = ("head", "tail", "fails", "bare", "stable", "chart")
 PREDICT_OPTIONS = ("head", "tail", "fails")
 RULE = "---"
 

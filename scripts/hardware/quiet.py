@@ -11,7 +11,7 @@ import psutil
 from scripts.hardware.processor import num_cores
 
 ACCEPT_BUSY = "TINY_LLM_BUSY"
-RECORD = "TINY_LLM_RECORD"  # `pdm run book record` names a file here, for the data of the command it records
+RECORD = "TINY_LLM_RECORD"  # `pdm run book record` names a file here, for the chart of the command it records
 LOOK_SECONDS = 1.0
 MOST_USED = 0.05  # of the time of all cores
 

@@ -1,5 +1,6 @@
 """Records of commands: how they are made, and that those said to be equal everywhere are so here."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from scripts.book.problems import ChapterError
 from scripts.book.records import load_records, record, record_file, save_records, without_machine
 from scripts.book.segments import Fence, split_page
 from scripts.book.shown import Shown, commands_of
+from scripts.chart import bar_chart
 from scripts.course import ROOT
 from scripts.hardware.quiet import ACCEPT_BUSY, Others
-from tests.book.small_books import DAY, folders_in, record_of
+from tests.book.small_books import DAY, faults_of, folders_in, keep_records, page_of, record_of
 
 
 def stable_commands() -> list[tuple[str, Shown]]:
@@ -111,3 +113,28 @@ def test_a_busy_machine_or_a_failing_command_leaves_the_record_as_it_was(
     (problem,) = recording.record_pages(folders, ["setup"], again=True)
     assert words in str(problem)
     assert load_records(file)["pdm run doctor"].output == "old"
+
+
+def test_a_chart_is_drawn_above_its_record(tmp_path: Path) -> None:
+    command, chart = "pdm run bench scheduler", bar_chart("Steps", {"time": {"one": [3.0, 4.0]}})
+    folders = folders_in(tmp_path)
+    keep_records(folders, replace(record_of(command, "a table"), chart=chart))
+    text = f"```console,chart\n$ {command}\n```\n"
+    rendered = page_of(tmp_path, text).rendered
+    assert 0 < rendered.index("<title>Steps</title>") < rendered.index("a table")
+    keep_records(folders, record_of(command, "a table"))
+    assert faults_of(tmp_path, text)[0] == (2, f"`{command}` has a record without a chart: record it again")
+
+
+def test_the_charts_of_the_readme_are_those_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders()
+    shown = set(re.findall(r"book/charts/([\w-]+\.svg)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    kept = {file.name: file.read_text(encoding="utf-8") for file in folders.charts.iterdir()}
+    assert shown == kept.keys()
+    monkeypatch.setattr(Folders, "charts", tmp_path)
+    for file in folders.src.rglob("*.md"):
+        if ",chart=" in file.read_text(encoding="utf-8"):
+            recording.write_page_charts(folders, file)
+    assert {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()} == kept

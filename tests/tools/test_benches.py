@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 import mlx.core as mx
 import pytest
 
-from benches.chart import bar_chart
 from benches.chunk_sweep import serve_arrival
 from benches.load import take
+from benches.long import Run, against_cost, memory
 from benches.trade_off import Point, ticks, trade_off_chart
 from kernel_runtime import race as race_table
+from scripts.chart import bar_chart, draw, line_chart
 from tests.support import commands
 from tests.support.checkpoints import save_small_model
 from tests.support.cpu_kernels import use_device
@@ -78,10 +79,16 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
             "--repeats 1 --no-random",
             [r"as used here [\d.]+ ms", r"64 rows +greedy .* ratio"],
         ),
+        (
+            "long",
+            True,
+            "--length 70 --chunk 32 --side blocks --repeats 1",
+            [r"blocks +70 .* MB +[\d.]+ +\d+%", r"to .* [\d.]+x .* to"],
+        ),
         ("pressure", True, "--blocks 60 --copies 1 --max-tokens 2", [r"preemptions"]),
         ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
     ],
-    ids=["context", "flash", "bandwidth", "sampling", "pressure", "chunking"],
+    ids=["context", "flash", "bandwidth", "sampling", "long", "pressure", "chunking"],
 )
 def test_a_small_run_is_reported(
     bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]
@@ -94,12 +101,44 @@ def test_a_small_run_is_reported(
 
 def test_bars_are_as_long_as_their_values() -> None:
     def widths(fast: float, slow: float) -> list[float]:
-        root = ElementTree.fromstring(bar_chart("a & b", {"speed": {"fast": fast, "slow": slow}}))
+        root = ElementTree.fromstring(draw(bar_chart("a & b", {"speed": {"fast": [fast], "slow": [slow]}})))
         return [float(each.attrib["width"]) for each in root.iter() if each.get("class") == "bar"]
 
     wide, narrow = widths(40.0, 10.0)
     assert wide == 4 * narrow > 0
     assert widths(0.0, 0.0) == [0.0, 0.0]
+
+
+def test_the_spread_goes_from_the_least_to_the_most() -> None:
+    root = ElementTree.fromstring(
+        draw(bar_chart("a", {"speed": {"one": [10.0, 40.0, 20.0], "sure": [20.0]}}))
+    )
+    (bar, equal) = (each for each in root.iter() if each.get("class") == "bar")
+    (spread,) = (each.attrib["d"] for each in root.iter() if each.get("class") == "axis")
+    low, high = map(float, re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", spread)[0])
+    assert bar.attrib["width"] == equal.attrib["width"]
+    start, width = float(bar.attrib["x"]), float(bar.attrib["width"])
+    assert (low - start, high - start) == pytest.approx((width / 2, 2 * width), abs=0.1)
+
+
+def test_points_of_a_line_lie_as_their_values() -> None:
+    chart = line_chart("a", "tokens", "speed", {"one": {512: [60.0], 1024: [30.0], 2048: [0.0]}})
+    root = ElementTree.fromstring(draw(chart, "dark"))
+    marks = [each.attrib for each in root.iter() if each.get("class") == "mark-0"][1:]  # after the legend's
+    (x0, y0), (x1, y1), (x2, y2) = ((float(mark["cx"]), float(mark["cy"])) for mark in marks)
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+    assert y2 - y0 == pytest.approx(2 * (y2 - y1), abs=0.2)
+    assert y0 < y1 < y2
+
+
+@pytest.mark.parametrize(("later", "ratio"), [(1.0, "1.00"), (2.0, "2.00")])
+def test_later_chunks_are_judged_by_the_line_through_the_first(later: float, ratio: str) -> None:
+    chunks = [(1.0 + 0.25 * i) * (later if i >= 4 else 1.0) for i in range(9)]
+    runs = {9 * 512: [Run(chunks, [0.1], 300)] * 2, 512: [Run(chunks[:1], [0.1], None)]}
+    assert against_cost(runs, 9 * 512, 512) == ratio
+    assert against_cost(runs, 512, 512) == "-"
+    assert memory(runs[9 * 512], 150) == "0 MB\n2.00x"
+    assert memory(runs[512], 150) == "-"
 
 
 def test_a_token_is_timed_with_a_cache_and_without(small_model: tuple[str, str]) -> None:

@@ -1,0 +1,189 @@
+"""Charts of what was measured, as SVG text: bars with their spread, and lines, for light and dark pages."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import log2
+from statistics import median
+from typing import Any
+from xml.sax.saxutils import escape
+
+WIDTH, NAME_WIDTH, VALUE_WIDTH = 400, 148, 58
+BAR_WIDTH = WIDTH - NAME_WIDTH - VALUE_WIDTH
+ROW, HEADING, TITLE = 20, 30, 26
+PLOT_HEIGHT, LEFT, BOTTOM = 210, 44, 40
+LIGHT = ("#1f2328", "#1a5a96", "#b0500f", "#2f7466", "#7a3e9d", "#8a6d00")  # text, then one for each side
+DARK = ("#d5d9de", "#7fb7ee", "#f0a266", "#6fbfae", "#c79bea", "#dcc15a")
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4")
+Values = Sequence[float]
+
+
+def bar_chart(title: str, groups: Mapping[str, Mapping[str, Values]]) -> dict[str, Any]:
+    """A group of bars for each heading, each group to a scale of its own; a bar for the values of a name."""
+    bars = {
+        heading: {name: least_median_most(values) for name, values in by_name.items()}
+        for heading, by_name in groups.items()
+    }
+    return {"title": title, "bars": bars}
+
+
+def line_chart(
+    title: str, x_name: str, y_name: str, lines: Mapping[str, Mapping[int, Values]]
+) -> dict[str, Any]:
+    """A line for each name: the values at each x, which is drawn on a logarithmic axis."""
+    series = {
+        name: {str(x): least_median_most(values) for x, values in points.items()}
+        for name, points in lines.items()
+    }
+    return {"title": title, "x": x_name, "y": y_name, "lines": series}
+
+
+def least_median_most(values: Values) -> list[float]:
+    """What is drawn of some values; their median is that of all."""
+    return [float(f"{value:.4g}") for value in (min(values), median(values), max(values))]
+
+
+def draw(chart: Mapping[str, Any], colours: str = "both") -> str:
+    """A chart as SVG: medians, and from the least to the most of the values.
+
+    Args:
+        chart: of `bar_chart` or `line_chart`, or read from a record.
+        colours: "light" or "dark"; "both" for a file that follows its reader's; "page" for those of the page
+            that it becomes a part of.
+
+    Raises:
+        ValueError: `colours` are others.
+    """
+    parts, height = bars(chart["bars"]) if "bars" in chart else lines(chart)
+    heading = text(0, 14, chart["title"], "title")
+    return (
+        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + TITLE:.0f}" '
+        f'role="img" style="max-width:34em" font-family="sans-serif" font-size="12">'
+        f"<title>{escape(chart['title'])}</title>\n{style(colours)}\n{heading}\n"
+        f'<g transform="translate(0 {TITLE})">\n' + "\n".join(parts) + "\n</g>\n</svg>\n"
+    )
+
+
+def style(colours: str) -> str:
+    """What colours the classes."""
+    if colours == "page":
+        return ""
+    rules = {"light": rules_of(LIGHT), "dark": rules_of(DARK)}
+    rules["both"] = f"{rules['light']}@media(prefers-color-scheme:dark){{{rules['dark']}}}"
+    if colours not in rules:
+        raise ValueError(f"colours must be light, dark, both or page, got {colours!r}")
+    return f"<style>.chart .title{{font-weight:bold}}{rules[colours]}</style>"
+
+
+def rules_of(colours: Sequence[str]) -> str:
+    """CSS for text, axes and sides."""
+    fore, *sides = colours
+    rules = [f".chart text{{fill:{fore}}}.chart .axis{{stroke:{fore}}}.chart .bar{{fill:{sides[0]}}}"]
+    rules += [
+        f".chart .side-{i}{{stroke:{colour}}}.chart .mark-{i}{{fill:{colour}}}"
+        for i, colour in enumerate(sides)
+    ]
+    return "".join(rules)
+
+
+def bars(groups: Mapping[str, Mapping[str, Values]]) -> tuple[list[str], float]:
+    """The elements, and how high they are together."""
+    parts: list[str] = []
+    y = 0.0
+    for heading, by_name in groups.items():
+        parts.append(text(0, y + 16, heading, "title"))
+        y += HEADING - 6
+        scale = BAR_WIDTH / (max((max(values) for values in by_name.values()), default=0.0) or 1.0)
+        for name, values in by_name.items():
+            parts += bar(name, values, scale, y)
+            y += ROW
+        y += 8
+    return parts, y
+
+
+def bar(name: str, values: Values, scale: float, y: float) -> Iterator[str]:
+    """A row: the name, a bar to the median, a line from the least to the most, the median in digits."""
+    middle, low, high = (scale * value for value in (median(values), min(values), max(values)))
+    yield text(0, y + 14, name)
+    yield f'<rect class="bar" x="{NAME_WIDTH}" y="{y + 4:.0f}" width="{middle:.1f}" height="{ROW - 8}"/>'
+    if high > low:
+        yield (
+            f'<path class="axis" stroke-width="1.5" d="M{NAME_WIDTH + low:.1f} {y + ROW / 2:.0f}H'
+            f'{NAME_WIDTH + high:.1f}m0 -4v8M{NAME_WIDTH + low:.1f} {y + ROW / 2 - 4:.0f}v8"/>'
+        )
+    yield text(NAME_WIDTH + max(middle, high) + 5, y + 14, shown(median(values)))
+
+
+def lines(chart: Mapping[str, Any]) -> tuple[list[str], float]:
+    """The elements, and how high they are together."""
+    series: dict[str, dict[int, Values]] = {
+        name: {int(x): values for x, values in points.items()} for name, points in chart["lines"].items()
+    }
+    positions = sorted({x for points in series.values() for x in points})
+    low, high = log2(positions[0]), log2(positions[-1])
+    top = 1.08 * max(max(values) for points in series.values() for values in points.values())
+
+    def place(x: int, y: float) -> tuple[float, float]:
+        across = (log2(x) - low) / (high - low) if high > low else 0.5
+        return LEFT + 14 + across * (WIDTH - LEFT - 34), PLOT_HEIGHT * (1 - y / top)
+
+    parts = legend(list(series))
+    start = ROW * len(series) + 22
+    inside = [text(0, -8, chart["y"]), *axes(positions, top, place, chart["x"])]
+    for i, points in enumerate(series.values()):
+        inside += line(i, {x: points[x] for x in sorted(points)}, place)
+    parts.append(f'<g transform="translate(0 {start})">' + "\n".join(inside) + "</g>")
+    return parts, start + PLOT_HEIGHT + BOTTOM
+
+
+def legend(names: Sequence[str]) -> list[str]:
+    """A row for each line."""
+    parts = []
+    for i, name in enumerate(names):
+        y = ROW * i + 8
+        parts += [
+            stroke(i, f"M4 {y}h34", DASHES[i % len(DASHES)]),
+            f'<circle class="mark-{i}" cx="21" cy="{y}" r="3.5"/>',
+        ]
+        parts.append(text(46, y + 4, name))
+    return parts
+
+
+def axes(positions: Sequence[int], top: float, place: Any, x_name: str) -> list[str]:
+    """Both axes: numbers at every x, and at round values of y."""
+    parts = [f'<path class="axis" fill="none" d="M{LEFT} 0V{PLOT_HEIGHT}H{WIDTH}"/>']
+    units = (step * 10.0**power for power in range(-3, 7) for step in (1, 2, 5))
+    unit = next(unit for unit in units if 5 * unit >= top)
+    for number in range(int(top / unit) + 1):
+        y = place(positions[0], number * unit)[1]
+        parts.append(f'<path class="axis" stroke-opacity="0.15" d="M{LEFT} {y:.1f}H{WIDTH}"/>')
+        parts.append(text(LEFT - 6, y + 4, f"{number * unit:g}", anchor="end"))
+    parts += [text(place(x, 0.0)[0], PLOT_HEIGHT + 16, f"{x:,}", anchor="middle") for x in positions]
+    return [*parts, text((LEFT + WIDTH) / 2, PLOT_HEIGHT + 34, x_name, anchor="middle")]
+
+
+def line(index: int, points: Mapping[int, Values], place: Any) -> Iterator[str]:
+    """A line through the medians, with a mark and the spread at each."""
+    middles = [place(x, median(values)) for x, values in points.items()]
+    yield stroke(index, "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in middles), DASHES[index % len(DASHES)])
+    for (x, y), (position, values) in zip(middles, points.items(), strict=True):
+        low, high = (place(position, value)[1] for value in (min(values), max(values)))
+        yield stroke(index, f"M{x:.1f} {low:.1f}V{high:.1f}")
+        yield f'<circle class="mark-{index % 5}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
+
+
+def stroke(index: int, path: str, dashes: str = "") -> str:
+    """A line in the colour of a side."""
+    pattern = f' stroke-dasharray="{dashes}"' * bool(dashes)
+    return f'<path class="side-{index % 5}" fill="none" stroke-width="2"{pattern} d="{path}"/>'
+
+
+def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
+    """One line of text."""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}" fill="currentColor">'
+        f"{escape(content)}</text>"
+    )
+
+
+def shown(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
