@@ -8,13 +8,13 @@ import mlx.core as mx
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
 from kernel_runtime.launch import Language, Template
 from scripts.course import ROOT
-from tiny_llm_ref.kernels.given import gpu_fused, gpu_operations, paged_gpu, tiled_matmul
+from tiny_llm_ref.kernels.given import gpu_fused, gpu_operations, paged_gpu, split_decode, tiled_matmul
 
 CPU_SOURCES = sorted((ROOT / "tiny_llm_ref" / "kernels").rglob("*.cpp"))
 GPU_KERNELS = list(
     {
         value.name: value
-        for module in (gpu_operations, paged_gpu, gpu_fused, tiled_matmul)
+        for module in (gpu_operations, paged_gpu, gpu_fused, tiled_matmul, split_decode)
         for value in vars(module).values()
         if isinstance(value, GpuKernel)
     }.values()
@@ -23,7 +23,7 @@ TYPES: Mapping[Language, Mapping[mx.Dtype, str]] = {
     "metal": {mx.float32: "float", mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"},
     "cuda": {mx.float32: "float", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"},
 }
-FLOAT_INPUTS = ("mask", "cos", "sin", "query_weight", "key_weight")
+FLOAT_ARRAYS = ("mask", "partials", "cos", "sin", "query_weight", "key_weight")
 INTEGER_INPUTS = ("block_tables", "sequences", "num_keys", "tiles", "first")
 METAL_PLACE = (
     "uint3 threadgroup_position_in_grid",
@@ -41,7 +41,7 @@ def templates(kernel: GpuKernel) -> Iterator[Template]:
 def parameters(kernel: GpuKernel, language: Language, template: Template) -> str:
     """The parameters of the kernel that MLX generates; in Metal it chooses the address space by the size."""
     T = TYPES[language][template["T"]]
-    types = dict.fromkeys(INTEGER_INPUTS, "int32_t") | dict.fromkeys(FLOAT_INPUTS, "float")
+    types = dict.fromkeys(INTEGER_INPUTS, "int32_t") | dict.fromkeys(FLOAT_ARRAYS, "float")
     types["weights"] = "uint32_t"
     spaces = ("device ", "constant ") if language == "metal" else ("", "")
     declared = [f"const {spaces[0]}{types.get(name, T)}* {name}" for name in kernel.inputs]
@@ -51,7 +51,7 @@ def parameters(kernel: GpuKernel, language: Language, template: Template) -> str
     ):
         if count:
             declared.append(f"const {spaces[count < SMALLEST_BUFFER]}{type_name}* {name}")
-    declared.append(f"{spaces[0]}{T}* {kernel.output}")
+    declared.append(f"{spaces[0]}{types.get(kernel.output, T)}* {kernel.output}")
     return ", ".join([*declared, *(METAL_PLACE if language == "metal" else ())])
 
 

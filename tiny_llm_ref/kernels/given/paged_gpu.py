@@ -11,6 +11,7 @@ from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 
 from .gpu_operations import FEW_QUERIES, HEAD_DIMS, SIMD_GROUPS, SOURCES, TILE, TILE_ENTRIES
+from .split_decode import num_splits, split_decode
 
 Ints = npt.NDArray[np.int32]
 
@@ -71,12 +72,14 @@ class Share(NamedTuple):
         rows: [n], which rows of the batch; None for all of them, as they are.
         places: the kernel's last inputs.
         num_groups: for each head.
+        num_splits: of the longest context, for `paged_decode`; else 1.
     """
 
     kernel: GpuKernel
     rows: mx.array | None
     places: tuple[mx.array, ...]
     num_groups: int
+    num_splits: int
 
 
 def paged_attention_gpu(
@@ -92,7 +95,8 @@ def paged_attention_gpu(
     """`paged_attention_simple` on a GPU; sums are float32, and the result is in the type of the query.
 
     The kernels read where the arguments lead them: they were checked.
-    Sequences of at most FEW_QUERIES queries are computed by `paged_decode`, the others by `paged_attention`.
+    Sequences of at most FEW_QUERIES queries are computed by `paged_decode`, or by `split_decode` if one has a
+    long context; the others by `paged_attention`.
 
     Args:
         query, keys, values, block_tables, query_starts, context_lengths, scale: as for
@@ -124,7 +128,10 @@ def paged_attention_gpu(
             integers=(own.shape[1], keys.shape[2], keys.shape[1], block_tables.shape[1]),
             reals=(scale,),
         )
-        outputs.append(share.kernel(target, launch))
+        if share.num_splits > 1:
+            outputs.append(split_decode(target, launch, share.num_splits))
+        else:
+            outputs.append(share.kernel(target, launch))
     return outputs[0] if order is None else mx.concatenate(outputs)[order]
 
 
@@ -139,7 +146,8 @@ def shares_of(
         if len(queries.rows):
             rows = mx.array(queries.rows) if len(queries.rows) < num_rows else None
             places = places_of(queries)
-            shares.append(Share(kernel, rows, tuple(map(on_gpu, places)), len(places[0])))
+            splits = num_splits(int(queries.num_keys.max())) if kernel is PAGED_DECODE else 1
+            shares.append(Share(kernel, rows, tuple(map(on_gpu, places)), len(places[0]), splits))
     if len(shares) == 1:
         return shares, None
     return shares, mx.array(np.argsort(np.concatenate([queries.rows for queries in all_rows])))

@@ -1,0 +1,116 @@
+#include <metal_stdlib>
+using namespace metal;
+
+constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
+constexpr constant int SPLIT = 256;      // keys of a split
+
+/// Attention of single queries to keys in blocks, each threadgroup to some of the keys: decode of long contexts.
+///
+/// query: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables: [N, longest].
+/// Query i belongs to sequence sequences[i] and sees its first num_keys[i] keys; key j of sequence s lies in
+/// block block_tables[s * longest + j / block_size], at j % block_size. partials: [number of queries, H_q,
+/// num_splits, D + 2]: the sum of values weighted by exp(score - maximum), the maximum, the sum of the weights.
+/// One threadgroup computes, for one query, the heads that share a key head (up to HEADS of them, as many as
+/// registers hold) for a split of the keys, and so each key and value is read once. SIMD group g attends to
+/// keys g, g + 8, g + 16 ... of the split, and its lanes share out the dimensions: lane 0 takes 0, 32, 64 ...
+/// At the end the SIMD groups put their maxima, totals and sums together through threadgroup memory, head
+/// after head. group.x counts queries, group.y HEADS heads of each key head, group.z splits. maxima and
+/// totals hold 8 floats, partial_sums 8 * D.
+template <typename T, int D>
+void split_decode(
+    const device T* query,
+    const device T* key,
+    const device T* value,
+    const device int* block_tables,
+    const device int* sequences,
+    const device int* num_keys,
+    device float* partials,
+    int H_q,
+    int H,
+    int block_size,
+    int longest,
+    int num_splits,
+    float scale,
+    threadgroup float* maxima,
+    threadgroup float* totals,
+    threadgroup float* partial_sums,
+    uint3 group,
+    uint simd_group,
+    uint lane) {
+  int row = int(group.x), split = int(group.z), heads_per_key_head = H_q / H;
+  constexpr int HEADS = D > 128 ? 4 : 8;
+  int num_parts = (heads_per_key_head + HEADS - 1) / HEADS;
+  int key_head = int(group.y) / num_parts, part = int(group.y) % num_parts;
+  int first_head = key_head * heads_per_key_head + part * HEADS;
+  int num_heads = min(HEADS, heads_per_key_head - part * HEADS);
+  query += (row * H_q + first_head) * D;
+  partials += ((row * H_q + first_head) * num_splits + split) * (D + 2);
+  block_tables += sequences[row] * longest;
+
+  constexpr int num_chunks = (D + 31) / 32;
+  float own_query[HEADS][num_chunks], sums[HEADS][num_chunks], maximum[HEADS], total[HEADS];
+  for (int head = 0; head < HEADS; head++) {
+    maximum[head] = -INFINITY;
+    total[head] = 0.0f;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * 32 + int(lane);
+      bool is_inside = head < num_heads && dim < D;
+      own_query[head][chunk] = is_inside ? float(query[head * D + dim]) * scale : 0.0f;
+      sums[head][chunk] = 0.0f;
+    }
+  }
+
+  int last_key = min(num_keys[row], (split + 1) * SPLIT);
+  for (int j = split * SPLIT + int(simd_group); j < last_key; j += SIMD_GROUPS) {
+    int place = ((block_tables[j / block_size] * block_size + j % block_size) * H + key_head) * D;
+    float own_key[num_chunks], own_value[num_chunks];
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * 32 + int(lane);
+      own_key[chunk] = dim < D ? float(key[place + dim]) : 0.0f;
+      own_value[chunk] = dim < D ? float(value[place + dim]) : 0.0f;
+    }
+    for (int head = 0; head < HEADS; head++) {
+      if (head >= num_heads) continue;
+      float product = 0.0f;
+      for (int chunk = 0; chunk < num_chunks; chunk++) product += own_query[head][chunk] * own_key[chunk];
+      float score = simd_sum(product);
+      float new_maximum = max(maximum[head], score);
+      float shrink = exp(maximum[head] - new_maximum);
+      float weight = exp(score - new_maximum);
+      maximum[head] = new_maximum;
+      total[head] = total[head] * shrink + weight;
+      for (int chunk = 0; chunk < num_chunks; chunk++)
+        sums[head][chunk] = sums[head][chunk] * shrink + weight * own_value[chunk];
+    }
+  }
+
+  for (int head = 0; head < HEADS; head++) {
+    if (head >= num_heads) continue;
+    if (lane == 0) {
+      maxima[simd_group] = maximum[head];
+      totals[simd_group] = total[head];
+    }
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * 32 + int(lane);
+      if (dim < D) partial_sums[int(simd_group) * D + dim] = sums[head][chunk];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float overall_maximum = maxima[0];
+    for (int i = 1; i < SIMD_GROUPS; i++) overall_maximum = max(overall_maximum, maxima[i]);
+    int dim = int(simd_group) * 32 + int(lane);
+    float overall_total = 0.0f, overall_sum = 0.0f;
+    for (int i = 0; i < SIMD_GROUPS; i++) {
+      if (maxima[i] == -INFINITY) continue;  // this SIMD group saw no key
+      float shrink = exp(maxima[i] - overall_maximum);
+      overall_total += totals[i] * shrink;
+      if (dim < D) overall_sum += partial_sums[i * D + dim] * shrink;
+    }
+    device float* partial = partials + head * num_splits * (D + 2);
+    if (dim < D) partial[dim] = overall_sum;
+    if (dim == 0) {
+      partial[D] = overall_maximum;
+      partial[D + 1] = overall_total;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}

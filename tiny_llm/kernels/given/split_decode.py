@@ -1,0 +1,72 @@
+"""Decode of long contexts on a GPU: keys in splits, each read once for all its heads, and a merge."""
+
+import mlx.core as mx
+
+from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.launch import FLOATS, LANES, Launch, Target
+from kernel_runtime.shapes import heads_per_kv_head
+
+from .gpu_fused import FOLDER
+from .gpu_operations import HEAD_DIMS, SIMD_GROUPS, ceil
+
+SPLIT = 256
+"""Keys of a split, for every query: what a row gives does not depend on how long the others are."""
+SPLIT_DECODE = GpuKernel(
+    "split_decode",
+    inputs=("query", "key", "value", "block_tables", "sequences", "num_keys"),
+    output="partials",
+    templates={"T": FLOATS, "D": HEAD_DIMS},
+    folder=FOLDER,
+    integers=("H_q", "H", "block_size", "longest", "num_splits"),
+    reals=("scale",),
+    shared={"maxima": f"{SIMD_GROUPS}", "totals": f"{SIMD_GROUPS}", "partial_sums": f"{SIMD_GROUPS} * D"},
+)
+MERGE_SPLITS = GpuKernel(
+    "merge_splits",
+    inputs=("partials",),
+    output="out",
+    templates={"T": FLOATS, "D": HEAD_DIMS},
+    folder=FOLDER,
+    integers=("num_splits",),
+)
+
+
+def num_splits(longest: int) -> int:
+    """How many splits a batch has in which most keys that a query sees are so many; 1 if they do not pay."""
+    return ceil(longest, SPLIT) if longest > 2 * SPLIT else 1
+
+
+def split_decode(target: Target, whole: Launch, num_splits: int) -> mx.array:
+    """What `paged_decode` computes, by more groups and with each key and value read once.
+
+    Args:
+        target: where to run.
+        whole: the launch of `paged_decode`.
+        num_splits: how many splits the longest context has.
+    """
+    n, H_q, D = whole.shape
+    H = whole.integers[1]
+    groups_per_key_head = ceil(heads_per_kv_head(H_q, H), 4 if D > 128 else 8)
+    partials = SPLIT_DECODE(
+        target,
+        Launch(
+            inputs=whole.inputs,
+            shape=(n, H_q, num_splits, D + 2),
+            dtype=mx.float32,
+            num_groups=(n, H * groups_per_key_head, num_splits),
+            num_threads=SIMD_GROUPS * LANES,
+            template=whole.template,
+            integers=(*whole.integers, num_splits),
+            reals=whole.reals,
+        ),
+    )
+    merge = Launch(
+        inputs=(partials,),
+        shape=whole.shape,
+        dtype=whole.dtype,
+        num_groups=(n * H_q, 1, 1),
+        num_threads=LANES * ceil(D, LANES),
+        template=whole.template,
+        integers=(num_splits,),
+    )
+    return MERGE_SPLITS(target, merge)
