@@ -1,5 +1,6 @@
 """What a GPU would start for a decode step is counted, and is no more than mlx-lm needs."""
 
+from collections import Counter
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,7 +11,9 @@ from kernel_runtime.launch import Launch, Target
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tests.support.check import check_equal
 from tests.support.checkpoints import Variant, build, save
+from tests.support.ragged import Shape, draw
 from tiny_llm_ref.kernels.given.gpu_fused import SWIGLU
+from tiny_llm_ref.kernels.given.paged_gpu import paged_attention_gpu
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -35,6 +38,15 @@ def test_a_kernel_wants_its_inputs_contiguous_and_large() -> None:
         SWIGLU(Target("metal"), launch)
     expected = {"Full": 2, "Concatenate": 2, "copy for a kernel": 1, "kernel swiglu": 1}
     check_equal(dict(launches), expected, "dispatches of a kernel, of a strided input and of a small one")
+
+
+def test_decodes_before_a_chunk_are_attended_to_where_they_lie() -> None:
+    ragged = draw(Shape((1, 1, 20), (40, 9, 33)), mx.float32)
+    mx.eval(ragged.arguments)
+    with counting() as launches:
+        mx.eval(paged_attention_gpu(*ragged.arguments))
+    expected = {"kernel paged_decode": 1, "kernel paged_attention": 1, "Concatenate": 2}
+    check_equal(+launches, Counter(expected), "dispatches")
 
 
 QWEN2 = Variant("qwen2", "qwen2", {"num_hidden_layers": 8}, quantization={"group_size": 32, "bits": 4})

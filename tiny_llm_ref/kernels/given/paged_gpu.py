@@ -69,14 +69,14 @@ class Share(NamedTuple):
 
     Attributes:
         kernel: computes it.
-        rows: [n], which rows of the batch; None for all of them, as they are.
+        rows: which rows of the batch; a slice needs no copy.
         places: the kernel's last inputs.
         num_groups: for each head.
         num_splits: of the longest context, for `paged_decode`; else 1.
     """
 
     kernel: GpuKernel
-    rows: mx.array | None
+    rows: mx.array | slice
     places: tuple[mx.array, ...]
     num_groups: int
     num_splits: int
@@ -117,7 +117,7 @@ def paged_attention_gpu(
         tables = on_gpu(np.array(tables).reshape(-1))
     outputs = []
     for share in shares:
-        own = query if share.rows is None else query[share.rows]
+        own = query[share.rows]
         launch = Launch(
             inputs=(own, keys, values, tables, *share.places),
             shape=own.shape,
@@ -132,25 +132,31 @@ def paged_attention_gpu(
             outputs.append(split_decode(target, launch, share.num_splits))
         else:
             outputs.append(share.kernel(target, launch))
-    return outputs[0] if order is None else mx.concatenate(outputs)[order]
+    together = outputs[0] if len(outputs) == 1 else mx.concatenate(outputs)
+    return together if order is None else together[order]
 
 
 @lru_cache(maxsize=4)
 def shares_of(
     query_starts: tuple[int, ...], context_lengths: tuple[int, ...], few_queries: int
 ) -> tuple[list[Share], mx.array | None]:
-    """What each kernel computes of a step, and the order of their outputs; None for that of the only one."""
-    num_rows, shares = query_starts[-1], []
+    """What each kernel computes of a step, and the order of their outputs; None if they are in order."""
+    shares = []
     all_rows = split(np.array(query_starts, np.int32), np.array(context_lengths, np.int32), few_queries)
     for queries, kernel, places_of in zip(all_rows, KERNELS, (rows_of, tiles_of), strict=True):
         if len(queries.rows):
-            rows = mx.array(queries.rows) if len(queries.rows) < num_rows else None
             places = places_of(queries)
             splits = num_splits(int(queries.num_keys.max())) if kernel is PAGED_DECODE else 1
-            shares.append(Share(kernel, rows, tuple(map(on_gpu, places)), len(places[0]), splits))
-    if len(shares) == 1:
-        return shares, None
-    return shares, mx.array(np.argsort(np.concatenate([queries.rows for queries in all_rows])))
+            shares.append(
+                Share(kernel, neighbours(queries.rows), tuple(map(on_gpu, places)), len(places[0]), splits)
+            )
+    order = np.argsort(np.concatenate([queries.rows for queries in all_rows]))
+    return shares, None if (np.diff(order) == 1).all() else mx.array(order)
+
+
+def neighbours(rows: Ints) -> mx.array | slice:
+    """Rows as an index of the batch: a slice if each is the next."""
+    return slice(int(rows[0]), int(rows[-1]) + 1) if (np.diff(rows) == 1).all() else mx.array(rows)
 
 
 def on_gpu(places: Ints) -> mx.array:
