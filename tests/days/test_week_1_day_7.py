@@ -463,17 +463,29 @@ def test_task_3_stop_must_be_strings_that_are_not_empty(stop: Any) -> None:
         SamplingParams(stop=stop)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("presence_penalty", 2.5), ("repetition_penalty", 0), ("min_tokens", -1)]
+)
+def test_task_3_what_the_engine_adds_is_checked_too(name: str, value: float) -> None:
+    with check_value_error(name=name, value=value):
+        SamplingParams(**{name: value})
+
+
+def values_of(params: SamplingParams) -> tuple[Any, ...]:
+    return tuple(getattr(params, name) for name in PARAMETERS.replace(" and ", ", ").split(", "))
+
+
 PARAMETERS = "temperature, top_p, top_k, min_p, seed, max_tokens and stop"
 
 
 def test_task_3_parameters_are_greedy_and_unbounded_unless_given() -> None:
     expected = (0.0, 0.0, None, 0.0, None, None, ())
-    check_equal(dataclasses.astuple(SamplingParams()), expected, f"{PARAMETERS} unless given")
+    check_equal(values_of(SamplingParams()), expected, f"{PARAMETERS} unless given")
 
 
 def test_task_3_parameters_are_kept() -> None:
     given = (0.7, 0.9, 3, 0.1, 4, 1, ("a", "bc"))
-    check_equal(dataclasses.astuple(SamplingParams(*given)), given, f"{PARAMETERS} as given")
+    check_equal(values_of(SamplingParams(*given)), given, f"{PARAMETERS} as given")
 
 
 def test_task_3_parameters_cannot_be_changed() -> None:

@@ -599,6 +599,14 @@ def test_task_3_end_of_text_ends_the_answer(eos: int) -> None:
     check_equal(request.offset, 8, "tokens computed: the prompt's 6 and both of the answer")
 
 
+def test_task_3_a_stop_token_ends_the_answer_like_end_of_text() -> None:
+    answer = Answer(4, tokenizer, max_tokens=9, stop_token_ids=(17, 23))
+    check_equal(sorted(answer.end_ids), sorted([*tokenizer.eos_token_ids, 17, 23]), "ids that end it")
+    for token in (16, 23):
+        answer.accept(token)
+    check_equal([answer.finish_reason, answer.token_ids], ["stop", [16]], "why it ends, and its tokens")
+
+
 def test_task_3_end_of_text_right_after_the_first_token() -> None:
     request = decoding(first=7)
     request.decode_done(0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.check import check_equal, normal
-from tests.support.sampling import draw_alone, expected_kept, numbers_of
+from tests.support.sampling import expected_kept, numbers_of
 from tiny_llm import SamplingParams
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.serving.batch_sampler import sample_batch
@@ -109,9 +109,8 @@ def test_the_streams_of_all_seeds_are_even_and_do_not_meet() -> None:
 def test_rows_one_at_a_time_keep_to_their_cuts() -> None:
     logits = 1.5 * normal(1, 61, seed=9)
     row = np.array(to_logprobs(logits[:, None]))[0].astype(np.float64)
-    params = SamplingParams(1.0, top_p=0.5, top_k=7, min_p=0.05, seed=4)
+    params = SamplingParams(1.0, top_p=0.5, top_k=7, min_p=0.05)
     kept = set(np.flatnonzero(expected_kept(row, 0.5, 7, 0.05)).tolist())
     numbers = random_numbers(np.full(200, 4, np.uint64), np.arange(200, dtype=np.uint64))
     found = sample_one_by_one(mx.tile(logits, (200, 1)), SamplingBatch((params,) * 200, numbers)).tolist()
     check_equal(set(found), kept, "tokens drawn by 200 numbers")
-    assert {draw_alone(logits, params, n) for n in range(200)} == kept

@@ -37,9 +37,9 @@ WAITING: dict[str, Callable[[Any, Any], int]] = {
     "Request.try_prefill": lambda request, num_tokens: 1,
     "BatchGenerator.decode_phase": lambda generator, is_done: len(generator.slots),
     "BatchGenerator.promote_phase": lambda generator, is_done: 0,
-    "DenseRunner.run": lambda runner, samples: len(samples.token_ids),
-    "ModelRunner.run": lambda runner, samples: len(samples.token_ids),
-    "Engine.step": lambda engine, step: len(step.scheduled.final),
+    "DenseRunner.run": lambda runner, samples: len(samples.token_ids) + 3 * len(samples.logprobs),
+    "ModelRunner.run": lambda runner, samples: len(samples.token_ids) + 3 * len(samples.logprobs),
+    "Engine.step": lambda engine, step: len(step.scheduled.final) + 3 * len(step.logprobs),
 }
 """Who evaluates, and that once: how many numbers it may read, by its first argument and its result."""
 LEAVES_NOTHING = WAITING.keys() - {"BatchGenerator.decode_phase", "Engine.step"}

@@ -1,15 +1,15 @@
 """What tests of sampling share: what cuts leave, the token that a number picks, and requests alone."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
 
 import mlx.core as mx
 import numpy as np
 
 from tests.support.fakes import FakeModel
 from tests.support.oracles import Array, softmax
-from tiny_llm import SamplingParams
+from tiny_llm import SamplingParams, ScheduledTokens, Sequence
 from tiny_llm.serving.given.best_sampler import best_sampler
-from tiny_llm.serving.given.sampling import SamplingBatch, random_numbers
+from tiny_llm.serving.given.sampling import Sampled
 
 
 def expected_kept(row: Array, top_p: float = 0, top_k: int | None = None, min_p: float = 0) -> list[bool]:
@@ -42,15 +42,17 @@ def numbers_of(uniform: Array) -> np.ndarray:
     return (uniform * 2.0**64).astype(np.uint64)
 
 
-def draw_alone(logits: mx.array, params: SamplingParams, num_drawn: int) -> int:
-    """The next token from logits [1, V] of a request that has drawn so many."""
-    numbers = random_numbers(np.array([params.seed or 0], np.uint64), np.array([num_drawn], np.uint64))
-    return int(best_sampler()(logits, SamplingBatch((params,), numbers)).item())
+def draw_alone(logits: mx.array, params: SamplingParams, sequence: Sequence) -> int:
+    """The next token of a sequence from logits [1, V]; `params` name all ids that end an answer."""
+    entry = ScheduledTokens(sequence, 0, sequence.num_tokens, True)
+    sampled = Sampled.of(logits, [entry], {sequence.id: params}, best_sampler())
+    return int(sampled.token_ids.item())
 
 
-def drawn_alone(prompt: Sequence[int], params: SamplingParams, num_tokens: int) -> list[int]:
+def drawn_alone(prompt: Items[int], params: SamplingParams, num_tokens: int) -> list[int]:
     """What the fake model's request gets when it runs alone, without any cache."""
-    model, tokens = FakeModel(), list(prompt)
-    for n in range(num_tokens):
-        tokens.append(draw_alone(model(mx.array([tokens]), logits_to_keep=1)[:, -1], params, n))
-    return tokens[len(prompt) :]
+    model, sequence = FakeModel(), Sequence(0, prompt)
+    for _ in range(num_tokens):
+        logits = model(mx.array([sequence.token_ids]), logits_to_keep=1)[:, -1]
+        sequence.token_ids.append(draw_alone(logits, params, sequence))
+    return sequence.generated_ids

@@ -33,6 +33,7 @@ from tiny_llm import (
     SamplingParams,
     SchedulerConfig,
     SchedulerOutput,
+    Sequence,
     SimulatedRequest,
     Simulator,
     UnlimitedBlocks,
@@ -192,6 +193,21 @@ TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_
 
 
 @st.composite
+def adjusted(draw: st.DrawFn, params: SamplingParams) -> SamplingParams:
+    """The same parameters, half of the time with what the engine adds."""
+    if draw(st.booleans()):
+        return params
+    return replace(
+        params,
+        repetition_penalty=draw(st.sampled_from([1.0, 1.3])),
+        presence_penalty=draw(st.sampled_from([0.0, 0.7])),
+        frequency_penalty=draw(st.sampled_from([0.0, -0.4])),
+        logit_bias=draw(st.sampled_from([(), ((3, 4.0), (7, -100.0))])),
+        min_tokens=draw(st.integers(0, params.max_tokens or 0)),
+    )
+
+
+@st.composite
 def engine_schedules(
     draw: st.DrawFn,
     pools: st.SearchStrategy[Pool | None],
@@ -217,6 +233,7 @@ def engine_schedules(
     arrivals = draw(schedules()).arrivals
     if pool is not None and pool.is_shared:
         arrivals = draw(alike(arrivals))
+    arrivals = tuple(replace(each, params=draw(adjusted(each.params))) for each in arrivals)
     if taste.patience is not None:
         arrivals = tuple(replace(each, priority=draw(st.integers(0, 3))) for each in arrivals)
     milliseconds = draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
@@ -287,12 +304,13 @@ def run_alone(arrival: Arrival, is_engine: bool = False) -> tuple[tuple[int, ...
     The engine draws by number, the batch of week 2 by a sampler that counts.
     """
     model, sampler = random_qwen3(), arrival.params.make_sampler()
-    tokens, output = list(arrival.prompt), list[int]()
+    params, sequence = replace(arrival.params, stop_token_ids=EOS_TOKEN_IDS), Sequence(0, arrival.prompt)
+    tokens, output = sequence.token_ids, list[int]()
     bound = min(arrival.params.max_tokens or MAX_SEQ_LEN, MAX_SEQ_LEN - len(tokens))
     while True:
         logits = model(mx.array([tokens]))[:, -1]
         if is_engine:
-            token = draw_alone(logits, arrival.params, len(output))
+            token = draw_alone(logits, params, sequence)
         else:
             token = int(sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True)).item())
         if token in EOS_TOKEN_IDS:

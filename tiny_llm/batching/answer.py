@@ -1,5 +1,6 @@
 """The answer of one request: its tokens, its text, and why it ends."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,8 +21,8 @@ class TokenLogprobs:
 class GenerationResult:
     """What became of one request.
 
-    `token_ids` are those generated, without the end-of-text id; `finish_reason` is "stop" after an
-    end-of-text id or a stop string, "length" where a bound ended it. `logprobs` holds those of each token
+    `token_ids` are those generated, without the end-of-text id or stop token; `finish_reason` is "stop"
+    after one of these or a stop string, "length" where a bound ended it. `logprobs` holds those of each token
     where they were asked for.
     """
 
@@ -35,22 +36,32 @@ class GenerationResult:
 class Answer:
     """What was generated for a request so far.
 
-    `token_ids` are those of the answer, without the end-of-text id. `finish_reason` is None until it ends.
+    `token_ids` are those of the answer, without the id that ended it. `finish_reason` is None until it ends.
 
     Args:
         prompt_idx: the caller's number for the request.
         tokenizer: decodes the answer and names the end-of-text ids.
         max_tokens: most tokens of the answer; 0 where the prompt leaves no room for one.
         stop: strings that end it.
+        stop_token_ids: ids that end it, like those of end-of-text.
+
+    Attributes:
+        end_ids: all ids that end it.
     """
 
     def __init__(
-        self, prompt_idx: int, tokenizer: Tokenizer, max_tokens: int, stop: tuple[str, ...] = ()
+        self,
+        prompt_idx: int,
+        tokenizer: Tokenizer,
+        max_tokens: int,
+        stop: tuple[str, ...] = (),
+        stop_token_ids: Iterable[int] = (),
     ) -> None:
         self.prompt_idx = prompt_idx
         self.tokenizer = tokenizer
         self.max_tokens = max_tokens
         self.stop = stop
+        self.end_ids = frozenset([*tokenizer.eos_token_ids, *stop_token_ids])
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self._newest_text: list[str] = []

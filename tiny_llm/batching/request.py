@@ -28,7 +28,8 @@ class Request(Answer):
 
     Raises:
         ValueError: the prompt is empty, its `num_tokens` are more than `max_seq_len`, it holds a `token_id`
-            that is not in the vocabulary, or `prefill_max_step` is not positive.
+            that is not in the vocabulary, `prefill_max_step` is not positive, or `params` ask for what only
+            the engine of week 3 does.
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class Request(Answer):
                 "shorten the prompt or raise max_seq_len"
             )
         params = params or SamplingParams()
+        params.check_week_2()
         most = min(
             params.max_tokens if params.max_tokens is not None else NO_BOUND,
             max_seq_len - len(self.prompt_ids) if max_seq_len is not None else NO_BOUND,
         )
-        super().__init__(prompt_idx, tokenizer, most, params.stop)
+        super().__init__(prompt_idx, tokenizer, most, params.stop, params.stop_token_ids)
         self.model = model
         self.prefill_max_step = prefill_max_step
         self.sampler = params.make_sampler()

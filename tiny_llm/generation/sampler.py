@@ -5,16 +5,19 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from .given.request_params import RequestParams
+
 Sampler = Callable[[mx.array], mx.array]
 """Log-probabilities [B, V] to token ids [B], each row on its own."""
 
 
 @dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(RequestParams):
     """How one request is sampled and when it ends. The first five are those of `make_sampler`.
 
     `max_tokens` bounds the tokens generated; generation also ends at any of the strings in `stop`, which
-    is then not part of the text.
+    is then not part of the text. The engine of week 3 adds what `RequestParams` has, which checks its own
+    part in its `__post_init__`.
 
     Raises:
         ValueError: a value is out of its range; shows its `name` and the `value`.

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from .given.request_params import RequestParams
+
 Sampler = Callable[[mx.array], mx.array]
 """Log-probabilities [B, V] to token ids [B], each row on its own."""
 
 
 @dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(RequestParams):
     """How one request is sampled and when it ends. The first five are those of `make_sampler`.
 
     `max_tokens` bounds the tokens generated; generation also ends at any of the strings in `stop`, which
-    is then not part of the text.
+    is then not part of the text. The engine of week 3 adds what `RequestParams` has, which checks its own
+    part in its `__post_init__`.
 
     Raises:
         ValueError: a value is out of its range; shows its `name` and the `value`.
@@ -31,6 +34,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, or None for no bound, got {self.max_tokens}")
         if isinstance(self.stop, str) or "" in self.stop:

@@ -113,13 +113,13 @@ class Engine(Closable):
         self._check_open()
         request_id = self._num_added
         prompt_ids = encode_prompt(self.tokenizer, prompt)
-        check_request(prompt_ids, priority, self.vocab_size)
+        params = SamplingParams() if params is None else params
+        check_request(prompt_ids, priority, self.vocab_size, params)
         if len(prompt_ids) > self.max_seq_len:
             raise ValueError(
                 f"prompt {request_id} has {len(prompt_ids)} tokens and max_seq_len is "
                 f"{self.max_seq_len}: shorten the prompt or raise max_seq_len"
             )
-        params = SamplingParams() if params is None else params
         most = self.max_seq_len if params.max_tokens is None else len(prompt_ids) + params.max_tokens
         sequence = Sequence(request_id, prompt_ids, priority, min(most, self.max_seq_len))
         request = EngineRequest(sequence, self.tokenizer, params)

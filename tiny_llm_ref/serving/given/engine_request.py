@@ -10,19 +10,24 @@ from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
 
 
-def check_request(prompt_ids: Items[int], priority: int, vocab_size: int) -> None:
+def check_request(prompt_ids: Items[int], priority: int, vocab_size: int, params: SamplingParams) -> None:
     """Refuse what no model could be given.
 
     Args:
         prompt_ids: at least one id, each from 0 to below the size of the vocabulary.
         priority: 0 for the most urgent, or more.
         vocab_size: V
+        params: ids in them are below V, and `min_tokens` at most `max_tokens`.
 
     Raises:
-        ValueError: a `token_id` is no integer or outside the vocabulary, or the `priority` is no integer
-            from 0 on.
+        ValueError: a `token_id` is no integer or outside the vocabulary, the `priority` is no integer from 0
+            on, more `logprobs` are asked for than there are tokens, or `min_tokens` are more than
+            `max_tokens`.
     """
     check_token_ids(prompt_ids, vocab_size)
+    params.check_vocabulary(vocab_size)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise ValueError(f"min_tokens is {params.min_tokens}, more than max_tokens, {params.max_tokens}")
     if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
         raise ValueError(
             f"priority is an integer, 0 for the most urgent and never negative, got {priority!r}"
@@ -38,15 +43,17 @@ class EngineRequest(Answer):
         params: how it is sampled and when it ends.
 
     Attributes:
-        params: the same, with a seed that is drawn now if none was given.
+        params: the same, with a seed that is drawn now if none was given, and the end-of-text ids among the
+            stop_token_ids.
         logprobs: of each token of the answer, if they are asked for.
     """
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams) -> None:
         most = sequence.max_num_tokens - sequence.num_prompt_tokens
-        super().__init__(sequence.id, tokenizer, most, params.stop)
+        super().__init__(sequence.id, tokenizer, most, params.stop, params.stop_token_ids)
         self.sequence = sequence
-        self.params = params if params.seed is not None else replace(params, seed=getrandbits(64))
+        seed = getrandbits(64) if params.seed is None else params.seed
+        self.params = replace(params, seed=seed, stop_token_ids=sorted(self.end_ids))
         self.logprobs: list[TokenLogprobs] = []
 
     def accept(self, token: int, logprobs: TokenLogprobs | None = None) -> None:

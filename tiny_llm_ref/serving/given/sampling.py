@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ...batching.answer import TokenLogprobs
 from ...generation.generate import to_logprobs
 from ...generation.sampler import SamplingParams, make_sampler
+from .adjusted_logits import adjust_logits
 from .scheduler_output import ScheduledTokens
 
 Floats = npt.NDArray[np.float32]
@@ -105,10 +106,19 @@ BatchSampler = Callable[[mx.array, SamplingBatch], mx.array]
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was sampled after some entries, on the device: nothing is computed until it is read."""
+    """What was sampled after some entries, on the device: nothing is computed until it is read.
+
+    Attributes:
+        token_ids: [B]
+        num_top: how many likeliest tokens each row wants to know of, by its number; no entry for most rows.
+        logprobs: for these rows that of the sampled token [R], and ids and log-probabilities of the likeliest
+            tokens in any order [R, n]; none if there are no such rows.
+    """
 
     entries: Items[ScheduledTokens]
     token_ids: mx.array
+    num_top: Mapping[int, int]
+    logprobs: tuple[mx.array, ...]
 
     @classmethod
     def of(
@@ -126,12 +136,16 @@ class Sampled:
             params: by the id of the sequence, with a seed unless greedy.
             sampler: samples the rows.
         """
-        return cls(entries, sampler(logits, SamplingBatch.of(entries, params)))
+        adjusted = adjust_logits(logits, entries, params)
+        token_ids = sampler(adjusted, SamplingBatch.of(entries, params))
+        asked = enumerate(params[entry.sequence.id].logprobs for entry in entries)
+        num_top = {row: number for row, number in asked if number is not None}
+        return cls(entries, token_ids, num_top, logprobs_of(logits, token_ids, num_top))
 
     @property
     def arrays(self) -> list[mx.array]:
         """What is to be evaluated."""
-        return [self.token_ids]
+        return [self.token_ids, *self.logprobs]
 
 
 def read_samples(sampled: Items[Sampled]) -> StepSamples:
@@ -140,7 +154,22 @@ def read_samples(sampled: Items[Sampled]) -> StepSamples:
     for each in sampled:
         ids = [entry.sequence.id for entry in each.entries]
         samples.token_ids.update(zip(ids, np.array(each.token_ids).tolist(), strict=True))
+        columns = [np.array(column).tolist() for column in each.logprobs]
+        for (row, num_top), own, top_ids, top in zip(each.num_top.items(), *columns, strict=True):
+            likeliest = sorted(zip(top_ids, top, strict=True), key=lambda pair: (-pair[1], pair[0]))
+            samples.logprobs[ids[row]] = TokenLogprobs(own, tuple(likeliest[:num_top]))
     return samples
+
+
+def logprobs_of(logits: mx.array, token_ids: mx.array, num_top: Mapping[int, int]) -> tuple[mx.array, ...]:
+    """`Sampled.logprobs` of the rows that `num_top` names, by the model's own logits [B, V]."""
+    if not num_top:
+        return ()
+    rows, V, n = mx.array(list(num_top)), logits.shape[-1], max(num_top.values())
+    logprobs = to_logprobs(logits[rows][:, None])  # [R, V]
+    own = mx.take_along_axis(logprobs, token_ids[rows][:, None], axis=-1)[:, 0]
+    top_ids = mx.argpartition(-logprobs, min(n, V - 1), axis=-1)[:, :n]
+    return own, top_ids, mx.take_along_axis(logprobs, top_ids, axis=-1)
 
 
 def sample_one_by_one(logits: mx.array, batch: SamplingBatch) -> mx.array:

@@ -1,0 +1,1 @@
+"""Code around sampling that no day asks for."""
