@@ -892,8 +892,10 @@ def test_task_6_each_request_gets_what_it_gets_alone(hash_name: str, data: st.Da
         is_shared=st.just(True),
         hash_name=st.just(hash_name),
     )
-    # What policies and aborts in mid-step do is the next day's.
-    schedule: EngineSchedule = data.draw(engine_schedules(pools, st.just(Taste()), st.just(False)))
+    # What policies and aborts in mid-step do is the next day's. Which of two prefixes with one hash is known
+    # depends on what keeps sequences alive, so biased answers, all alike, are not drawn.
+    plain = st.just(Taste()), st.just(False), st.just(False)
+    schedule: EngineSchedule = data.draw(engine_schedules(pools, *plain))
     check_engine_law(schedule)
 
 

@@ -194,9 +194,7 @@ TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_
 
 @st.composite
 def adjusted(draw: st.DrawFn, params: SamplingParams) -> SamplingParams:
-    """The same parameters, half of the time with what the engine adds."""
-    if draw(st.booleans()):
-        return params
+    """The same parameters with what the engine adds."""
     return replace(
         params,
         repetition_penalty=draw(st.sampled_from([1.0, 1.3])),
@@ -213,6 +211,7 @@ def engine_schedules(
     pools: st.SearchStrategy[Pool | None],
     tastes: st.SearchStrategy[Taste] = TASTES,
     is_mid_step: st.SearchStrategy[bool] = EITHER,
+    is_adjusted: st.SearchStrategy[bool] = EITHER,
 ) -> EngineSchedule:
     """Any limits and policy, the requests of a schedule of week 2, and up to two aborts.
 
@@ -233,7 +232,8 @@ def engine_schedules(
     arrivals = draw(schedules()).arrivals
     if pool is not None and pool.is_shared:
         arrivals = draw(alike(arrivals))
-    arrivals = tuple(replace(each, params=draw(adjusted(each.params))) for each in arrivals)
+    if draw(is_adjusted):
+        arrivals = tuple(replace(each, params=draw(adjusted(each.params))) for each in arrivals)
     if taste.patience is not None:
         arrivals = tuple(replace(each, priority=draw(st.integers(0, 3))) for each in arrivals)
     milliseconds = draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
