@@ -108,6 +108,15 @@ def test_a_model_of_mlx_operations_and_one_of_the_fastest_compute_the_same(
     assert all("racing the kernels" in line for line in notes)
 
 
+@pytest.mark.skipif(DEVICE == "gpu", reason="the kernel that is broken here is one of the CPU")
+def test_where_a_kernel_is_wrong_the_others_race(checkpoint: Path, tmp_path: Path) -> None:
+    file, find = "kernels/cpu/quantized_matmul_simd.cpp", "first = first * scale + bias;"
+    sources = with_edit(file, find, "first = first * scale;")
+    output, notes = run(sources, checkpoint, tmp_path, TINY_LLM_KERNELS="race")
+    assert (output[0].split()[0] in ("None", "mlx_matmul"), output[2]) == (True, "True True")
+    assert "the kernel of quantized_matmul differs" in notes[0]
+
+
 def test_kernels_not_written_yet_are_not_mentioned(checkpoint: Path, tmp_path: Path) -> None:
     days = load_course().days
     kernels = {(2, 3), (2, 5)}
