@@ -6,7 +6,7 @@ pdm run bench race --mine
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Annotated
 
@@ -67,8 +67,8 @@ def main(mine: Mine = False, fresh: Fresh = False) -> None:
 def race(package: ModuleType, is_fresh: bool) -> Iterator[Outcome]:
     """The outcome of each operation's race for a package, from the table that is kept or timed now."""
     accelerate = importlib.import_module(f"{package.__name__}.given.accelerate")
-    table, notes = accelerate.own_table(), Console(stderr=True)
-    title = f"racing {package.__name__}"
+    table = replace(accelerate.own_table(), announce=lambda: None)  # the bar of progress does
+    title, notes = f"racing {package.__name__}", Console(stderr=True)
     for contest in track(accelerate.all_contests(), title, console=notes, disable=not notes.is_terminal):
         verdicts = contest.verdicts()
         right = [name for name, verdict in verdicts.items() if verdict == "right"]

@@ -104,6 +104,12 @@ def seconds_of(run: Run, num_calls: int, clock: Clock) -> float:
 # --- the table that is kept ---------------------------------------------------------------------------------
 
 
+@cache
+def announce() -> None:
+    """Say once that the next seconds go to a race."""
+    notice("racing the kernels against MLX's operations, once; `pdm run bench race` shows the table")
+
+
 @dataclass(frozen=True)
 class Table:
     """The times of all operations, in a file.
@@ -114,10 +120,12 @@ class Table:
     Args:
         path: of the file; None where there is no place to keep it.
         clock: what measures, in seconds.
+        announce: called before a race.
     """
 
     path: Path | None
     clock: Clock = time.perf_counter
+    announce: Callable[[], None] = announce
 
     def times(self, contest: Contest[Any], names: Collection[str], is_fresh: bool = False) -> Times:
         """The times of these candidates: those that are kept, or new ones."""
@@ -125,7 +133,7 @@ class Table:
             kept = self._read()
             times = kept.get(contest.name, {})
             if is_fresh or not set(names) <= times.keys():
-                announce()
+                self.announce()
                 times = measure(contest, names, self.clock)
                 self._write({**kept, contest.name: times})
         return {name: times[name] for name in names}
@@ -162,12 +170,6 @@ class Table:
                     lock = stack.enter_context(self.path.with_suffix(".lock").open("w"))
                     fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-@cache
-def announce() -> None:
-    """Say once that the next seconds go to a race."""
-    notice("racing the kernels against MLX's operations; `pdm run bench race` shows the table")
 
 
 def race_table(package: Path) -> Table:
