@@ -27,6 +27,8 @@ Partial = Annotated[
 ]
 Chapters = Annotated[list[str] | None, typer.Argument(help="Such as week-2/day-7; all unless given.")]
 Again = Annotated[bool, typer.Option("--again", help="Run the commands that have a record, too.")]
+Before = Annotated[str, typer.Option(help="With records older than this day, such as 2026-11-23.")]
+Matching = Annotated[str, typer.Option(help="Only commands with these words, such as `pdm run bench`.")]
 Port = Annotated[int, typer.Option(help="Of the local address.")]
 
 
@@ -69,13 +71,18 @@ def check(partial: Partial = False) -> None:
 
 
 @app.command()
-def record(chapters: Chapters = None, again: Again = False) -> None:
-    """Run the commands whose output the chapters show, those without a record unless --again is given.
+def record(
+    chapters: Chapters = None, again: Again = False, before: Before = "", matching: Matching = ""
+) -> None:
+    """Run the commands whose output the chapters show: those without a record, unless options say more.
 
-    Example: pdm run book record week-2/day-7 --again
+    It refuses while other programs compute. With --before it can be stopped at any time and run again: what
+    was recorded meanwhile is not run a second time.
+
+    Example: pdm run book record --before 2026-11-23 --matching "pdm run bench"
     """
     with usage_errors():
-        problems = record_pages(Folders(), chapters or [], again)
+        problems = record_pages(Folders(), chapters or [], "9999" if again else before, matching)
         for problem in problems:
             print(problem, file=sys.stderr)
     sys.exit(USAGE_EXIT_CODE if problems else 0)

@@ -12,13 +12,16 @@ from scripts.chart import draw
 from scripts.hardware.quiet import Watch, judge, looked
 
 
-def record_pages(folders: Folders, chapters: list[str], again: bool) -> list[Problem]:
+def record_pages(
+    folders: Folders, chapters: list[str], before: str = "", matching: str = ""
+) -> list[Problem]:
     """Record the commands of the chapters named, or of all.
 
     Args:
         folders: of the book.
         chapters: such as week-2/day-7; all if it is empty.
-        again: commands that have a record, too.
+        before: commands with a record older than this day, too; none if it is empty.
+        matching: only commands that hold these words.
 
     Raises:
         ValueError: there is no such chapter.
@@ -31,10 +34,11 @@ def record_pages(folders: Folders, chapters: list[str], again: bool) -> list[Pro
     for name in chapters:
         if name not in present:
             raise ValueError(f"there is no chapter {name!r}: choose one of {', '.join(present)}")
-    return [problem for name in chapters or present for problem in record_page(folders, present[name], again)]
+    pages = [present[name] for name in chapters or present]
+    return [problem for page in pages for problem in record_page(folders, page, before, matching)]
 
 
-def record_page(folders: Folders, file: Path, again: bool) -> list[Problem]:
+def record_page(folders: Folders, file: Path, before: str, matching: str) -> list[Problem]:
     """Record the commands of one page, in its order; records of commands it no longer shows go."""
     problems = Problems(folders.name(file))
     try:
@@ -45,9 +49,11 @@ def record_page(folders: Folders, file: Path, again: bool) -> list[Problem]:
     target = record_file(folders.records, file.relative_to(folders.src))
     known = load_records(target)
     for shown in commands:
-        if shown.command in known and not again:
+        old = known.get(shown.command)
+        if matching not in shown.command or (old and old.date >= before):
             continue
-        print(f"{problems.file}: {shown.command}", file=sys.stderr)
+        took = f" ({old.seconds:.0f} s the last time)" if old and old.seconds is not None else ""
+        print(f"{problems.file}: {shown.command}{took}", file=sys.stderr)
         try:
             known[shown.command] = record_quietly(shown)
         except ValueError as error:

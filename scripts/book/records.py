@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -36,6 +37,7 @@ class Record:
     versions: str
     date: str
     chart: dict[str, Any] | None = None  # what `scripts.chart` draws of it
+    seconds: float | None = None
 
     @property
     def caption(self) -> str:
@@ -79,11 +81,13 @@ def record(command: str) -> Record:
     environment = {**os.environ, **settings, "COLUMNS": str(TERMINAL_WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
     with tempfile.TemporaryDirectory() as folder:
         measured = Path(folder) / "measured.json"
+        start = time.monotonic()
         result = run(command, {**environment, "PYTHONUTF8": "1", RECORD: str(measured)})
+        seconds = round(time.monotonic() - start, 1)
         chart = json.loads(measured.read_text(encoding="utf-8")) if measured.is_file() else None
     output = without_machine(result.stdout)
     today = datetime.now(timezone.utc).date().isoformat()
-    return Record(command, output, result.returncode, machine(), versions(), today, chart)
+    return Record(command, output, result.returncode, machine(), versions(), today, chart, seconds)
 
 
 def run(command: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":

@@ -78,16 +78,17 @@ def test_only_new_commands_are_run_and_old_ones_go(tmp_path: Path, monkeypatch: 
     (folders.src / DAY).write_text("```console\n$ pdm run doctor\n$ pdm run demo\n```\n", encoding="utf-8")
     file = record_file(folders.records, Path(DAY))
     save_records(file, [record_of("pdm run doctor", "old"), record_of("pdm run author states", "old")])
-    assert recording.record_pages(folders, ["week-2/day-7"], again=False) == []
+    assert recording.record_pages(folders, ["week-2/day-7"]) == []
     assert ran == ["pdm run demo"]
     assert {name: each.output for name, each in load_records(file).items()} == {
         "pdm run doctor": "old",
         "pdm run demo": "new",
     }
-    recording.record_pages(folders, [], again=True)
-    assert ran == ["pdm run demo", "pdm run doctor", "pdm run demo"]
+    recording.record_pages(folders, [], before="2026-11-22", matching="doc")
+    recording.record_pages(folders, [], before="2026-11-21")  # the day of these records
+    assert ran == ["pdm run demo", "pdm run doctor"]
     with pytest.raises(ValueError, match="there is no chapter 'week-9'"):
-        recording.record_pages(folders, ["week-9"], again=False)
+        recording.record_pages(folders, ["week-9"])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_busy_machine_or_a_failing_command_leaves_the_record_as_it_was(
     (folders.src / "setup.md").write_text("```console\n$ pdm run doctor\n```\n", encoding="utf-8")
     file = record_file(folders.records, Path("setup.md"))
     save_records(file, [record_of("pdm run doctor", "old")])
-    (problem,) = recording.record_pages(folders, ["setup"], again=True)
+    (problem,) = recording.record_pages(folders, ["setup"], before="9999")
     assert words in str(problem)
     assert load_records(file)["pdm run doctor"].output == "old"
 
