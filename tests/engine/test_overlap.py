@@ -124,3 +124,14 @@ def test_an_error_closes_the_engine_and_drops_the_step_under_way(monkeypatch: py
             engine.step()
         with check_value_error():
             engine.step()
+
+
+def test_a_step_without_samples_has_ended_before_the_next_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("synchronize", "async_eval"):
+        original = getattr(mx, name)
+        monkeypatch.setattr(mx, name, lambda *args, n=name, f=original: calls.append(n) or f(*args))
+    with engine_of(OverlappingEngine) as engine:
+        engine.add_request([7] * 20, SamplingParams(max_tokens=2))
+        engine.step()
+        assert calls == ["async_eval", "synchronize", "async_eval"]

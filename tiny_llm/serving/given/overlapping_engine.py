@@ -59,6 +59,8 @@ class OverlappingEngine(Engine):
                 self._dispatch(self.runner, current)
             self._note_unread(current.output)
             following = self._prepare(self.runner, current)
+            if not current.sampled:
+                mx.synchronize()  # there is nothing to read that would wait for the step
             samples = read_samples(current.sampled)
             self.scheduler.policy.record(current.output, self._clock() - self._dispatched_at)
             self._dispatch(self.runner, following)
