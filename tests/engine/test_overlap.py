@@ -109,6 +109,18 @@ def test_a_block_that_ended_with_an_unread_token_is_found_again(num_tokens: int)
     assert hits[0] == hits[1] == 7 + num_tokens - (7 + num_tokens) % BLOCK_SIZE
 
 
+def test_penalties_count_the_tokens_that_were_just_sampled() -> None:
+    params = [SamplingParams(max_tokens=9, repetition_penalty=1.5, frequency_penalty=1.0), SamplingParams()]
+    answers = []
+    for kind in (Engine, OverlappingEngine):
+        with engine_of(kind) as engine:
+            answers.append([result.token_ids for result in engine.generate(PROMPTS, params)])
+    with engine_of(Engine) as engine:
+        plain = engine.generate(PROMPTS, SamplingParams(max_tokens=9))
+    assert answers[0] == answers[1]
+    assert answers[0][0] != plain[0].token_ids, "the penalties of this test change nothing"
+
+
 def test_without_a_pool_it_is_an_engine_like_any_other() -> None:
     with OverlappingEngine(random_qwen3(), Endless(), SchedulerConfig(8, 2), 24, UnlimitedBlocks()) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=1))

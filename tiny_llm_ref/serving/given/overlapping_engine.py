@@ -25,6 +25,9 @@ class StepUnderWay:
     sampled: Items[Sampled]
 
 
+NO_STEP = StepUnderWay(SchedulerOutput(()), ())
+
+
 class OverlappingEngine(Engine):
     """The same answers as `Engine`, from steps that are prepared while the device computes the step before.
 
@@ -34,7 +37,8 @@ class OverlappingEngine(Engine):
 
     An answer that ends in step t by its length is left out of step t + 1. Where an end-of-text id, a stop
     string or an abort ends it, step t + 1 computes a token more, which is discarded. Requests join a step
-    later than with `Engine`. Without a pool this is an `Engine` like any other.
+    later than with `Engine`. Penalties need the tokens themselves: while step t samples for a request that
+    has one, nothing is prepared. Without a pool this is an `Engine` like any other.
 
     Arguments, attributes and errors are those of `Engine`.
     """
@@ -58,7 +62,8 @@ class OverlappingEngine(Engine):
                 current = self._prepare(self.runner, None)
                 self._dispatch(self.runner, current)
             self._note_unread(current.output)
-            following = self._prepare(self.runner, current)
+            is_needed = self._needs_tokens(current.output)
+            following = NO_STEP if is_needed else self._prepare(self.runner, current)
             if not current.sampled:
                 mx.synchronize()  # there is nothing to read that would wait for the step
             samples = read_samples(current.sampled)
@@ -92,6 +97,11 @@ class OverlappingEngine(Engine):
         self._under_way = step if step.output.entries else None
         mx.async_eval([each.arrays for each in step.sampled], runner.pool.state)  # type: ignore[no-untyped-call]
         self._dispatched_at = self._clock()
+
+    def _needs_tokens(self, output: SchedulerOutput) -> bool:
+        """Whether the tokens that a step samples must be known before the next one is prepared."""
+        requests = [self.requests[id] for id in output.final_ids if id in self.requests]
+        return any(request.params.has_penalties for request in requests)
 
     def _note_unread(self, output: SchedulerOutput) -> None:
         """Count a step's tokens before they are known, and schedule no more what has its last one."""
