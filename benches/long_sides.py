@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,23 @@ from kernel_runtime.checkpoint import read_json
 POSITIONS = "max_position_embeddings"
 ROOM = 64  # tokens behind the prompt
 BLOCK_SIZE = 16
+
+
+class WatchedMemory:
+    """The most memory held between two calls, which `memory_use` measures within a block."""
+
+    def __init__(self) -> None:
+        self._block = ExitStack()
+
+    def start(self) -> None:
+        from scripts.hardware.memory import memory_use
+
+        self._block.close()
+        self._use = self._block.enter_context(memory_use(reuses_buffers=False))
+
+    def peak_bytes(self) -> int:
+        self._block.close()
+        return self._use.peak
 
 
 class LongEngine(Protocol):
@@ -46,21 +64,17 @@ class Ours:
 
         from tiny_llm_ref import load
 
-        self.mx, self.chunk, self.is_paged = mx, chunk, is_paged
+        self.chunk, self.is_paged, self.memory = chunk, is_paged, WatchedMemory()
         self.model, _ = load(checkpoint, mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None)
         self.engine: Any = None
 
     def start(self, tokens: list[int]) -> None:
         from benches.load import EndlessTokenizer
-        from scripts.hardware.memory import finish_work
         from tiny_llm_ref import BlockManager, Engine, SamplingParams, SchedulerConfig, UnlimitedBlocks
 
         if self.engine is not None:
             self.engine.close()
-        finish_work()
-        self.mx.clear_cache()
-        self.held = self.mx.get_active_memory()
-        self.mx.reset_peak_memory()
+        self.memory.start()
         longest = len(tokens) + ROOM
         blocks = BlockManager(-(-longest // BLOCK_SIZE), BLOCK_SIZE) if self.is_paged else UnlimitedBlocks()
         config = SchedulerConfig(self.chunk, 1)
@@ -74,7 +88,7 @@ class Ours:
         self.engine.step()
 
     def peak_bytes(self) -> int:
-        return self.mx.get_peak_memory() - self.held
+        return self.memory.peak_bytes()
 
 
 class MlxLm:
@@ -84,7 +98,7 @@ class MlxLm:
         import mlx.core as mx
         from mlx_lm.utils import load_model
 
-        self.mx, self.chunk = mx, chunk
+        self.mx, self.chunk, self.memory = mx, chunk, WatchedMemory()
         self.model = load_model(checkpoint)[0]
         self.fills = mx.default_device() == mx.Device(mx.cpu)
 
@@ -92,8 +106,7 @@ class MlxLm:
         from mlx_lm.models.cache import make_prompt_cache
 
         self.cache, self.left = make_prompt_cache(self.model), list(tokens)
-        self.held = self.mx.get_active_memory()
-        self.mx.reset_peak_memory()
+        self.memory.start()
 
     def read(self) -> bool:
         mx = self.mx
@@ -113,7 +126,7 @@ class MlxLm:
         self.mx.eval(self.logits)
 
     def peak_bytes(self) -> int | None:
-        return None if self.fills else self.mx.get_peak_memory() - self.held
+        return None if self.fills else self.memory.peak_bytes()
 
 
 class LlamaCpp:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
-from tests.support.oracles import Array, exact, log_softmax, softmax
-from tests.support.sampling import expected_kept
+from tests.support.oracles import Array, exact, expected_kept, log_softmax, softmax
 from tiny_llm import SamplingParams, make_sampler
 from tiny_llm.generation.sampler import keep_likely, random_keys
 

@@ -28,7 +28,7 @@ from tests.support.cpu_kernels import (
 from tests.support.evaluations import num_operations
 from tests.support.fakes import FakeModel, continuation, next_token, prompt_of
 from tests.support.fences import FencedKernel
-from tests.support.oracles import LOW_PRECISION, Array, exact, log_softmax
+from tests.support.oracles import LOW_PRECISION, Array, exact, expected_kept, log_softmax
 from tests.support.pages import SharingBlocks
 from tests.support.pieces import check_pieces
 from tests.support.precision import check_rounded_once
@@ -43,7 +43,7 @@ from tests.support.ragged import (
     output_of,
     random_shape,
 )
-from tests.support.sampling import expected_kept, numbers_of, probabilities, token_at
+from tests.support.sampling import numbers_of, probabilities, token_at
 from tests.support.schedules import VOCAB_SIZE, random_qwen3
 from tiny_llm import (
     BlockManager,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.check import check_equal, normal
-from tests.support.sampling import expected_kept, numbers_of
+from tests.support.oracles import expected_kept
+from tests.support.sampling import numbers_of
 from tiny_llm import SamplingParams
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.serving.batch_sampler import sample_batch

@@ -58,7 +58,7 @@ def test_a_command_that_lacks_its_gpu_says_so_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "computing_on", "rope"), [("cpu", "the CPU", "FusedRope"), ("", "the GPU", "RoPE")]
+    ("device", "computing_on", "rope"), [("cpu", "the CPU", "FusedRope"), ("", "the GPU", "FusedRope")]
 )
 def test_on_a_mac_the_cpu_runs_its_own_kernels_in_a_model(
     device: str, computing_on: str, rope: str, monkeypatch: pytest.MonkeyPatch

@@ -398,3 +398,15 @@ def mlp_mistakes(x: Array, w_gate: Array, w_up: Array, w_down: Array) -> Mistake
         "the MLP with the sigmoid in place of silu": lambda: (up / (1 + np.exp(-gate))) @ down,
         "the MLP plus x: the residual belongs to the block": lambda: x + (silu(gate) * up) @ down,
     }
+
+
+def expected_kept(row: Array, top_p: float = 0, top_k: int | None = None, min_p: float = 0) -> list[bool]:
+    """The three cuts token by token, from the likeliest to the least likely; of equals, the first stay."""
+    probs = np.exp(row)
+    kept, reached = [False] * len(row), 0.0
+    for rank, token in enumerate(np.argsort(-row, kind="stable")):
+        in_top_k = top_k is None or rank < top_k
+        in_top_p = top_p in (0, 1) or reached < top_p
+        kept[token] = bool(in_top_k and in_top_p and probs[token] >= min_p * probs.max())
+        reached += probs[token]
+    return kept

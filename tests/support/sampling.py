@@ -6,22 +6,10 @@ import mlx.core as mx
 import numpy as np
 
 from tests.support.fakes import FakeModel
-from tests.support.oracles import Array, softmax
+from tests.support.oracles import Array, expected_kept, softmax
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
 from tiny_llm.serving.given.best_sampler import best_sampler
 from tiny_llm.serving.given.sampling import Sampled
-
-
-def expected_kept(row: Array, top_p: float = 0, top_k: int | None = None, min_p: float = 0) -> list[bool]:
-    """The three cuts token by token, from the likeliest to the least likely; of equals, the first stay."""
-    probs = np.exp(row)
-    kept, reached = [False] * len(row), 0.0
-    for rank, token in enumerate(np.argsort(-row, kind="stable")):
-        in_top_k = top_k is None or rank < top_k
-        in_top_p = top_p in (0, 1) or reached < top_p
-        kept[token] = bool(in_top_k and in_top_p and probs[token] >= min_p * probs.max())
-        reached += probs[token]
-    return kept
 
 
 def probabilities(logprobs: Array, params: SamplingParams) -> Array:
