@@ -10,7 +10,7 @@ import pytest
 
 from tests.platforms.kernel_sources import CPU_SOURCES
 from tests.platforms.neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_builds
-from tests.support.oracles import causal_mask, grouped_attention, rms_norm, silu
+from tests.support.oracles import causal_mask, expected_kept, grouped_attention, rms_norm, silu
 
 SIMD = (
     "sum",
@@ -313,3 +313,19 @@ def swiglu_halves_cases() -> Cases:
     for rows, size in itertools.product((1, 3), (1, 3, 4, 5, 8, 97)):
         product = 20 * normal(rows, 2 * size)
         yield f"{rows} rows of {size}", Case([product], [gated(*np.split(product, 2, axis=1))])
+
+
+def sample_rows_cases() -> Cases:
+    cuts = [(0, None, 0), (0.9, None, 0), (0, 7, 0), (0, None, 0.2), (0.95, 40, 0.01)]
+    params = [(temperature, *cut) for temperature in (0, 0.7, 2) for cut in cuts]
+    for V in (1, 3, 4, 17, 1025):
+        logits, numbers, tokens = normal(len(params), V, seed=V), [], []
+        for row, (temperature, top_p, top_k, min_p) in zip(exact(logits)[0], params, strict=True):
+            kept = expected_kept(row - np.log(np.exp(row).sum()), top_p, top_k, min_p)
+            shares = np.where(kept, np.exp(row / (temperature or 1)), 0)
+            shares /= shares.sum()
+            token = int(row.argmax() if temperature == 0 else shares.argsort()[-min(5, sum(kept))])
+            bounds = top_p or np.inf, top_k or np.inf, np.log(min_p) if min_p else -np.inf
+            numbers += [temperature, *bounds, shares[:token].sum() + shares[token] / 2]
+            tokens.append(token)
+        yield f"{V} tokens", Case([logits], [np.array(tokens)], numbers, error=0, dtype=np.int32)
