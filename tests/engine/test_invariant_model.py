@@ -1,6 +1,7 @@
 """Logits of the shipped model, bit by bit: alone, in chunks, in a batch, and in engines of many kinds."""
 
 import functools
+from collections.abc import Iterator
 
 import mlx.core as mx
 import pytest
@@ -19,6 +20,7 @@ from tiny_llm import (
     load,
 )
 from tiny_llm.generation.generate import to_logprobs
+from tiny_llm.given.accelerate import best_operations
 from tiny_llm.serving.given.sampling import SamplingBatch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -27,8 +29,12 @@ NUM_TOKENS = 5
 
 
 @pytest.fixture(scope="module", params=[mx.float32, mx.bfloat16], ids=str)
-def model(request: pytest.FixtureRequest) -> Qwen3Model:
-    return load(resolve_checkpoint(SHIPPED_MODEL), request.param)[0]
+def model(request: pytest.FixtureRequest) -> Iterator[Qwen3Model]:
+    """The shipped model of the CPU's operations; it is made before `on_cpu` is there."""
+    best_operations.cache_clear()
+    with mx.stream(mx.cpu):
+        yield load(resolve_checkpoint(SHIPPED_MODEL), request.param)[0]
+    best_operations.cache_clear()
 
 
 def prompt_of(length: int) -> list[int]:
