@@ -15,6 +15,7 @@ from tests.support.schedules import (
 )
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 
+pytestmark = pytest.mark.usefixtures("on_cpu")  # on an emulated GPU they take minutes
 NUM_SCHEDULES = 500
 
 
