@@ -1,8 +1,8 @@
 """Dispatches of a decode step on a GPU, this course's model beside mlx-lm's: counted, not timed.
 
-A GPU starts a kernel for each operation of MLX's graph that is no view of memory which is there already, and
-each start takes some microseconds. The graph is the same on any machine, so no GPU is needed to count: the
-course's own kernels give zeros.
+A GPU starts a kernel for each operation of MLX's graph, unless the operation only makes a view of existing
+memory, and each start takes some microseconds. The graph is the same on any machine, so no GPU is needed to
+count: the course's own kernels give zeros.
 """
 
 import io
@@ -91,7 +91,7 @@ def count_steps(checkpoint: Path) -> dict[str, tuple[Launches, Launches]]:
     theirs.set_dtype(mx.float32)
     on_gpu = patch.object(mx, "default_device", lambda: mx.Device(mx.gpu))
     with on_gpu, patch.dict(os.environ, TINY_LLM_KERNELS="own"):
-        ours = load_model(checkpoint, mx.float32, accelerate.best_operations.__wrapped__())
+        ours = load_model(checkpoint, mx.float32, accelerate.best_operations())
         return {
             "1 row": (count_dense(ours), count_mlx_lm(theirs, 1)),
             f"{NUM_ROWS} rows": (count_paged(ours), count_mlx_lm(theirs, NUM_ROWS)),

@@ -118,7 +118,7 @@ def decoding(model: Qwen3Model, num: int, params: SamplingParams) -> Engine:
 
 
 def random_model(size: dict[str, Any]) -> Qwen3Model:
-    """A Qwen3 of a size, of weights in 4 bits that nobody trained."""
+    """A Qwen3 of the given size with random weights in 4 bits."""
     import mlx.core as mx
     import numpy as np
 

@@ -63,8 +63,8 @@ class Limits:
         batch_size: most requests that run together.
         longest: most tokens of a prompt of the load.
         max_seq_len: most tokens of a request.
-        prefill_budget: most tokens of a step of ONE_BUDGET while nobody reads along; unless given, as
-            many as of WHOLE.
+        prefill_budget: most tokens of a step of ONE_BUDGET while no sequence decodes; those of WHOLE by
+            default.
     """
 
     budget: int

@@ -1,5 +1,6 @@
 """A model is made of the fastest parts that work: each falls back by itself, and says so where it should."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from scripts.course import ROOT, load_course
 from scripts.sources.files import read_reference, write
 from scripts.sources.render import render
 from tests.support.checkpoints import VARIANTS, build, save
+from tiny_llm.given.accelerate import best_operations
 
 PROGRAM = """
 import sys
@@ -311,3 +313,16 @@ def test_without_a_compiler_one_line_says_so(checkpoint: Path, tmp_path: Path) -
     result = run(read_reference(), checkpoint, tmp_path, **environment)
     needs_one = DEVICE if TARGET.device == "emulator" else "cpu"  # MLX itself compiles a GPU's kernels
     check_one_is_left_out(needs_one, UNCOMPILED, ["there is no C++ compiler here"], result)
+
+
+def test_what_is_chosen_is_kept_for_each_device_and_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [best_operations()]
+    with monkeypatch.context() as elsewhere:
+        other = mx.gpu if mx.default_device() == mx.cpu else mx.cpu
+        elsewhere.setattr(mx, "default_device", lambda: mx.Device(other))
+        chosen.append(best_operations())
+    with monkeypatch.context() as otherwise:
+        otherwise.setenv("TINY_LLM_KERNELS", "off")
+        chosen.append(best_operations())
+    assert all(one != other for one, other in itertools.combinations(chosen, 2))
+    assert best_operations() is chosen[0]

@@ -20,7 +20,6 @@ from tiny_llm import (
     load,
 )
 from tiny_llm.generation.generate import to_logprobs
-from tiny_llm.given.accelerate import best_operations
 from tiny_llm.serving.given.sampling import SamplingBatch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -31,10 +30,8 @@ NUM_TOKENS = 5
 @pytest.fixture(scope="module", params=[mx.float32, mx.bfloat16], ids=str)
 def model(request: pytest.FixtureRequest) -> Iterator[Qwen3Model]:
     """The shipped model of the CPU's operations; it is made before `on_cpu` is there."""
-    best_operations.cache_clear()
     with mx.stream(mx.cpu):
         yield load(resolve_checkpoint(SHIPPED_MODEL), request.param)[0]
-    best_operations.cache_clear()
 
 
 def prompt_of(length: int) -> list[int]:

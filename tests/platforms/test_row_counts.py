@@ -66,7 +66,7 @@ def fast(
     for module in (gpu_operations, paged_gpu):
         monkeypatch.setattr(module, "default_target", lambda: Target(language, "emulator"))
     use_device(mx.gpu, monkeypatch)
-    operations = accelerate.best_operations.__wrapped__()  # not what the CPU keeps
+    operations = accelerate.best_operations()
     return load_model(folder, mx.float32, operations)
 
 

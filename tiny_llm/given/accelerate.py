@@ -10,7 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 from kernel_runtime.contest import Contest
+from kernel_runtime.native import is_invariant, kernels_mode
 from kernel_runtime.paged_check import PagedAttention
 from kernel_runtime.race import Table, choose, race_table
 
@@ -19,9 +22,13 @@ from . import attention_contests, contests
 from .fused_parts import FusedRope, fused_attention
 
 
-@cache
 def best_operations() -> Operations:
-    """What TINY_LLM_KERNELS asks for, as far as it works on this machine."""
+    """What TINY_LLM_KERNELS asks for, as far as it works on this machine's default device."""
+    return _operations(*_setting())
+
+
+@cache
+def _operations(*setting: object) -> Operations:
     table = own_table()
     norm, rope = choose(contests.norms(), table), choose(contests.ropes(), table)
     attention, matmul = choose(attention_contests.attentions(), table), choose(contests.matmuls(), table)
@@ -32,10 +39,19 @@ def best_operations() -> Operations:
     return replace(parts, attention_layer=layer, rope=FusedRope if layer is fused_attention else rope)
 
 
-@cache
 def best_paged_attention() -> PagedAttention:
-    """Attention to blocks as TINY_LLM_KERNELS asks for it, as far as it works on this machine."""
+    """Attention to blocks as TINY_LLM_KERNELS asks for it, as far as it works on the default device."""
+    return _paged_attention(*_setting())
+
+
+@cache
+def _paged_attention(*setting: object) -> PagedAttention:
     return choose(attention_contests.paged_attentions(), own_table())
+
+
+def _setting() -> tuple[str, str, bool]:
+    """What a choice depends on, besides the package: another device has other parts."""
+    return str(mx.default_device()), kernels_mode(), is_invariant()
 
 
 def own_table() -> Table:

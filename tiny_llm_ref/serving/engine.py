@@ -43,7 +43,7 @@ class Engine(Closable):
     Args:
         model: as for `ModelRunner`, or for `DenseRunner` where there is no pool.
         tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
-        config: the limits of a step; unless given, the defaults, and 512 tokens while nobody reads along.
+        config: the limits of a step; unless given, the defaults, and 512 tokens while no sequence decodes.
         max_seq_len: most tokens of a request, prompt and answer together.
         blocks: of the pool that holds keys and values; `default_blocks` unless given. With
             `UnlimitedBlocks`, each request has its own growing cache.

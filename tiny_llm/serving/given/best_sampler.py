@@ -20,9 +20,13 @@ def sample_natively(logits: mx.array, batch: SamplingBatch) -> mx.array:
     return sample_rows(logits, np.stack(of_rows, axis=-1, dtype=np.float64).ravel().tolist())
 
 
-@cache
 def best_sampler() -> BatchSampler:
     """One row at a time until `sample_batch` is right; then that, or on the CPU the kernel in its place."""
+    return _sampler(str(mx.default_device()), kernels_mode())
+
+
+@cache
+def _sampler(device: str, mode: str) -> BatchSampler:
     logits = mx.log(mx.array([[0.1, 0.2, 0.4, 0.3]] * 5))
     params = (
         SamplingParams(),
@@ -47,7 +51,7 @@ def best_sampler() -> BatchSampler:
     if tokens != expected().tolist():
         notice("sample_batch draws other tokens than it should, so rows are sampled one at a time")
         return sample_one_by_one
-    if mx.default_device() != mx.Device(mx.cpu) or kernels_mode() in ("mlx", "off"):
+    if device != str(mx.Device(mx.cpu)) or mode in ("mlx", "off"):
         return sample_batch
     verdict = judge("sample_rows", lambda: sample_natively(logits, batch), expected)
     return sample_natively if verdict == "right" else sample_batch
