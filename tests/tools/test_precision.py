@@ -66,6 +66,14 @@ def cut(x: mx.array) -> mx.array:
     return (x.view(mx.uint32) & 0xFFFFE000).view(mx.float32)
 
 
+@pytest.fixture
+def _chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call chooses, and none of what is chosen here is kept for other tests."""
+    for name in ("_operations", "_paged_attention"):
+        monkeypatch.setattr(accelerate, name, inspect.unwrap(getattr(accelerate, name)))
+
+
+@pytest.mark.usefixtures("_chosen_anew")
 @pytest.mark.parametrize(
     ("device", "setting", "mlp"),
     [(mx.gpu, TF32, "fused_mlp"), (mx.gpu, FULL, "Qwen3MLP"), (mx.cpu, TF32, "Qwen3MLP")],
@@ -77,7 +85,7 @@ def test_tf32_passes_for_a_mistake_only_where_there_is_none(
     use_device(device, monkeypatch)
     monkeypatch.setenv("MLX_ENABLE_TF32", setting)
     monkeypatch.setattr(basics, "linear", lambda x, w, bias=None: cut(x) @ cut(w).T)
-    assert inspect.unwrap(accelerate.best_operations)().mlp.__name__ == mlp
+    assert accelerate.best_operations().mlp.__name__ == mlp
 
 
 def test_tf32_is_allowed_for_unless_it_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +99,7 @@ def test_a_kernel_whose_result_has_another_shape_does_not_work(monkeypatch: pyte
     assert self_check.judge("broadcasts", lambda: mx.ones((2, 3)), lambda: mx.ones((3,))) == "wrong"
 
 
+@pytest.mark.usefixtures("_chosen_anew")
 def test_a_kernel_is_compared_with_what_mlx_gives_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[object] = []
     places: list[list[object]] = []
@@ -113,6 +122,6 @@ def test_a_kernel_is_compared_with_what_mlx_gives_on_the_cpu(monkeypatch: pytest
     monkeypatch.setattr(mx, "quantized_matmul", noting(mx.quantized_matmul))
     for name in ("rms_norm", "rope", "scaled_dot_product_attention"):
         monkeypatch.setattr(mx.fast, name, noting(getattr(mx.fast, name)))
-    for best in (accelerate.best_operations, accelerate.best_paged_attention):
-        inspect.unwrap(best)()
+    accelerate.best_operations()
+    accelerate.best_paged_attention()
     assert places == [[mx.cpu]] * 7  # two products, attention three times, a norm and a rotation
