@@ -57,6 +57,16 @@ class Run:
         """Seconds of the whole prompt."""
         return sum(self.chunks)
 
+    @property
+    def rate(self) -> float:
+        """Decoded tokens per second; steps of one run depend on each other and make one figure."""
+        return 1 / median(self.decodes)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Those whose medians count."""
+        return {"decode": self.rate, **({"prefill": self.prefill} if self.chunks else {})}
+
 
 @dataclass(frozen=True)
 class Bytes:
@@ -141,12 +151,9 @@ def measure_all(
 
             def run(name: str, turn: int, n: int = n) -> Run:
                 num_tokens = n if turn else min(n, WARM_UP)
-                made = Run(**ask(processes[name], {"num_tokens": num_tokens, "num_steps": STEPS}))
-                for seconds in made.decodes * (turn > 0):
-                    rounds.note(f"decode behind {n}", name, {"": seconds})
-                return made
+                return Run(**ask(processes[name], {"num_tokens": num_tokens, "num_steps": STEPS}))
 
-            by_side = rounds.in_turns(processes, run, lambda run: {"": run.prefill}, f"prefill of {n}")
+            by_side = rounds.in_turns(processes, run, lambda run: run.figures, f"{n} tokens")
             for name, measured in by_side.items():
                 runs[name][n] = measured
     return runs
@@ -195,8 +202,8 @@ def memory(runs: list[Run], least: int) -> str:
 
 
 def rates(runs: list[Run]) -> list[float]:
-    """Tokens per second of every decode."""
-    return [1 / seconds for run in runs for seconds in run.decodes]
+    """Decoded tokens per second of each run."""
+    return [run.rate for run in runs]
 
 
 def spread(values: list[float]) -> str:

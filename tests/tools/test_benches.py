@@ -83,7 +83,7 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
             "long",
             True,
             "--length 70 --chunk 32 --side blocks --repeats 1",
-            [r"blocks +70 .* MB +[\d.e+]+ +\d+%", r"to .* [\d.]+x .* to"],
+            [r"blocks +70 .* MB +[\d.e+]+ +\d+%", r"to .* [\d.]+x .* to", "1 run in turns, 0 of 3 medians"],
         ),
         ("pressure", True, "--blocks 60 --copies 1 --max-tokens 2", [r"preemptions"]),
         ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
