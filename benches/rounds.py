@@ -17,8 +17,7 @@ Name: TypeAlias = tuple[str, str, str]  # of what is measured, of the side, of t
 CONFIDENCE = 0.95
 PRECISION = 0.02  # half the width of the interval, as a share of the median
 LEAST, MOST = 6, 30  # rounds; no interval of fewer values is certain enough
-MOST_SECONDS = 60.0  # of one side, after which it is measured no more, if it was three times
-FEWEST = 3
+MOST_SECONDS = 60.0  # of one side, after which it is measured no more, if it was as often as the least
 WIDEST_RECORDED = 0.1
 
 Repeats = Annotated[
@@ -63,7 +62,7 @@ class Rounds:
 
     Args:
         repeats: a fixed number of runs; None repeats until the medians are certain to 2 %, or for 30 runs or
-            a minute of a side.
+            a minute of a side, and six times at least.
     """
 
     repeats: int | None = None
@@ -116,7 +115,7 @@ class Rounds:
         """Whether a side is to be measured once more."""
         if self.repeats is not None:
             return num_runs < self.repeats
-        if num_runs < FEWEST:
+        if num_runs < LEAST:
             return True
         if num_runs >= MOST or seconds > MOST_SECONDS:
             return False
@@ -146,7 +145,18 @@ class Rounds:
         return {name: width for name, width in found.items() if width is not None}
 
     def refuse_uncertain(self) -> None:
-        """ValueError if a median is too uncertain to be written down."""
+        """ValueError if a median is too uncertain to be written down, or will be: it has fewer than 6 runs.
+
+        The single run that `--repeats 1` asks for calls itself one, and is recorded.
+        """
+        if self.repeats == 1:
+            return
+        num_runs = min([len(values) for values in self.series.values()] or [self.repeats or LEAST])
+        if num_runs < LEAST:
+            raise ValueError(
+                f"nothing was recorded: {num_runs} runs are too few for a median ({LEAST} at least are "
+                "recorded). Leave --repeats out, or record a single run with --repeats 1"
+            )
         for name, width in self.uncertainties().items():
             if width > WIDEST_RECORDED:
                 raise ValueError(

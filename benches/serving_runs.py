@@ -17,7 +17,7 @@ from benches.load import (
     token_stream,
     with_poisson_arrivals,
 )
-from benches.rounds import FEWEST, MOST, Rounds
+from benches.rounds import LEAST, MOST, Rounds
 from benches.sides import ONE_BUDGET, SIDES, WHOLE, Limits, ServedLoad, make_sides, serve_load
 from benches.speed import machine
 from scripts.run.engine_recorder import EngineRecorder
@@ -256,7 +256,7 @@ def find_capacities(
         for rate in (each for each in found if each >= lowest):
             loads = [
                 with_poisson_arrivals(mixed_load(stream, settings.num_requests, 211 + i), rate, 211 + i)
-                for i in range(settings.repeats or FEWEST)
+                for i in range(settings.repeats or LEAST)
             ]
             patient = replace(serve, limit=10 * settings.limit)
             runs = [patient(name, load).times for load in loads]

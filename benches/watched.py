@@ -32,7 +32,8 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
     """A benchmark's command that records on a quiet machine only, and elsewhere warns.
 
     It records where it is given --output, and for the book. Then other processes must leave the cores alone,
-    before the first measurement and all along, and the medians must be certain.
+    before the first measurement and all along, and each median must come from at least 6 runs and be certain
+    to 10 %, unless the command itself says `--repeats 1`.
     """
 
     @wraps(command)
@@ -41,6 +42,8 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
         records = bool(file or folder)
         with usage_errors():
             if records:
+                if not accepts_busy():
+                    Rounds(options.get("repeats")).refuse_uncertain()
                 judge(looked(), True)
             watch = Watch()
             results = command(**options)

@@ -14,7 +14,7 @@ import pytest
 
 from benches.rounds import LEAST, MOST, Rounds, itself, median_interval, uncertainty
 from scripts.hardware import quiet
-from scripts.hardware.quiet import ACCEPT_BUSY, Watch, num_cores, own_seconds, used
+from scripts.hardware.quiet import ACCEPT_BUSY, RECORD, Watch, num_cores, own_seconds, used
 from tests.support import commands
 
 SPIN = "while True: pass"
@@ -68,7 +68,29 @@ def test_every_figure_of_a_result_counts_and_a_number_of_runs_may_be_given() -> 
     fixed = Rounds(2)
     assert fixed.in_turns(["a"], lambda _, turn: float(turn), itself) == {"a": [1.0, 2.0]}
     assert fixed.summary() == "2 runs in turns, 0 of 1 medians certain to 2%, 1 of fewer than 6 runs"
-    fixed.refuse_uncertain()
+    with pytest.raises(ValueError, match="2 runs are too few for a median"):
+        fixed.refuse_uncertain()
+    single = Rounds(1)
+    single.in_turns(["a"], lambda _, turn: float(turn), itself)
+    single.refuse_uncertain()  # it says itself that it is one
+
+
+def test_a_side_that_takes_long_has_as_many_runs_as_an_interval_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benches.rounds.MOST_SECONDS", 0.0)
+    assert len(Rounds().in_turns(["a"], lambda _, turn: turn % 3 + 1.0, itself)["a"]) == LEAST
+
+
+def test_too_few_runs_are_refused_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ACCEPT_BUSY, raising=False)
+    monkeypatch.setenv(RECORD, str(tmp_path / "measured.json"))
+    refused = commands.run("benches", "matmul", "--repeats", "3")
+    assert refused.returncode == 2
+    assert "3 runs are too few for a median (6 at least are recorded)" in refused.stderr
+    assert not refused.stdout
 
 
 def test_values_that_are_equal_are_certain() -> None:
