@@ -166,7 +166,10 @@ def counting() -> Iterator[Launches]:
         inputs = [at_least_smallest(x) for x in launch.inputs]
         count_pending(inputs)
         launches[f"kernel {kernel.name}"] += 1
-        launches["copy for a kernel"] += sum(not np.array(x, copy=False).flags.c_contiguous for x in inputs)
+        launches["copy for a kernel"] += sum(
+            name not in kernel.strided and not np.array(x, copy=False).flags.c_contiguous
+            for name, x in zip(kernel.inputs, inputs, strict=True)
+        )
         zeros = mx.zeros(launch.shape, launch.dtype)
         evaluate(zeros)
         return zeros

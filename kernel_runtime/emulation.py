@@ -3,7 +3,7 @@
 import ctypes
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +44,7 @@ class Buffer(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("entry_bytes", ctypes.c_int),
         ("is_output", ctypes.c_int),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
     ]
 
 
@@ -99,7 +100,7 @@ def generate_source(
         lines += [
             "  const int* integers = emulator::launch.integers;",
             "  const auto* reals = emulator::launch.reals;",
-            "  using emulator::buffer;",
+            "  using emulator::buffer, emulator::strides;",
             f"  {call}",
             "}",
         ]
@@ -145,6 +146,7 @@ def emulate(
     names: Sequence[str],
     launch: Launch,
     order: int,
+    strided: Collection[str] = (),
     counts: CountsInMemory | None = None,
 ) -> mx.array:
     """Run a kernel, at once, and return its output.
@@ -155,16 +157,17 @@ def emulate(
         names: of the inputs and the output.
         launch: what to run.
         order: of the threads, as in `Target`.
+        strided: names of the inputs that are read where they lie.
         counts: what a counted kernel asks for is noted here.
 
     Raises:
         EmulatorError: the kernel broke a rule.
     """
     output = np.zeros(launch.shape, np.float32 if launch.dtype == mx.float32 else np.uint16)
-    arrays = [*map(in_memory, launch.inputs), output]
+    inputs = [in_memory(x, name in strided) for name, x in zip(names, launch.inputs, strict=False)]
     buffers = [
-        Buffer(name.encode(), x.ctypes.data, x.nbytes, x.itemsize, x is output)
-        for name, x in zip(names, arrays, strict=True)
+        Buffer(name.encode(), x.ctypes.data, num_bytes(x), x.itemsize, x is output, strides_of(x))
+        for name, x in zip(names, [*inputs, output], strict=True)
     ]
     arguments = Arguments(
         (Buffer * len(buffers))(*buffers),
@@ -183,6 +186,18 @@ def emulate(
     return result if launch.dtype == mx.float32 else result.view(launch.dtype)
 
 
-def in_memory(x: mx.array) -> npt.NDArray[np.generic]:
-    """The array row by row; of half precision the bits, since numpy has no bfloat16."""
-    return np.ascontiguousarray(np.array(x.view(mx.uint16) if x.itemsize == 2 else x))
+def in_memory(x: mx.array, is_strided: bool) -> npt.NDArray[np.generic]:
+    """The array where it lies, or row by row; of half precision the bits, since numpy has no bfloat16."""
+    array: npt.NDArray[np.generic] = np.array(x.view(mx.uint16) if x.itemsize == 2 else x, copy=False)
+    return array if is_strided and min(array.strides) >= 0 else np.ascontiguousarray(array)
+
+
+def num_bytes(x: npt.NDArray[np.generic]) -> int:
+    """From the first entry of an array to its last, with whatever lies between."""
+    between = sum((size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True))
+    return x.itemsize + int(between)
+
+
+def strides_of(x: npt.NDArray[np.generic]) -> "ctypes.Array[ctypes.c_int64]":
+    """Its strides in entries, as MLX counts them."""
+    return (ctypes.c_int64 * x.ndim)(*(stride // x.itemsize for stride in x.strides))

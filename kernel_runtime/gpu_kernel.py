@@ -6,7 +6,7 @@ which hands it the buffers, the numbers, the shared memory and, in Metal, the th
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ SMALLEST_BUFFER = 8  # entries below which MLX would hand it to Metal in the con
 
 @dataclass(frozen=True, eq=False)
 class GpuKernel:
-    """A kernel function of inputs, output, integers, reals, shared arrays and, in Metal, the thread's place.
+    """A kernel function of inputs, output, strides, numbers, shared arrays and, in Metal, the thread's place.
 
     Args:
         name: of the function and of its sources, `metal/NAME.metal` and `cuda/NAME.cu`.
@@ -39,6 +39,8 @@ class GpuKernel:
         shared: arrays that the threads of a group share, each with its length as C++ writes it; they begin at
             multiples of 16 bytes in Metal and of 32 in CUDA.
         shared_types: the type of each shared array that isn't of floats, as C++ writes it.
+        strided: inputs that it reads where they lie, each by its strides; all others are copied unless they
+            are contiguous.
     """
 
     name: str
@@ -50,6 +52,7 @@ class GpuKernel:
     reals: Sequence[str] = ()
     shared: Mapping[str, str] = field(default_factory=dict)
     shared_types: Mapping[str, str] = field(default_factory=dict)
+    strided: Collection[str] = ()
 
     def __call__(self, target: Target, launch: Launch) -> mx.array:
         """The output of one run; the emulator computes it at once.
@@ -72,10 +75,11 @@ class GpuKernel:
         """Path of a source."""
         return self.folder / language / f"{self.name}{SUFFIXES[language]}"
 
-    def call(self, language: Language, buffers: Sequence[str]) -> str:
+    def call(self, language: Language, buffers: Sequence[str], strides: Sequence[str] = ()) -> str:
         """The statement that calls the kernel function."""
         arguments = [
             *buffers,
+            *strides,
             *(f"integers[{number}]" for number in range(len(self.integers))),
             *(f"reals[{number}]" for number in range(len(self.reals))),
             *self.shared,
@@ -87,7 +91,9 @@ class GpuKernel:
         """What the kernel on the GPU does: it makes the shared arrays and calls the function."""
         space = "alignas(16) threadgroup" if language == "metal" else "alignas(32) __shared__"
         arrays = [f"{space} {of} {name}[{length}];" for name, (of, length) in self.arrays.items()]
-        return "\n".join([*arrays, self.call(language, [*self.inputs, self.output])])
+        suffix = "_strides" if language == "metal" else "_strides.data()"  # MLX makes these variables
+        strides = [name + suffix for name in self.strided]
+        return "\n".join([*arrays, self.call(language, [*self.inputs, self.output], strides)])
 
     @property
     def arrays(self) -> dict[str, tuple[str, str]]:
@@ -120,13 +126,18 @@ class GpuKernel:
         counts = CountsInMemory() if is_counting() else None
         if counts is not None:
             choices = [wanted]
-        call = self.call(target.language, [f"buffer({number})" for number in range(len(self.inputs) + 1)])
+        call = self.call(
+            target.language,
+            [f"buffer({number})" for number in range(len(self.inputs) + 1)],
+            [f"strides({self.inputs.index(name)})" for name in self.strided],
+        )
         file = self.file(target.language)
         source = generate_source(file, call, choices, self.arrays, is_counted=counts is not None)
         library = load_emulated(f"{self.name}-{target.language}", source)
         try:
             names = [*self.inputs, self.output]
-            output = emulate(library, choices.index(wanted), names, launch, target.order, counts)
+            number = choices.index(wanted)
+            output = emulate(library, number, names, launch, target.order, self.strided, counts)
         except EmulatorError as error:
             raise EmulatorError(f"{file.name}: {error}") from None
         if counts is not None:
@@ -142,7 +153,7 @@ class GpuKernel:
         run = gpu_function(self, language, text)
         outputs = run(
             inputs=[
-                *map(at_least_smallest, launch.inputs),
+                *map(self._in_place, self.inputs, launch.inputs),
                 *([numbers(tuple(launch.integers), mx.int32)] if self.integers else []),
                 *([numbers(tuple(launch.reals), mx.float32)] if self.reals else []),
             ],
@@ -155,6 +166,12 @@ class GpuKernel:
         )
         ensure_it_compiles(run, tuple(template), outputs)
         return outputs[0]
+
+    def _in_place(self, name: str, x: mx.array) -> mx.array:
+        """An input as MLX gets it: a kernel with strided ones sees to it that the others are contiguous."""
+        if name in self.strided:
+            return x
+        return at_least_smallest(mx.contiguous(x, stream=mx.gpu) if self.strided else x)
 
 
 class GpuFunction(Protocol):
@@ -185,6 +202,7 @@ def gpu_function(kernel: GpuKernel, language: Language, text: str) -> GpuFunctio
         output_names=[kernel.output],
         header=f'#line 1 "{kernel.file(language).name}"\n{text}',
         source=kernel.body(language),
+        ensure_row_contiguous=not kernel.strided,
     )
     return cast(GpuFunction, function)
 

@@ -45,7 +45,7 @@ class Launch:
     """One run of a kernel.
 
     Args:
-        inputs: arrays, which the kernel reads as if they were contiguous.
+        inputs: arrays, which the kernel reads as if they were contiguous, unless it reads them by strides.
         shape, dtype: of the output, a float.
         num_groups: groups of threads along x, y and z.
         num_threads: threads of a group, a multiple of 32.

@@ -74,6 +74,7 @@ struct Buffer {
   uint64_t bytes;
   int entry_bytes;
   int is_output;
+  const int64_t* strides;
 };
 
 struct Launch {
@@ -382,6 +383,7 @@ struct Pointer {
 };
 
 static Pointer buffer(int number) { return {memories[number].start}; }
+static const int64_t* strides(int number) { return launch.buffers[number].strides; }
 
 // An array that the threads of a group share; `name` is the same text in all of them.
 template <typename V>

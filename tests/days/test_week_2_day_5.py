@@ -233,6 +233,20 @@ def check_axes(attend: Attend, D: int = 32) -> None:
         check_close(result, expected.reshape(2, 2, 4, L, D), "attention with two batch axes")
 
 
+def check_strided_attention(attend: Attend, L: int) -> None:
+    """Slices of a larger cache, heads that lie side by side, and a head dimension with a stride."""
+    __tracebackhide__ = True
+    query, key, value = draw((2, 4, 2, L, 71, 32))
+    expected = grouped_attention(exact(query), exact(key), exact(value))
+    pad = [(0, 0), (0, 0), (5, 24), (0, 0)]
+    caches = [mx.pad(x, pad, constant_values=mx.array(NOT_TO_BE_READ))[:, :, 5:76] for x in (key, value)]
+    check_close(attend(query, *caches), expected, "attention to slices of a larger cache")
+    turned = [mx.contiguous(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (query, key, value)]
+    check_close(attend(*turned), expected, "attention of heads that lie side by side, [B, L, H, D]")
+    for axis in (-1, -2, 1):
+        check_close(attend(*(spread(x, axis) for x in (query, key, value))), expected, "attention of slices")
+
+
 GPU_CHECKS: dict[str, Callable[[Attend], None]] = {
     **{f"attention {shape}": partial(check_attention, shape=shape) for shape in PREFILL},
     **{f"attention {shape}": partial(check_attention, shape=shape, scale=0.2) for shape in DECODE},
@@ -252,6 +266,7 @@ GPU_CHECKS: dict[str, Callable[[Attend], None]] = {
     **{f"scores far below 0, {L=}": partial(check_low_scores, L=L) for L in (2, 40)},
     **{f"large scores in short types, {L=}": partial(check_short_scores, L=L) for L in (2, 40)},
     "other numbers of axes": check_axes,
+    **{f"slices of a larger cache, {L=}": partial(check_strided_attention, L=L) for L in (1, 40)},
 }
 each_gpu_check = pytest.mark.parametrize("check", GPU_CHECKS.values(), ids=GPU_CHECKS)
 
@@ -269,20 +284,6 @@ CPU_PREFILL: list[Shape] = [(1, 3, 1, 100, 100, 32), (1, 2, 2, 33, 257, 16), (2,
 CPU_DECODE: list[Shape] = [(1, 2, 1, 1, 64, 64), (2, 4, 4, 1, 65, 48), (1, 4, 2, 2, 700, 32)]
 cpu_shapes = pytest.mark.parametrize("shape", [*PREFILL, *CPU_PREFILL, *DECODE, *CPU_DECODE])
 few_and_many = pytest.mark.parametrize("L", [1, 8, 40])
-
-
-def check_strided_attention(attend: Attend, L: int) -> None:
-    """Slices of a larger cache, heads that lie side by side, and a head dimension with a stride."""
-    __tracebackhide__ = True
-    query, key, value = draw((2, 4, 2, L, 71, 32))
-    expected = grouped_attention(exact(query), exact(key), exact(value))
-    pad = [(0, 0), (0, 0), (5, 24), (0, 0)]
-    caches = [mx.pad(x, pad, constant_values=mx.array(NOT_TO_BE_READ))[:, :, 5:76] for x in (key, value)]
-    check_close(attend(query, *caches), expected, "attention to slices of a larger cache")
-    turned = [mx.contiguous(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (query, key, value)]
-    check_close(attend(*turned), expected, "attention of heads that lie side by side, [B, L, H, D]")
-    for axis in (-1, -2, 1):
-        check_close(attend(*(spread(x, axis) for x in (query, key, value))), expected, "attention of slices")
 
 
 def check_attention_threads(attend: Attend, shape: Shape) -> None:

@@ -44,7 +44,11 @@ def parameters(kernel: GpuKernel, language: Language, template: Template) -> str
     types = dict.fromkeys(INTEGER_INPUTS, "int32_t") | dict.fromkeys(FLOAT_ARRAYS, "float")
     types["weights"] = "uint32_t"
     spaces = ("device ", "constant ") if language == "metal" else ("", "")
-    declared = [f"const {spaces[0]}{types.get(name, T)}* {name}" for name in kernel.inputs]
+    strides = "constant int64_t* " if language == "metal" else "__grid_constant__ Strides "
+    declared = []
+    for name in kernel.inputs:
+        declared.append(f"const {spaces[0]}{types.get(name, T)}* {name}")
+        declared += [f"const {strides}{name}_strides"] if name in kernel.strided else []
     for name, type_name, count in (
         ("integers", "int32_t", len(kernel.integers)),
         ("reals", "float", len(kernel.reals)),

@@ -52,6 +52,7 @@ def source_of(kernel: GpuKernel) -> str:
     file = kernel.file("cuda")
     lines = [HEADER, f'#line 1 "{file.name}"', file.read_text(encoding="utf-8")]
     lines.append("namespace mlx::core::cu {\n\nnamespace cg = cooperative_groups;\n")
+    lines.append("using Strides = cuda::std::array<int64_t, MAX_NDIM>;\n")
     for number, template in enumerate(templates(kernel)):
         lines.append(f'extern "C" __global__ void kernel_{number}({parameters(kernel, "cuda", template)}) {{')
         lines.append(f"{declarations('cuda', template)}\n{kernel.body('cuda')}\n}}\n")

@@ -59,3 +59,4 @@ def test_a_decode_step_has_no_more_than_mlx_lm(variant: Variant | None, tmp_path
     )
     for work, (ours, theirs) in count_steps(checkpoint).items():
         assert ours.total() <= theirs.total(), f"{work}: {ours - theirs} more, {theirs - ours} fewer"
+        check_equal(ours["copy for a kernel"], 0, f"copies of what is cached for {work}")

@@ -3,8 +3,9 @@ using namespace metal;
 
 /// Attention of few queries to many keys: decode.
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
-/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D], parts of a larger cache: the distances from one entry
+/// to the next along each of the four axes are key_strides and value_strides. mask is added to query head h's
+/// score of query i and key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
 /// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ..., and its
 /// lanes share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the SIMD groups put their maxima,
 /// totals and sums together through threadgroup memory, and thread d writes dimension d.
@@ -17,6 +18,8 @@ void flash_decode(
     const device T* value,
     const device float* mask,
     device T* out,
+    const constant int64_t* key_strides,
+    const constant int64_t* value_strides,
     int H_q,
     int H,
     int L,

@@ -1,5 +1,6 @@
 """Operations on a GPU: which kernel, with how many threads."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import mlx.core as mx
@@ -97,7 +98,7 @@ HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 FEW_QUERIES = 0 if is_invariant() else 8  # for which flash_decode has a group each, in an order of its own
 
 
-def make_attention_kernel(name: str, **shared: str) -> GpuKernel:
+def make_attention_kernel(name: str, strided: Collection[str] = (), **shared: str) -> GpuKernel:
     """A kernel of queries, keys and values."""
     return GpuKernel(
         name,
@@ -108,6 +109,7 @@ def make_attention_kernel(name: str, **shared: str) -> GpuKernel:
         integers=("H_q", "H", "L", "S", "is_causal", "mask_batch", "mask_head", "mask_query", "mask_key"),
         reals=("scale",),
         shared=shared,
+        strided=strided,
     )
 
 
@@ -115,7 +117,11 @@ FLASH_ATTENTION = make_attention_kernel(
     "flash_attention", query_tile=f"{TILE_ENTRIES}", tile=f"{TILE_ENTRIES}", weight_tile=f"{TILE_ENTRIES}"
 )
 FLASH_DECODE = make_attention_kernel(
-    "flash_decode", maxima=f"{SIMD_GROUPS}", totals=f"{SIMD_GROUPS}", partial_sums=f"{SIMD_GROUPS} * D"
+    "flash_decode",
+    strided=("key", "value"),
+    maxima=f"{SIMD_GROUPS}",
+    totals=f"{SIMD_GROUPS}",
+    partial_sums=f"{SIMD_GROUPS} * D",
 )
 
 
@@ -169,7 +175,7 @@ def flash_attention_gpu(
     added, strides = flat_mask(mask, (*batch, H_q, L, S))
     is_few = L <= FEW_QUERIES
     launch = Launch(
-        inputs=(query, key, value, added),
+        inputs=(query, key.reshape(B, H, S, D), value.reshape(B, H, S, D), added),
         shape=query.shape,
         dtype=query.dtype,
         num_groups=(L if is_few else ceil(L, TILE), H_q, B),

@@ -5,8 +5,9 @@ constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
 
 /// Attention of few queries to many keys: decode.
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
-/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D], parts of a larger cache: the distances from one entry
+/// to the next along each of the four axes are key_strides and value_strides. mask is added to query head h's
+/// score of query i and key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
 /// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ..., and its
 /// lanes share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the SIMD groups put their maxima,
 /// totals and sums together through threadgroup memory, and thread d writes dimension d.
@@ -19,6 +20,8 @@ void flash_decode(
     const device T* value,
     const device float* mask,
     device T* out,
+    const constant int64_t* key_strides,
+    const constant int64_t* value_strides,
     int H_q,
     int H,
     int L,
@@ -39,8 +42,8 @@ void flash_decode(
   int key_head = head / (H_q / H);
   query += ((batch * H_q + head) * L + row) * D;
   out += ((batch * H_q + head) * L + row) * D;
-  key += (batch * H + key_head) * S * D;
-  value += (batch * H + key_head) * S * D;
+  key += batch * key_strides[0] + key_head * key_strides[1];
+  value += batch * value_strides[0] + key_head * value_strides[1];
   mask += batch * mask_batch + head * mask_head + row * mask_query;
 
   constexpr int num_chunks = (D + 31) / 32;
@@ -57,7 +60,7 @@ void flash_decode(
     float product = 0.0f;
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int dim = chunk * 32 + int(lane);
-      if (dim < D) product += own_query[chunk] * float(key[j * D + dim]);
+      if (dim < D) product += own_query[chunk] * float(key[j * key_strides[2] + dim * key_strides[3]]);
     }
     float score = simd_sum(product) + mask[j * mask_key];
     if (score == -INFINITY) continue;  // hidden, for all lanes alike
@@ -68,7 +71,8 @@ void flash_decode(
     total = total * shrink + weight;
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int dim = chunk * 32 + int(lane);
-      if (dim < D) sums[chunk] = sums[chunk] * shrink + weight * float(value[j * D + dim]);
+      if (dim >= D) continue;
+      sums[chunk] = sums[chunk] * shrink + weight * float(value[j * value_strides[2] + dim * value_strides[3]]);
     }
   }
 
