@@ -84,43 +84,6 @@ inline Floats load_first(const float* source, long count) {
 // The first `count` lanes, up to all of them, to where only they are.
 inline void store_first(float* target, Floats values, long count) { memcpy(target, &values, count * sizeof(float)); }
 
-// Lane i of each quarter, of 4 lanes: the sum of that quarter of vectors[i].
-inline Ints add_up_quarters(const Ints vectors[4]) {
-#if defined(__x86_64__)
-  auto add_neighbours = [](Ints a, Ints b) {
-#if defined(__AVX512BW__)
-    return (Ints)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88) + (Ints)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xDD);
-#elif defined(__AVX2__)
-    return (Ints)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88) + (Ints)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xDD);
-#else
-    return (Ints)_mm_shuffle_ps((__m128)a, (__m128)b, 0x88) + (Ints)_mm_shuffle_ps((__m128)a, (__m128)b, 0xDD);
-#endif
-  };
-  return add_neighbours(add_neighbours(vectors[0], vectors[1]), add_neighbours(vectors[2], vectors[3]));
-#else
-  Ints sums;
-  for (int i = 0; i < 4; i++) sums[i] = (vectors[i][0] + vectors[i][1]) + (vectors[i][2] + vectors[i][3]);
-  return sums;
-#endif
-}
-
-// Quarter i of vector j becomes quarter j of vector i.
-inline void turn_quarters(Ints vectors[LANES / 4]) {
-#if defined(__AVX512BW__)
-  const __m512i a = (__m512i)vectors[0], b = (__m512i)vectors[1], c = (__m512i)vectors[2], d = (__m512i)vectors[3];
-  const __m512i low_ab = _mm512_shuffle_i32x4(a, b, 0x88), high_ab = _mm512_shuffle_i32x4(a, b, 0xDD);
-  const __m512i low_cd = _mm512_shuffle_i32x4(c, d, 0x88), high_cd = _mm512_shuffle_i32x4(c, d, 0xDD);
-  vectors[0] = (Ints)_mm512_shuffle_i32x4(low_ab, low_cd, 0x88);
-  vectors[1] = (Ints)_mm512_shuffle_i32x4(high_ab, high_cd, 0x88);
-  vectors[2] = (Ints)_mm512_shuffle_i32x4(low_ab, low_cd, 0xDD);
-  vectors[3] = (Ints)_mm512_shuffle_i32x4(high_ab, high_cd, 0xDD);
-#elif defined(__AVX2__)
-  const __m256i a = (__m256i)vectors[0], b = (__m256i)vectors[1];
-  vectors[0] = (Ints)_mm256_permute2x128_si256(a, b, 0x20);
-  vectors[1] = (Ints)_mm256_permute2x128_si256(a, b, 0x31);
-#endif
-}
-
 // sums[i] + a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], where a and b are seen as 16-bit integers, two in each of
 // the others. Processors have one instruction for it, which compilers do not find by themselves.
 inline Ints add_dot_pairs(Ints sums, Ints a, Ints b) {
@@ -134,32 +97,6 @@ inline Ints add_dot_pairs(Ints sums, Ints a, Ints b) {
   return sums + (Ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #else
   return sums + (a >> 16) * (b >> 16) + ((a << 16) >> 16) * ((b << 16) >> 16);
-#endif
-}
-
-// The first 4 words of LANES columns that lie `stride` words apart: words[i] holds word i of each of them.
-inline void load_columns(const uint32_t* columns, long stride, Ints words[4]) {
-#if defined(__AVX512BW__)
-  __m512i quarters[4];
-  for (int i = 0; i < 4; i++) {
-    auto four_words = [&](int column) { return _mm_loadu_si128((const __m128i*)(columns + column * stride)); };
-    __m512i four_columns = _mm512_castsi128_si512(four_words(i));
-    four_columns = _mm512_inserti32x4(four_columns, four_words(4 + i), 1);
-    four_columns = _mm512_inserti32x4(four_columns, four_words(8 + i), 2);
-    quarters[i] = _mm512_inserti32x4(four_columns, four_words(12 + i), 3);
-  }
-  const __m512i low_01 = _mm512_unpacklo_epi32(quarters[0], quarters[1]);
-  const __m512i low_23 = _mm512_unpacklo_epi32(quarters[2], quarters[3]);
-  const __m512i high_01 = _mm512_unpackhi_epi32(quarters[0], quarters[1]);
-  const __m512i high_23 = _mm512_unpackhi_epi32(quarters[2], quarters[3]);
-  words[0] = (Ints)_mm512_unpacklo_epi64(low_01, low_23);
-  words[1] = (Ints)_mm512_unpackhi_epi64(low_01, low_23);
-  words[2] = (Ints)_mm512_unpacklo_epi64(high_01, high_23);
-  words[3] = (Ints)_mm512_unpackhi_epi64(high_01, high_23);
-#else
-  for (int column = 0; column < LANES; column++) {
-    for (int i = 0; i < 4; i++) words[i][column] = static_cast<int32_t>(columns[column * stride + i]);
-  }
 #endif
 }
 

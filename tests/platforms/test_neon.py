@@ -18,9 +18,7 @@ SIMD = (
     "add_dot_pairs",
     "load_first",
     "store_first",
-    "add_up_quarters",
     "load_bytes",
-    "load_columns",
 )
 FUNCTIONS = {f"simd_{name}": SIMD_OPERATIONS for name in SIMD} | {
     source.stem: source for source in CPU_SOURCES
@@ -103,22 +101,10 @@ def simd_store_first_cases() -> Cases:
     yield "floats", Case([x], [np.stack(rows)], error=0)
 
 
-def simd_add_up_quarters_cases() -> Cases:
-    vectors = integers(-(2**29), 2**29, 50, LANES, 4)
-    expected = vectors.sum(axis=2).reshape(-1)
-    yield "sums", Case([vectors.astype(np.int32)], [expected], error=0, dtype=np.int32)
-
-
 def simd_load_bytes_cases() -> Cases:
     values = integers(0, 256, 64 * LANES)
     packed = np.frombuffer(values.astype(np.uint8).tobytes(), np.int32)
     yield "bytes", Case([packed], [values], error=0, dtype=np.int32)
-
-
-def simd_load_columns_cases() -> Cases:
-    for stride in (4, 5, 12):
-        words = integers(-(2**31), 2**31, LANES, stride).astype(np.int32)
-        yield f"stride {stride}", Case([words], [words[:, :4].T], error=0, dtype=np.int32)
 
 
 # --- products with packed weights ---------------------------------------------------------------------------
@@ -134,6 +120,21 @@ def packed_weights(N: int, K: int, bits: int, group_size: int) -> tuple[list[Num
     scales, biases = normal(N, K // group_size, seed=2), normal(N, K // group_size, seed=3)
     weights = codes * np.repeat(exact(scales)[0], group_size, 1) + np.repeat(exact(biases)[0], group_size, 1)
     return [words, scales, biases], weights
+
+
+def arranged(words: Numbers, scales: Numbers, biases: Numbers) -> Numbers:
+    """As `arrange` puts them: 16 columns side by side, of each group its words, its scale and its bias."""
+    N, num_groups = scales.shape
+    columns = np.zeros((-(-N // 16) * 16, num_groups, words.shape[1] // num_groups + 2), np.uint32)
+    columns[:N] = np.concatenate(
+        [
+            words.reshape(N, num_groups, -1),
+            scales.view(np.uint32)[..., None],
+            biases.view(np.uint32)[..., None],
+        ],
+        -1,
+    )
+    return np.ascontiguousarray(columns.reshape(-1, 16, *columns.shape[1:]).transpose(0, 2, 3, 1))
 
 
 def packings() -> Iterator[tuple[int, int, int]]:
@@ -157,6 +158,7 @@ def product_cases(function: str) -> Cases:
                     @ np.abs(weights - np.repeat(packed[2], group_size, 1)).T
                 )
                 size, error = size + steps, 0.5 / 32767
+                packed = [arranged(*packed)]
             name = f"M {M}, N {N}, K {K}, {bits} bits in groups of {group_size}"
             expected = exact(x)[0] @ weights.T
             yield name, Case([x, *packed], [expected], (bits, group_size), error, size=size.max())

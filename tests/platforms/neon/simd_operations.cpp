@@ -35,23 +35,7 @@ KERNEL simd_store_first(const Array* inputs, const Array* outputs, const double*
     store_first(target + count * LANES, load_first(inputs[0].data<float>(), count), count);
 }
 
-// The input holds 4 vectors for each of the output.
-KERNEL simd_add_up_quarters(const Array* inputs, const Array* outputs, const double*) {
-  for (long i = 0; i < outputs[0].size(); i += LANES) {
-    Ints vectors[4];
-    for (int j = 0; j < 4; j++) vectors[j] = load_ints(inputs[0].data<int32_t>() + 4 * i + j * LANES);
-    store(outputs[0].data<int32_t>() + i, add_up_quarters(vectors));
-  }
-}
-
 KERNEL simd_load_bytes(const Array* inputs, const Array* outputs, const double*) {
   for (long i = 0; i < outputs[0].size(); i += LANES)
     store(outputs[0].data<int32_t>() + i, load_bytes(inputs[0].data<uint8_t>() + i));
-}
-
-// The input is [LANES, stride]; the output holds word i of each column in row i.
-KERNEL simd_load_columns(const Array* inputs, const Array* outputs, const double*) {
-  Ints words[4];
-  load_columns(inputs[0].data<uint32_t>(), inputs[0].length(1), words);
-  for (int i = 0; i < 4; i++) store(outputs[0].data<int32_t>() + i * LANES, words[i]);
 }

@@ -1,16 +1,20 @@
 """The product with packed weights in whole numbers: given, not asked for on any day."""
 
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 
 from ...ops.quantize import QuantizedProjection, QuantizedWeights
-from ..quantized_matmul import multiply, quantized_matmul
+from ..quantized_matmul import quantized_matmul
 
 INTEGER = CpuKernel(Path(__file__).parent / "integer_matmul.cpp")
 INTEGER_BITS = (4, 8)
+STRIP = 16
+"""Columns whose words lie side by side, as the kernel has it."""
+_arranged: WeakKeyDictionary[QuantizedWeights, mx.array] = WeakKeyDictionary()
 
 
 def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
@@ -19,7 +23,7 @@ def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
     Each group of each row has a scale of its own: its largest entry becomes 32767. Products of integers are
     summed without any rounding, so that the error is about 2e-5 of the product's largest entry, and the
     same for few rows and for many. The kernel has 4 and 8 bits and runs on the CPU; all else is left to
-    `quantized_matmul`.
+    `quantized_matmul`. The weights are arranged at their first product and stay so for as long as they live.
 
     Args:
         x: [..., in]
@@ -34,12 +38,36 @@ def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
     fits = x.shape[-1] == weights.shape[1]
     if not fits or weights.bits not in INTEGER_BITS or mx.default_device() == mx.gpu:
         return quantized_matmul(x, weights)
-    product = multiply(INTEGER, x.astype(mx.float32), weights)
+    if weights not in _arranged:
+        _arranged[weights] = arrange(weights)
+    inputs, shape = (x.astype(mx.float32), _arranged[weights]), (*x.shape[:-1], weights.shape[0])
+    (product,) = INTEGER(inputs, [shape], [mx.float32], (weights.bits, weights.group_size))
     return product.astype(mx.result_type(x, weights.scales))
+
+
+def arrange(weights: QuantizedWeights) -> mx.array:
+    """Packed weights in the order in which the kernel reads them: one stream.
+
+    Returns:
+        [out / 16 rounded up, groups, words of a group + 2, 16] uint32: for 16 columns side by side the words
+        of a group, then its scales and its biases in float32. Columns that fill up the last strip are 0.
+    """
+    num_outputs, num_groups = weights.scales.shape
+    grids = [
+        mx.expand_dims(grid.astype(mx.float32), -1).view(mx.uint32)
+        for grid in (weights.scales, weights.biases)
+    ]
+    groups = mx.concatenate([weights.weight.reshape(num_outputs, num_groups, -1), *grids], axis=-1)
+    filled = mx.pad(groups, [(0, -num_outputs % STRIP), (0, 0), (0, 0)])
+    arranged = mx.contiguous(filled.reshape(-1, STRIP, *groups.shape[1:]).transpose(0, 2, 3, 1))
+    mx.eval(arranged)
+    return arranged
 
 
 class IntegerProjection:
     """A projection by `integer_matmul`, made ready once: its calls, of which a token takes many, are short.
+
+    It keeps the weights as they are arranged, and not as they were.
 
     Args:
         projection: one that `fits`.
@@ -50,13 +78,8 @@ class IntegerProjection:
         self._bias = projection.bias
         self._dtype = weights.scales.dtype
         self._num_outputs, self._num_inputs = weights.shape
-        self._arrays = (
-            weights.weight,
-            weights.scales.astype(mx.float32),
-            weights.biases.astype(mx.float32),
-        )
+        self._weights = arrange(weights)
         self._numbers = (weights.bits, weights.group_size)
-        mx.eval(self._arrays)
 
     @staticmethod
     def fits(projection: QuantizedProjection) -> bool:
@@ -69,7 +92,7 @@ class IntegerProjection:
         *leading, num_inputs = x.shape
         if num_inputs != self._num_inputs:
             raise ValueError(f"this projection needs x of [..., {self._num_inputs}], got {x.shape}")
-        inputs, shape = (x.astype(mx.float32), *self._arrays), (*leading, self._num_outputs)
+        inputs, shape = (x.astype(mx.float32), self._weights), (*leading, self._num_outputs)
         (product,) = INTEGER(inputs, [shape], [mx.float32], self._numbers)
         if x.dtype != mx.float32 or self._dtype != mx.float32:
             product = product.astype(mx.result_type(x, self._dtype))
