@@ -1,14 +1,14 @@
 """The tables of what GPU kernels ask for: counted by the emulator, and what that means for some GPUs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scripts.book.problems import ChapterError
 
 RECORD = "gpu-counts.json"
-FLOAT_BYTES = 2  # of x and out
+FLOAT_BYTES = 2  # of all arrays but packed weights
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,50 @@ class Product:
         out_bytes = FLOAT_BYTES * self.M * self.N
         return column_tiles * self.M * row_bytes + row_tiles * self.N * column_bytes + out_bytes
 
+    @property
+    def least_bytes(self) -> float:
+        """Bytes if everything is read once."""
+        return self.tile_bytes(self.M, self.N)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of the whole product."""
+        return self.M * self.N * self.K
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Causal attention of L queries, the last of S tokens, with H_q heads and H key heads of D; `block_size`
+    is that of the blocks in which keys and values lie, 0 if they are dense."""
+
+    H_q: int
+    H: int
+    L: int
+    S: int
+    D: int
+    block_size: int = 0
+
+    def tile_bytes(self, rows: int, columns: int) -> float:
+        """Bytes if each tile of so many queries of a head reads the keys and values that it sees once.
+
+        How many of them it reads at a time, which are its columns, makes no difference.
+        """
+        seen = [self.S - self.L + min(self.L, first + rows) for first in range(0, self.L, rows)]
+        return FLOAT_BYTES * self.D * self.H_q * (2 * self.L + 2 * sum(seen))
+
+    @property
+    def least_bytes(self) -> float:
+        """Bytes if everything is read once."""
+        return FLOAT_BYTES * self.D * (2 * self.H_q * self.L + 2 * self.H * self.S)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of the keys that the queries see."""
+        return 2 * self.D * self.H_q * sum(range(self.S - self.L + 1, self.S + 1))
+
+
+Work = Product | Attention
+
 
 @dataclass(frozen=True)
 class CountedKernel:
@@ -38,7 +82,7 @@ class CountedKernel:
     language: str
     rows: int
     columns: int
-    product: Product
+    work: Work
     requested: int
     bank_conflicts: int
     lanes: int
@@ -49,7 +93,7 @@ class CountedKernel:
     @property
     def ratio(self) -> float:
         """Bytes asked for per byte that the tiles need."""
-        return self.requested / self.product.tile_bytes(self.rows, self.columns)
+        return self.requested / self.work.tile_bytes(self.rows, self.columns)
 
     @property
     def matrix_share(self) -> float:
@@ -75,7 +119,13 @@ GPUS = (
 )
 CHUNK = Product(512, 4096, 4096, 4, 64)
 TOKEN = Product(1, 4096, 4096, 4, 64)
-BOUNDS = {"quantized_matmul": CHUNK, "tiled_matmul": CHUNK, "quantized_matvec": TOKEN}
+ATTENDING = Attention(H_q=32, H=8, L=512, S=4096, D=128)
+BOUNDS: Mapping[str, Work] = {
+    "quantized_matmul": CHUNK,
+    "tiled_matmul": CHUNK,
+    "quantized_matvec": TOKEN,
+    "tiled_attention": ATTENDING,
+}
 
 
 def read_counts(file: Path) -> list[CountedKernel]:
@@ -87,7 +137,12 @@ def read_counts(file: Path) -> list[CountedKernel]:
     if not file.exists():
         raise ChapterError(f"there is no record {file.name}", is_missing=True)
     entries = json.loads(file.read_text(encoding="utf-8"))
-    return [CountedKernel(**{**entry, "product": Product(**entry["product"])}) for entry in entries]
+    return [CountedKernel(**{**entry, "work": read_work(entry["work"])}) for entry in entries]
+
+
+def read_work(sizes: Mapping[str, int]) -> Work:
+    """What a kernel computed, by the names of its sizes."""
+    return Attention(**sizes) if "H_q" in sizes else Product(**sizes)
 
 
 def write_counts(file: Path, kernels: Sequence[CountedKernel]) -> None:
@@ -126,21 +181,20 @@ def bounds_table(kernels: Sequence[CountedKernel]) -> str:
     lines = [["GPU", "TFLOP/s, by matrix units", "GB/s", *(f"`{name}`" for name in BOUNDS)]]
     for gpu in GPUS:
         cells = [gpu.name, f"{gpu.scalar:g}, {gpu.matrix:g}", f"{gpu.bandwidth:,g}"]
-        for name, product in BOUNDS.items():
-            bounds = [f"{1e6 * each:,.0f}" for each in seconds(chosen[name], product, gpu)]
+        for name, work in BOUNDS.items():
+            bounds = [f"{1e6 * each:,.0f}" for each in seconds(chosen[name], work, gpu)]
             cells.append(f"{' to '.join(dict.fromkeys(bounds))} µs")
         lines.append(cells)
     return table(lines)
 
 
-def seconds(kernel: CountedKernel, product: Product, gpu: Gpu) -> tuple[float, float]:
-    """The least time of a product: if a cache serves all but the first read of each byte, and without one."""
+def seconds(kernel: CountedKernel, work: Work, gpu: Gpu) -> tuple[float, float]:
+    """The least time of some work: if a cache serves all but the first read of each byte, and without one."""
     peak = gpu.matrix if kernel.matrix_products else gpu.scalar
-    arithmetic = 2 * product.M * product.N * product.K / (1e12 * peak)
-    once = product.tile_bytes(product.M, product.N)
-    requested = kernel.ratio * product.tile_bytes(kernel.rows, kernel.columns)
+    arithmetic = 2 * work.multiply_adds / (1e12 * peak)
+    requested = kernel.ratio * work.tile_bytes(kernel.rows, kernel.columns)
     return (
-        max(arithmetic, once / (1e9 * gpu.bandwidth)),
+        max(arithmetic, work.least_bytes / (1e9 * gpu.bandwidth)),
         max(arithmetic, requested / (1e9 * gpu.bandwidth)),
     )
 

@@ -56,7 +56,8 @@ TURNED_OFF_PARTS = "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention"
 PLAIN_PARTS = {"cpu": TURNED_OFF_PARTS, "gpu": PARTS}
 UNCOMPILED_PARTS = {"cpu": TURNED_OFF_PARTS, "gpu": TURNED_OFF_PARTS.replace("RMSNorm", "FusedNorm")}
 PRODUCT = {"cpu": "integer_matmul", "gpu": "tiled_matmul"}[DEVICE]
-FAST = [f"{PRODUCT} dispatch_attention", PARTS, "True True"]
+ATTENTION = {"cpu": "dispatch_attention", "gpu": "tiled_attention"}[DEVICE]
+FAST = [f"{PRODUCT} {ATTENTION}", PARTS, "True True"]
 PLAIN = ["None scaled_dot_product_attention_grouped", PLAIN_PARTS[DEVICE], "True True"]
 UNCOMPILED = [PLAIN[0], UNCOMPILED_PARTS[DEVICE], "True True"]
 TURNED_OFF = [PLAIN[0], TURNED_OFF_PARTS, "True True"]
@@ -158,7 +159,7 @@ def check_one_is_left_out(
             "first = first * scale + bias;",
             "first = first * scale;",
             "quantized_matmul",
-            ["None dispatch_attention", PARTS, "True True"],
+            [f"None {ATTENTION}", PARTS, "True True"],
         ),
         (
             "cpu",
@@ -166,7 +167,7 @@ def check_one_is_left_out(
             "return sums + biases * x_sum;",
             "return sums - biases * x_sum;",
             "integer_matmul",
-            ["quantized_matmul dispatch_attention", PARTS, "True True"],
+            [f"quantized_matmul {ATTENTION}", PARTS, "True True"],
         ),
         (
             "cpu",
@@ -198,7 +199,7 @@ def check_one_is_left_out(
             "float(code_at<bits>(codes, i)) + bias;",
             "float(code_at<bits>(codes, i));",
             "quantized_matmul",
-            ["None dispatch_attention", PARTS, "True True"],
+            [f"None {ATTENTION}", PARTS, "True True"],
         ),
         (
             "gpu",
@@ -214,7 +215,15 @@ def check_one_is_left_out(
             "T(scale * float(code) + bias)",
             "T(scale * float(code))",
             "tiled_matmul",
-            ["quantized_matmul dispatch_attention", PARTS, "True True"],
+            [f"quantized_matmul {ATTENTION}", PARTS, "True True"],
+        ),
+        (
+            "gpu",
+            f"kernels/given/{TARGET.language}/tiled_attention{SUFFIXES[TARGET.language]}",
+            "total * shrink + added",
+            "total + added",
+            "tiled_attention",
+            [f"{PRODUCT} dispatch_attention", PARTS, "True True"],
         ),
     ],
     ids=[
@@ -226,6 +235,7 @@ def check_one_is_left_out(
         "quantized_matvec on a GPU",
         "flash_decode on a GPU",
         "tiled_matmul on a GPU",
+        "tiled_attention on a GPU",
     ],
 )
 def test_a_wrong_kernel_is_left_out_with_one_line(
@@ -256,7 +266,7 @@ def test_a_wrong_kernel_is_left_out_with_one_line(
             "gpu",
             gpu_source("quantized_matvec"),
             "float bias = float(biases[quantization_group]);",
-            ["None dispatch_attention", PARTS, "True True"],
+            [f"None {ATTENTION}", PARTS, "True True"],
         ),
     ],
     ids=["on the CPU", "on a GPU"],

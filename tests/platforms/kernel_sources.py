@@ -8,13 +8,20 @@ import mlx.core as mx
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
 from kernel_runtime.launch import Language, Template
 from scripts.course import ROOT
-from tiny_llm_ref.kernels.given import gpu_fused, gpu_operations, paged_gpu, split_decode, tiled_matmul
+from tiny_llm_ref.kernels.given import (
+    gpu_fused,
+    gpu_operations,
+    paged_gpu,
+    split_decode,
+    tiled_attention,
+    tiled_matmul,
+)
 
 CPU_SOURCES = sorted((ROOT / "tiny_llm_ref" / "kernels").rglob("*.cpp"))
 GPU_KERNELS = list(
     {
         value.name: value
-        for module in (gpu_operations, paged_gpu, gpu_fused, tiled_matmul, split_decode)
+        for module in (gpu_operations, paged_gpu, gpu_fused, tiled_matmul, tiled_attention, split_decode)
         for value in vars(module).values()
         if isinstance(value, GpuKernel)
     }.values()

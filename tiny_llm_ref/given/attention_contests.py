@@ -12,6 +12,7 @@ from kernel_runtime.self_check import sample
 
 from ..kernels.dispatch_attention import dispatch_attention
 from ..kernels.dispatch_paged_attention import dispatch_paged_attention
+from ..kernels.given.tiled_attention import tiled_attention, tiled_paged_attention
 from ..model.config import ModelConfig
 from ..model.given.operations import PLAIN_OPERATIONS, Operations
 from ..ops.attention import Attention
@@ -22,11 +23,27 @@ from .mlx_parts import mlx_attention, mlx_paged_attention
 from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, projection, sizes
 
 BLOCK_SIZE = 16
+Inputs = tuple[mx.array, mx.array, mx.array]
+"""Query, key and value."""
 
 
 def attentions() -> Contest[Attention]:
-    """Attention to a dense cache: one query a row, or a chunk of one row."""
-    query, key, value = sample(1, 6, 5, 64), sample(1, 2, 70, 64), sample(1, 2, 70, 64) + 1
+    """Attention to a dense cache: one query a row, or a chunk of one row.
+
+    On a GPU, `tiled_attention`, which is given, is the course's as well once `dispatch_attention` works.
+    There, many queries of float16 must be right as well as few of float32.
+    """
+    whole = sample(1, 6, 9, 64), sample(1, 2, 70, 64), sample(1, 2, 70, 64) + 1
+    inputs: list[Inputs] = [(whole[0][..., :5, :], *whole[1:]), *short_inputs(*whole)]
+
+    def compute(attention: Attention) -> mx.array:
+        outputs = [attention(*each, 0.1, "causal") for each in inputs]
+        return mx.concatenate([output.astype(mx.float32) for output in outputs], axis=2)
+
+    def expected() -> mx.array:
+        exact = [[x.astype(mx.float32) for x in each] for each in inputs]
+        outputs = [mx.fast.scaled_dot_product_attention(*each, scale=0.1, mask="causal") for each in exact]
+        return mx.concatenate(outputs, axis=2)
 
     def start(attention: Attention) -> Callable[[int], Run]:
         return lambda rows: run_of(attention, rows)
@@ -43,13 +60,26 @@ def attentions() -> Contest[Attention]:
     return Contest(
         name="attention",
         kernel="dispatch_attention",
-        candidates={"own": dispatch_attention, "mlx": mlx_attention, "plain": PLAIN_OPERATIONS.attention},
+        candidates={
+            "own": dispatch_attention,
+            **({"given": tiled_attention} if is_on_gpu() else {}),
+            "mlx": mlx_attention,
+            "plain": PLAIN_OPERATIONS.attention,
+        },
         fallback=PLAIN_OPERATIONS.attention,
-        sample=lambda attention: attention(query, key, value, 0.1, "causal"),
-        expected=lambda: mx.fast.scaled_dot_product_attention(query, key, value, scale=0.1, mask="causal"),
+        sample=compute,
+        expected=expected,
         start=start,
         by_rows=lambda functions: switch(functions, num_decodes),
+        keeps_bits=("own", "given"),
     )
+
+
+def short_inputs(query: mx.array, key: mx.array, value: mx.array) -> list[Inputs]:
+    """The same in a type that matrix units multiply, where a GPU computes; elsewhere nothing."""
+    if not is_on_gpu():
+        return []
+    return [(query.astype(mx.float16), key.astype(mx.float16), value.astype(mx.float16))]
 
 
 def num_decodes(query: mx.array, *_: object) -> int:
@@ -58,12 +88,22 @@ def num_decodes(query: mx.array, *_: object) -> int:
 
 
 def paged_attentions() -> Contest[PagedAttention]:
-    """Attention to blocks: one query a sequence, or a chunk of one sequence."""
-    keys, values = sample(4, 16, 2, 64), sample(4, 16, 2, 64) + 1
-    query, tables = sample(12, 6, 64), mx.array([[3, 1], [2, 0]])
+    """Attention to blocks: one query a sequence, or a chunk of one sequence.
+
+    `tiled_paged_attention` is given, as `tiled_attention` is.
+    """
+    whole = sample(12, 6, 64), sample(4, 16, 2, 64), sample(4, 16, 2, 64) + 1
+    inputs, tables = [whole, *short_inputs(*whole)], mx.array([[3, 1], [2, 0]])
     places = tables, mx.array([0, 11, 12]), mx.array([23, 5])
 
+    def compute(attention: PagedAttention) -> mx.array:
+        outputs = [attention(*each, *places) for each in inputs]
+        return mx.concatenate([output.astype(mx.float32) for output in outputs])
+
     def expected() -> mx.array:
+        return mx.concatenate([attend(*(x.astype(mx.float32) for x in each)) for each in inputs])
+
+    def attend(query: mx.array, keys: mx.array, values: mx.array) -> mx.array:
         outputs = [
             mx.fast.scaled_dot_product_attention(
                 rows.swapaxes(0, 1)[None],
@@ -96,12 +136,18 @@ def paged_attentions() -> Contest[PagedAttention]:
     return Contest(
         name="paged attention",
         kernel="dispatch_paged_attention",
-        candidates={"own": dispatch_paged_attention, "mlx": mlx_paged_attention, "plain": paged_attention},
+        candidates={
+            "own": dispatch_paged_attention,
+            **({"given": tiled_paged_attention} if is_on_gpu() else {}),
+            "mlx": mlx_paged_attention,
+            "plain": paged_attention,
+        },
         fallback=paged_attention,
-        sample=lambda attention: attention(query, keys, values, *places),
+        sample=compute,
         expected=expected,
         start=start,
         by_rows=by_rows,
+        keeps_bits=("own", "given"),
     )
 
 

@@ -1,5 +1,6 @@
 """Attention to keys and values in blocks on a GPU: which kernel, and which group has which queries."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from .gpu_operations import FEW_QUERIES, HEAD_DIMS, SIMD_GROUPS, SOURCES, TILE, 
 from .split_decode import num_splits, split_decode
 
 Ints = npt.NDArray[np.int32]
+Compute = Callable[[Target, Launch], mx.array]
+"""A kernel, or kernels, that compute a launch."""
 
 
 def make_paged_kernel(name: str, *places: str, **shared: str) -> GpuKernel:
@@ -47,9 +50,6 @@ PAGED_ATTENTION = make_paged_kernel(
 )
 
 
-KERNELS = (PAGED_DECODE, PAGED_ATTENTION)  # of few queries, and of many
-
-
 class Queries(NamedTuple):
     """Queries of a ragged batch that one kernel computes.
 
@@ -68,14 +68,14 @@ class Share(NamedTuple):
     """A kernel's share of a step, as its groups find it: made once, for all layers.
 
     Attributes:
-        kernel: computes it.
+        compute: the kernel.
         rows: which rows of the batch; a slice needs no copy.
         places: the kernel's last inputs.
         num_groups: for each head.
         num_splits: of the longest context, for `paged_decode`; else 1.
     """
 
-    kernel: GpuKernel
+    compute: Compute
     rows: mx.array | slice
     places: tuple[mx.array, ...]
     num_groups: int
@@ -91,17 +91,20 @@ def paged_attention_gpu(
     context_lengths: mx.array,
     scale: float | None = None,
     target: Target | None = None,
+    many: Compute = PAGED_ATTENTION,
+    tile: int = TILE,
 ) -> mx.array:
     """`paged_attention_simple` on a GPU; sums are float32, and the result is in the type of the query.
 
     The kernels read where the arguments lead them: they were checked.
     Sequences of at most FEW_QUERIES queries are computed by `paged_decode`, or by `split_decode` if one has a
-    long context; the others by `paged_attention`.
+    long context; the others by `many`.
 
     Args:
         query, keys, values, block_tables, query_starts, context_lengths, scale: as for
             `paged_attention_simple`; D is one of HEAD_DIMS, and query, keys and values have one type.
         target: where to run; what this machine has unless given.
+        many: computes tiles of up to `tile` queries, from the launch of `paged_attention`.
 
     Raises:
         BuildError, NotImplementedError: there is no such kernel here, as for `GpuKernel`.
@@ -110,7 +113,7 @@ def paged_attention_gpu(
     scale = D**-0.5 if scale is None else scale
     target = target or default_target()
     shares, order = shares_of(
-        *(tuple(np.array(x).tolist()) for x in (query_starts, context_lengths)), FEW_QUERIES
+        *(tuple(np.array(x).tolist()) for x in (query_starts, context_lengths)), FEW_QUERIES, many, tile
     )
     tables = block_tables.astype(mx.int32)
     if tables.size < SMALLEST_BUFFER:
@@ -131,24 +134,29 @@ def paged_attention_gpu(
         if share.num_splits > 1:
             outputs.append(split_decode(target, launch, share.num_splits))
         else:
-            outputs.append(share.kernel(target, launch))
+            outputs.append(share.compute(target, launch))
     together = outputs[0] if len(outputs) == 1 else mx.concatenate(outputs)
     return together if order is None else together[order]
 
 
 @lru_cache(maxsize=4)
 def shares_of(
-    query_starts: tuple[int, ...], context_lengths: tuple[int, ...], few_queries: int
+    query_starts: tuple[int, ...],
+    context_lengths: tuple[int, ...],
+    few_queries: int,
+    many: Compute,
+    tile: int,
 ) -> tuple[list[Share], mx.array | None]:
     """What each kernel computes of a step, and the order of their outputs; None if they are in order."""
     shares = []
     all_rows = split(np.array(query_starts, np.int32), np.array(context_lengths, np.int32), few_queries)
-    for queries, kernel, places_of in zip(all_rows, KERNELS, (rows_of, tiles_of), strict=True):
+    for queries, is_few in zip(all_rows, (True, False), strict=True):
         if len(queries.rows):
-            places = places_of(queries)
-            splits = num_splits(int(queries.num_keys.max())) if kernel is PAGED_DECODE else 1
+            compute: Compute = PAGED_DECODE if is_few else many
+            places = rows_of(queries) if is_few else tiles_of(queries, tile)
+            splits = num_splits(int(queries.num_keys.max())) if is_few else 1
             shares.append(
-                Share(kernel, neighbours(queries.rows), tuple(map(on_gpu, places)), len(places[0]), splits)
+                Share(compute, neighbours(queries.rows), tuple(map(on_gpu, places)), len(places[0]), splits)
             )
     order = np.argsort(np.concatenate([queries.rows for queries in all_rows]))
     return shares, None if (np.diff(order) == 1).all() else mx.array(order)
@@ -181,14 +189,14 @@ def rows_of(queries: Queries) -> tuple[Ints, Ints]:
     return queries.sequences, queries.num_keys
 
 
-def tiles_of(queries: Queries) -> tuple[Ints]:
+def tiles_of(queries: Queries, tile: int) -> tuple[Ints]:
     """[number of tiles, 4]: sequence, first of its queries, how many, and how many keys that one sees."""
     is_first = np.diff(queries.sequences, prepend=-1) != 0
     starts = np.flatnonzero(is_first)
     lengths = np.diff(starts, append=len(queries.rows))
     tiles = [
-        (queries.sequences[start], start + first, min(TILE, length - first), queries.num_keys[start + first])
+        (queries.sequences[start], start + first, min(tile, length - first), queries.num_keys[start + first])
         for start, length in zip(starts, lengths, strict=True)
-        for first in range(0, length, TILE)
+        for first in range(0, length, tile)
     ]
     return (np.array(tiles, dtype=np.int32),)
