@@ -6,8 +6,9 @@ import pytest
 from tests.support.bits import check_bits
 from tests.support.check import check_close, normal
 from tests.support.ragged import Shape, draw
-from tiny_llm import RMSNorm, RoPE, quantize_weights, quantized_matmul_simple
+from tiny_llm import QuantizedEmbedding, RMSNorm, RoPE, quantize_weights, quantized_matmul_simple
 from tiny_llm.given.mlx_parts import (
+    MlxEmbedding,
     MlxNorm,
     MlxRope,
     mlx_attention,
@@ -32,6 +33,18 @@ def test_norm(rows: int, dtype: mx.Dtype) -> None:
     x, weight = normal(2, rows, 67, seed=1, dtype=dtype), normal(67, seed=2)
     actual, expected = MlxNorm(67, weight, 1e-3)(x), RMSNorm(67, weight, 1e-3)(x)
     check_close(actual, expected, "norm", TOLERANCES[dtype])
+
+
+@every_dtype
+@pytest.mark.parametrize("bits", [3, 4])
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3)], ids=str)
+def test_embedding(shape: tuple[int, ...], bits: int, dtype: mx.Dtype) -> None:
+    weights = quantize_weights(normal(37, 192, seed=1, dtype=dtype), 32, bits)
+    tokens = mx.random.randint(0, 37, shape, key=mx.random.key(2))
+    actual, expected = (
+        make(37, 192, weights, quantized_matmul_simple)(tokens) for make in (MlxEmbedding, QuantizedEmbedding)
+    )
+    check_close(actual, expected, "vectors", TOLERANCES[dtype])
 
 
 @every_dtype

@@ -17,9 +17,11 @@ from kernel_runtime.native import is_invariant, kernels_mode
 from kernel_runtime.paged_check import PagedAttention
 from kernel_runtime.race import Table, choose, race_table
 
-from ..model.given.operations import Operations
+from ..model.given.operations import PLAIN_OPERATIONS, Operations
 from . import attention_contests, contests
 from .fused_parts import FusedRope, fused_attention
+from .mlx_parts import MlxEmbedding
+from .race_inputs import is_on_gpu
 
 
 def best_operations() -> Operations:
@@ -33,7 +35,9 @@ def _operations(*setting: object) -> Operations:
     norm, rope = choose(contests.norms(), table), choose(contests.ropes(), table)
     attention, matmul = choose(attention_contests.attentions(), table), choose(contests.matmuls(), table)
     mlp = choose(contests.mlps(matmul), table)
-    parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul)
+    is_plain = kernels_mode() == "off" or not is_on_gpu()  # a CPU computes either in as many operations
+    embedding = PLAIN_OPERATIONS.embedding if is_plain else MlxEmbedding
+    parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul, embedding=embedding)
     layer = choose(attention_contests.attention_layers(parts), table)
     # The course's layer rotates by itself, from the tables of the course's rotation.
     return replace(parts, attention_layer=layer, rope=FusedRope if layer is fused_attention else rope)

@@ -10,10 +10,11 @@ import numpy as np
 from kernel_runtime.paged_check import checked
 
 from ..kernels.dispatch_attention import check_shapes
+from ..model.embedding import QuantizedEmbedding
 from ..ops.attention import Mask, scaled_dot_product_attention_grouped
 from ..ops.basics import Projection, silu
 from ..ops.positional_encoding import RopeScaling, rope_frequencies
-from ..ops.quantize import QuantizedWeights
+from ..ops.quantize import QuantizedMatmul, QuantizedWeights
 from .fused_parts import checked_positions
 
 
@@ -62,6 +63,23 @@ class MlxRope:
             freqs=self.wavelengths,
         )
         return turned.swapaxes(1, 2)
+
+
+class MlxEmbedding(QuantizedEmbedding):
+    """A packed embedding by `mx.dequantize`, which on a GPU is a single kernel."""
+
+    def __init__(
+        self, vocab_size: int, embedding_dim: int, weights: QuantizedWeights, matmul: QuantizedMatmul
+    ) -> None:
+        super().__init__(vocab_size, embedding_dim, weights, matmul)
+        self._table = weights
+
+    def __call__(self, tokens: mx.array) -> mx.array:
+        """[...] token ids -> [..., E]"""
+        table, ids = self._table, tokens.reshape(-1)
+        weight, scales, biases = (x[ids] for x in (table.weight, table.scales, table.biases))
+        rows = mx.dequantize(weight, scales, biases, table.group_size, table.bits)
+        return rows.reshape(*tokens.shape, table.shape[1])
 
 
 def mlx_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:

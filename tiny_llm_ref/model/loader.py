@@ -142,7 +142,7 @@ class Tensors:
         matmul, shape = self.operations.matmul, (vocab_size, dim)
         if matmul is None or f"{layer}.scales" not in self:
             return Embedding(*shape, self.take(f"{layer}.weight", *shape))
-        return QuantizedEmbedding(*shape, self.take_packed(layer, *shape), matmul)
+        return self.operations.embedding(*shape, self.take_packed(layer, *shape), matmul)
 
     def take_norm(self, layer: str, dim: int, eps: float) -> Norm:
         """The norm over `dim` dimensions."""

@@ -9,7 +9,8 @@ from ...ops.attention import Attention, scaled_dot_product_attention_grouped
 from ...ops.basics import Projection
 from ...ops.norm import Norm, RMSNorm
 from ...ops.positional_encoding import RoPE, RopeScaling, Rotation
-from ...ops.quantize import QuantizedMatmul
+from ...ops.quantize import QuantizedMatmul, QuantizedWeights
+from ..embedding import QuantizedEmbedding
 from ..mlp import Qwen3MLP
 from ..qwen3 import Qwen3MultiHeadAttention, SelfAttention
 
@@ -25,6 +26,7 @@ class Operations:
         attention_layer: makes a layer's self-attention from the arguments of Qwen3MultiHeadAttention.
         attention: the attention function of every layer.
         matmul: the product with packed weights, which then stay packed; with None, loading expands them.
+        embedding: makes an embedding that stays packed from (vocab_size, dim, weights, matmul).
     """
 
     norm: Callable[[int, mx.array, float], Norm] = RMSNorm
@@ -33,6 +35,9 @@ class Operations:
     attention_layer: Callable[..., SelfAttention] = Qwen3MultiHeadAttention
     attention: Attention = scaled_dot_product_attention_grouped
     matmul: QuantizedMatmul | None = None
+    embedding: Callable[[int, int, QuantizedWeights, QuantizedMatmul], QuantizedEmbedding] = (
+        QuantizedEmbedding
+    )
 
 
 PLAIN_OPERATIONS = Operations()
