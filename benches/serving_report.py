@@ -102,14 +102,14 @@ def ratio_lines(result: Result) -> list[str]:
     if not {ONE_BUDGET, WHOLE} <= result.runs[ARRIVALS].keys():
         return []
     keys = {"longest gap": "longest_itl", "p99 gap": "itl_p99", "output tokens/s": "output_tokens_per_s"}
-    words = [f"{name} {ratio(result, ARRIVALS, key)}" for name, key in keys.items()]
-    burst = ratio(result, BURST, "output_tokens_per_s")
+    words = [f"{name} {ratio(result.runs[ARRIVALS], key)}" for name, key in keys.items()]
+    burst = ratio(result.runs[BURST], "output_tokens_per_s")
     return [f"one budget against whole prompts: {', '.join(words)}; all at once: output tokens/s {burst}"]
 
 
-def ratio(result: Result, load: str, key: str) -> str:
-    """The median of the runs' ratios; a dash where one is missing."""
-    pairs = zip(result.runs[load][ONE_BUDGET], result.runs[load][WHOLE], strict=True)
+def ratio(sides: dict[str, list[ServingMetrics]], key: str) -> str:
+    """The median ratio over the loads that both sides have served; a dash where a figure is missing."""
+    pairs = zip(sides[ONE_BUDGET], sides[WHOLE], strict=False)
     ratios = [getattr(a, key) / getattr(b, key) for a, b in pairs if getattr(a, key) and getattr(b, key)]
     return f"{median(ratios):.2f}x" if ratios else "-"
 

@@ -18,8 +18,8 @@ from benches.load import (
     take,
     with_poisson_arrivals,
 )
-from benches.serving_report import cell
-from benches.sides import serve_open_loop
+from benches.serving_report import cell, ratio
+from benches.sides import ONE_BUDGET, WHOLE, serve_open_loop
 from tests.support.checkpoints import save_small_model
 from tests.support.commands import run
 from tiny_llm_ref import (
@@ -241,6 +241,16 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
     assert "one budget against whole prompts: longest gap " in result.stdout
     assert "capacity, simulated" in result.stdout
     ElementTree.fromstring((tmp_path / "charts" / "serving.svg").read_text())
+
+
+def test_sides_are_compared_by_the_loads_that_both_have_served() -> None:
+    def served(*gaps: float) -> list[ServingMetrics]:
+        return [
+            ServingMetrics.of([RequestTimes(0.0, 0.0, [1.0, 1.0 + gap], True)], Target(1.0, 1.0))
+            for gap in gaps
+        ]
+
+    assert ratio({ONE_BUDGET: served(1.0, 2.0), WHOLE: served(2.0, 8.0, 9.0)}, "longest_itl") == "0.38x"
 
 
 @pytest.mark.parametrize(
