@@ -2,7 +2,9 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -118,6 +120,10 @@ def test_week_2_ends_at_stop_tokens() -> None:
 def entry_of(id: int = 0, answer: list[int] = ANSWER) -> ScheduledTokens:
     sequence = Sequence(id, PROMPT)
     sequence.token_ids += answer
+    return whole(sequence)
+
+
+def whole(sequence: Sequence) -> ScheduledTokens:
     return ScheduledTokens(sequence, 0, sequence.num_tokens, True)
 
 
@@ -155,6 +161,47 @@ def test_logits_are_adjusted_row_by_row(dtype: mx.Dtype) -> None:
         [adjusted_alone(row, params) for row, params in zip(exact(logits), ADJUSTED, strict=True)]
     )
     check_close(found, expected, "adjusted logits, a row for each kind of parameters")
+
+
+class CountedReads(list[int]):
+    """Token ids that count how many of them are looked at."""
+
+    num_read = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.num_read += len(range(*index.indices(len(self)))) if isinstance(index, slice) else 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[int]:
+        self.num_read += len(self)
+        return super().__iter__()
+
+
+def test_counts_that_are_kept_equal_those_made_anew_and_a_step_looks_at_new_tokens_alone() -> None:
+    random = Random(7)
+    penalized = [each for each in ADJUSTED if each.has_penalties]
+    params = dict(enumerate(penalized))
+    kept = [entry_of(id, []).sequence for id in params]
+    for sequence in kept:
+        sequence.token_ids = CountedReads(sequence.token_ids)
+    num_unread = [sequence.num_tokens for sequence in kept]
+    for step in range(200):
+        logits = normal(len(kept), 211, seed=step)
+        of_step = random.sample(kept, random.randint(1, len(kept)))
+        reads_before = [sequence.token_ids.num_read for sequence in kept]
+        found = adjust_logits(logits[: len(of_step)], [whole(each) for each in of_step], params)
+        for sequence in of_step:
+            id, tokens = sequence.id, sequence.token_ids
+            assert tokens.num_read - reads_before[id] == num_unread[id], "tokens that a step looks at"
+            num_unread[id] = 0
+        copies = [entry_of(each.id, list(each.token_ids)[len(PROMPT) :]) for each in of_step]
+        anew = adjust_logits(logits[: len(of_step)], copies, params)
+        check_equal(
+            found.tolist(), anew.tolist(), f"logits of step {step}, adjusted by the counts that are kept"
+        )
+        for sequence in of_step:
+            sequence.token_ids.append(random.randrange(211))
+            num_unread[sequence.id] += 1
 
 
 def test_nothing_to_adjust_is_no_operation() -> None:

@@ -44,6 +44,7 @@ ROWS_OF_SERVING = [
     {
         "paged_kv_cache",
         "forward_batch",
+        "given.token_counts",
         "given.adjusted_logits",
         "given.sampling",
         "batch_sampler",

@@ -1,19 +1,18 @@
 """Logits as a request's parameters change them before it is sampled: minimum lengths, biases, penalties."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
 from .scheduler_output import ScheduledTokens
-
-Changes = list[tuple[int, int, float, float, float]]
-"""Row, token, what is added, what a positive logit is divided by, and what is subtracted then."""
+from .token_counts import counts_of
 
 
 def adjust_logits(
@@ -21,8 +20,7 @@ def adjust_logits(
 ) -> mx.array:
     """The logits that are sampled, in vLLM's order: what may not come yet, biases, penalties.
 
-    Only the tokens that a request's parameters name or that it holds are touched: all rows together by one
-    gather and one scatter.
+    Only the tokens that a request's parameters name or that it holds are touched: those of all rows together.
 
     Args:
         logits: [B, V]
@@ -32,37 +30,44 @@ def adjust_logits(
     Returns:
         [B, V], the argument itself if nothing changes.
     """
-    changes: Changes = []
-    for row, entry in enumerate(entries):
-        if params[entry.sequence.id].changes_logits:
-            changes += changes_of(row, entry.sequence, params[entry.sequence.id], logits.shape[-1])
-    if not changes:
+    sequences = [(row, entry.sequence) for row, entry in enumerate(entries)]
+    changed = [(row, each, params[each.id]) for row, each in sequences if params[each.id].changes_logits]
+    biased = [
+        (row, token, bias)
+        for row, sequence, each in changed
+        for token, bias in biases_of(sequence, each).items()
+        if token < logits.shape[-1]
+    ]
+    penalized = [penalties_of(row, each, of_row) for row, each, of_row in changed if of_row.has_penalties]
+    if not biased and not penalized:
         return logits
-    rows, ids, added, divisors, subtracted = (np.array(each) for each in zip(*changes, strict=True))
-    places = mx.array(rows), mx.array(ids)
-    biased = logits[places].astype(mx.float32) + mx.array(added, mx.float32)
-    divisor = mx.array(divisors, mx.float32)
-    penalized = mx.where(biased > 0, biased / divisor, biased * divisor) - mx.array(subtracted, mx.float32)
     adjusted = mx.array(logits, mx.float32)
-    adjusted[places] = penalized
+    if biased:
+        rows, ids, added = (np.array(each) for each in zip(*biased, strict=True))
+        places = mx.array(rows), mx.array(ids)
+        adjusted[places] = adjusted[places] + mx.array(added, mx.float32)
+    if penalized:
+        rows, ids, divisors, subtracted = (np.concatenate(each) for each in zip(*penalized, strict=True))
+        places, divisor = (mx.array(rows), mx.array(ids)), mx.array(divisors, mx.float32)
+        held = mx.where(adjusted[places] > 0, adjusted[places] / divisor, adjusted[places] * divisor)
+        adjusted[places] = held - mx.array(subtracted, mx.float32)
     return adjusted
 
 
-def changes_of(row: int, sequence: Sequence, params: SamplingParams, vocab_size: int) -> Changes:
-    """How the logits of one row change, token by token."""
-    counts = Counter(sequence.generated_ids)
-    repeated = set(sequence.token_ids) if params.repetition_penalty != 1 else set()
+def biases_of(sequence: Sequence, params: SamplingParams) -> dict[int, float]:
+    """What is added to the logits of some tokens."""
     added = dict(params.biases)
     if sequence.num_tokens - sequence.num_prompt_tokens < params.min_tokens:
         added |= dict.fromkeys(params.stop_token_ids, -math.inf)
-    return [
-        (
-            row,
-            token,
-            added.get(token, 0.0),
-            params.repetition_penalty if token in repeated else 1.0,
-            params.frequency_penalty * counts[token] + params.presence_penalty * (token in counts),
-        )
-        for token in sorted({*counts, *repeated, *added})
-        if token < vocab_size
-    ]
+    return added
+
+
+def penalties_of(row: int, sequence: Sequence, params: SamplingParams) -> tuple[npt.NDArray[Any], ...]:
+    """Row, token, what a positive logit is divided by and what is subtracted then, of each token held."""
+    ids, counts = counts_of(sequence)
+    return (
+        np.full(len(ids), row),
+        ids,
+        np.full(len(ids), params.repetition_penalty),
+        params.frequency_penalty * counts + params.presence_penalty * (counts > 0),
+    )
