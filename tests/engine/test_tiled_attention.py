@@ -76,10 +76,23 @@ def test_numbers_in_blocks(language: Language, dtype: mx.Dtype) -> None:
         )
 
 
+@both_languages
+def test_parts_of_a_cache_are_read_where_they_lie(language: Language) -> None:
+    """Of 50 tokens and 3 heads, and with the dimensions first: as if they were copied."""
+    query, *cache = draw_dense(2, 4, 3, 20, 50, 64, mx.bfloat16)
+    for what, arrays in {
+        "a part": [x[:, :2, 5:42] for x in cache],
+        "dimensions first": [mx.contiguous(x.swapaxes(2, 3))[:, :2].swapaxes(2, 3) for x in cache],
+    }.items():
+        target = Target(language, "emulator")
+        copied = attend_tiles(query, *map(mx.contiguous, arrays), target=target)
+        check_close(attend_tiles(query, *arrays, target=target), copied, what, tolerance=0)
+
+
 @short_types
 @both_languages
 def test_weights_add_up_to_one(language: Language, dtype: mx.Dtype) -> None:
-    """Rounded as they are, and for large scores as well."""
+    """For large scores as well."""
     query, key, value = draw_dense(1, 1, 1, 20, 70, 64, dtype)
     output = attend_tiles(
         20 * query, key, mx.full(value.shape, 1.5, dtype), target=Target(language, "emulator")

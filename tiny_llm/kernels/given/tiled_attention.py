@@ -29,11 +29,12 @@ TILED_ATTENTION = GpuKernel(
     folder=Path(__file__).parent,
     integers=(
         *("heads_per_key_head", "block_size", "longest", "query_stride", "query_head"),
-        *("block_stride", "key_stride", "key_head", "more_keys"),
+        *("head_axis", "more_keys"),
     ),
     reals=("scale",),
     shared={"memory": f"{QUERIES} * (D + 8)", "score_memory": f"{QUERIES * 40}"},
     shared_types={"memory": "T"},
+    strided=("key", "value"),
 )
 
 
@@ -82,7 +83,7 @@ def attend_tiles(
     is_causal: bool = False,
     target: Target | None = None,
 ) -> mx.array:
-    """[B, H_q, L, D] by `TILED_ATTENTION`, to a dense cache: a row's keys are one block of S."""
+    """[B, H_q, L, D] by `TILED_ATTENTION`; a row of a dense cache is a block, read where it lies."""
     B, H_q, L, D = query.shape
     _, H, S, _ = key.shape
     tiles = [
@@ -109,7 +110,7 @@ def attend_tiles(
         num_groups=(B * ceil(L, QUERIES), H_q, 1),
         num_threads=SIMD_GROUPS * LANES,
         template={"T": query.dtype, "D": D},
-        integers=(H_q // H, S, 1, D, L * D, H * S * D, D, S * D, int(is_causal)),
+        integers=(H_q // H, S, 1, D, L * D, 1, int(is_causal)),
         reals=(D**-0.5 if scale is None else scale,),
     )
     return TILED_ATTENTION(target or default_target(), launch)
@@ -144,8 +145,7 @@ def attend_paged_tiles(target: Target, whole: Launch) -> mx.array:
     """
     H_q, H, block_size, longest = whole.integers
     D = whole.shape[-1]
-    strides = (H_q * D, D, block_size * H * D, H * D, D)
-    integers = (H_q // H, block_size, longest, *strides, 1)
+    integers = (H_q // H, block_size, longest, H_q * D, D, 2, 1)
     return TILED_ATTENTION(target, replace(whole, num_threads=SIMD_GROUPS * LANES, integers=integers))
 
 

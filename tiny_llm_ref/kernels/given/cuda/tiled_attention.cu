@@ -25,15 +25,16 @@ __device__ void load_queries(const T* query, T* tile, int num_queries, int strid
   }
 }
 
-/// The same for the keys or values of 32 tokens, found by the sequence's block table.
+/// The same for the keys or values of 32 tokens, found by the sequence's block table; entry by entry if those of a
+/// token aren't neighbours.
 template <typename T, int D>
 __device__ void load_tokens(
     const T* x,
     const int* block_table,
     T* tile,
+    const int64_t* strides,
+    int head_axis,
     int block_size,
-    int block_stride,
-    int stride,
     int first,
     int num_keys,
     int thread_number) {
@@ -41,8 +42,12 @@ __device__ void load_tokens(
     int row = i / (D / WIDTH), dim = i % (D / WIDTH) * WIDTH, j = first + row;
     uint4 entries = make_uint4(0, 0, 0, 0);
     if (j < num_keys) {
-      const T* token = x + block_table[j / block_size] * block_stride + j % block_size * stride;
-      entries = *reinterpret_cast<const uint4*>(token + dim);
+      const T* first_entry = x + block_table[j / block_size] * strides[0] +
+                          j % block_size * strides[3 - head_axis] + dim * strides[3];
+      if (strides[3] == 1)
+        entries = *reinterpret_cast<const uint4*>(first_entry);
+      else
+        for (int e = 0; e < WIDTH; e++) reinterpret_cast<T*>(&entries)[e] = first_entry[e * strides[3]];
     }
     *reinterpret_cast<uint4*>(tile + row * (D + PADDING) + dim) = entries;
   }
@@ -53,8 +58,10 @@ __device__ void load_tokens(
 /// tiles: [number of tiles, 4]; of each its sequence, the first of its queries, how many (64 at most), and how many
 /// keys the first one sees. Each of the others sees `more_keys` more than the one before.
 /// Query i of head h begins at i * query_stride + h * query_head, and so does its output. Key and value j of
-/// sequence s lie in block block_tables[s * longest + j / block_size]; those of head h begin at that number times
-/// block_stride, plus j % block_size * key_stride, plus h * key_head. A dense cache is one block per sequence.
+/// sequence s lie in block block_tables[s * longest + j / block_size], at j % block_size. key and value are [blocks,
+/// block_size, H, D] if head_axis is 2, and [blocks, H, block_size, D] if it is 1: a dense cache, with one block per
+/// sequence. Both may be parts of larger arrays: the distances from one entry to the next along their axes are
+/// key_strides and value_strides.
 /// One block of 128 threads computes a tile for a head. Its 4 warps have 16 queries each, which stay in their
 /// registers, as do the weighted sums of values. In each step the threads bring 32 keys and values into shared
 /// memory. A warp stores its scores in memory of its own, where lanes 2 r and 2 r + 1 turn those of row r into
@@ -69,14 +76,14 @@ __device__ void tiled_attention(
     const int* block_tables,
     const int* tiles,
     T* out,
+    const int64_t* key_strides,
+    const int64_t* value_strides,
     int heads_per_key_head,
     int block_size,
     int longest,
     int query_stride,
     int query_head,
-    int block_stride,
-    int key_stride,
-    int key_head,
+    int head_axis,
     int more_keys,
     float scale,
     T* memory,
@@ -88,8 +95,8 @@ __device__ void tiled_attention(
   int row = lane / 2, side = lane % 2 * 4;
   query += tiles[1] * query_stride + head * query_head;
   out += (tiles[1] + first_row + row) * query_stride + head * query_head;
-  key += head / heads_per_key_head * key_head;
-  value += head / heads_per_key_head * key_head;
+  key += head / heads_per_key_head * key_strides[head_axis];
+  value += head / heads_per_key_head * value_strides[head_axis];
   block_tables += tiles[0] * longest;
   num_visible += (first_row + row) * more_keys;  // of the lane's row
 
@@ -113,9 +120,9 @@ __device__ void tiled_attention(
   float maximum = MINUS_INFINITY, total = 0.0f;  // of the lane's row
   for (int first_key = 0; first_key < num_keys; first_key += KEYS) {
     load_tokens<T, D>(
-        key, block_tables, memory, block_size, block_stride, key_stride, first_key, num_keys, thread_number);
+        key, block_tables, memory, key_strides, head_axis, block_size, first_key, num_keys, thread_number);
     load_tokens<T, D>(
-        value, block_tables, value_tile, block_size, block_stride, key_stride, first_key, num_keys, thread_number);
+        value, block_tables, value_tile, value_strides, head_axis, block_size, first_key, num_keys, thread_number);
     __syncthreads();  // the tiles are complete
     for (int j = 0; j < KEYS; j += 16) {
       fragment<accumulator, 16, 16, 16, float> products;
