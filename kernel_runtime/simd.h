@@ -104,6 +104,18 @@ inline Floats to_floats(Ints values) { return __builtin_convertvector(values, Fl
 
 inline Ints to_ints(Floats values) { return __builtin_convertvector(values, Ints); }
 
+// The low half of each word as a float16.
+inline Floats halves_to_floats(Ints words) {
+#if defined(__AVX512BW__)
+  return (Floats)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)words));
+#else
+  const Ints sizes = words & 0x7FFF, exact = (sizes << 13) + (112 << 23), not_finite = sizes << 13 | 0x7F800000;
+  const Floats small = to_floats(sizes) * 5.9604645e-8f;  // 2^-24
+  const Ints values = sizes < 0x400 ? (Ints)small : sizes < 0x7C00 ? exact : not_finite;
+  return (Floats)(values | (words & 0x8000) << 16);
+#endif
+}
+
 // The sum of the lanes, always in one order: every fourth, then the first two and the last two of these.
 inline float sum(Floats values) {
   typedef float Quarter __attribute__((vector_size(16)));

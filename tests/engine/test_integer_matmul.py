@@ -143,18 +143,24 @@ def test_leading_axes_and_types(leading: tuple[int, ...], dtype: mx.Dtype) -> No
     check_close(integer_matmul(x, weights), expected, f"x [{leading}, 128] of {dtype}", TOLERANCE)
 
 
+@pytest.mark.parametrize("M", [1, 4, 19])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("x_type", [mx.float32, mx.bfloat16], ids=str)
 @pytest.mark.parametrize("scales_type", [mx.float32, mx.float16, mx.bfloat16], ids=str)
-def test_a_projection_made_ready(scales_type: mx.Dtype, x_type: mx.Dtype, has_bias: bool) -> None:
-    plain = make_weights(40, 128)
+def test_a_projection_made_ready(scales_type: mx.Dtype, x_type: mx.Dtype, has_bias: bool, M: int) -> None:
+    plain = make_weights(71, 128)
     scales, biases = plain.scales.astype(scales_type), plain.biases.astype(scales_type)
-    bias = normal(40, seed=5, dtype=scales_type) if has_bias else None
-    projection = QuantizedProjection(QuantizedWeights(plain.weight, scales, biases), bias, integer_matmul)
-    x = normal(2, 3, 128, seed=3, dtype=x_type)
-    actual, expected = IntegerProjection(projection)(x), projection(x)
-    check_equal(actual.dtype, expected.dtype, "type")
-    check_close(actual, expected, "product", tolerance=0)
+    scales[3], biases[5] = 1e-6, 3e-6  # less than float16's smallest number of full precision
+    weights = QuantizedWeights(plain.weight, scales, biases)
+    bias = normal(71, seed=5, dtype=scales_type) if has_bias else None
+    projection = QuantizedProjection(weights, bias, integer_matmul)
+    x = normal(2, M, 128, seed=3, dtype=x_type)
+    actual, called = IntegerProjection(projection)(x), projection(x)
+    check_equal(actual.dtype, called.dtype, "type")
+    check_close(actual, called, "product, against that of the function", tolerance=0)
+    expected = exact(x) @ expanded_by(weights).T + (exact(bias) if bias is not None else 0)
+    error = {mx.float32: TOLERANCE, mx.float16: 1e-3, mx.bfloat16: 8e-3}[actual.dtype]
+    check_close(actual, expected, "product", error)
     with check_value_error(K=128, x=(2, 64)):
         IntegerProjection(projection)(normal(2, 64, seed=3))
 

@@ -19,6 +19,7 @@ SIMD = (
     "load_first",
     "store_first",
     "load_bytes",
+    "halves_to_floats",
 )
 FUNCTIONS = {f"simd_{name}": SIMD_OPERATIONS for name in SIMD} | {
     source.stem: source for source in CPU_SOURCES
@@ -107,34 +108,40 @@ def simd_load_bytes_cases() -> Cases:
     yield "bytes", Case([packed], [values], error=0, dtype=np.int32)
 
 
+def simd_halves_to_floats_cases() -> Cases:
+    halves = np.arange(2**16, dtype=np.uint16)
+    halves = halves[~np.isnan(halves.view(np.float16))]
+    words = np.stack([halves, halves[::-1]], axis=-1)[: len(halves) // LANES * LANES]
+    expected = words[:, 0].copy().view(np.float16).astype(np.float32).view(np.int32)
+    yield "all", Case([words.view(np.int32)], [expected], error=0, dtype=np.int32)
+
+
 # --- products with packed weights ---------------------------------------------------------------------------
 
 
 def packed_weights(N: int, K: int, bits: int, group_size: int) -> tuple[list[Numbers], Numbers]:
-    """Words, scales and biases, and the weights that they stand for."""
+    """Words, scales and biases, which 16 bits can hold too, and the weights that they stand for."""
     codes = integers(0, 1 << bits, N, K, seed=N + K)
     per_word = 32 // bits
     words = (
         (codes.reshape(N, K // per_word, per_word) << np.arange(0, 32, bits)).sum(axis=2).astype(np.uint32)
     )
-    scales, biases = normal(N, K // group_size, seed=2), normal(N, K // group_size, seed=3)
+    scales, biases = np.round(16 * normal(2, N, K // group_size, seed=2)) / 16
     weights = codes * np.repeat(exact(scales)[0], group_size, 1) + np.repeat(exact(biases)[0], group_size, 1)
     return [words, scales, biases], weights
 
 
-def arranged(words: Numbers, scales: Numbers, biases: Numbers) -> Numbers:
+def arranged(words: Numbers, scales: Numbers, biases: Numbers, grid_type: int) -> Numbers:
     """As `arrange` puts them: 16 columns side by side, of each group its words, its scale and its bias."""
     N, num_groups = scales.shape
-    columns = np.zeros((-(-N // 16) * 16, num_groups, words.shape[1] // num_groups + 2), np.uint32)
-    columns[:N] = np.concatenate(
-        [
-            words.reshape(N, num_groups, -1),
-            scales.view(np.uint32)[..., None],
-            biases.view(np.uint32)[..., None],
-        ],
-        -1,
-    )
-    return np.ascontiguousarray(columns.reshape(-1, 16, *columns.shape[1:]).transpose(0, 2, 3, 1))
+    grids = np.stack([scales, biases], axis=-1)
+    if grid_type == 1:
+        grids = grids.astype(np.float16)
+    elif grid_type == 2:  # bfloat16
+        grids = (grids.view(np.uint32) >> 16).astype(np.uint16)
+    groups = np.concatenate([words.reshape(N, num_groups, -1), grids.view(np.uint32)], axis=-1)
+    filled = np.pad(groups, [(0, -N % 16), (0, 0), (0, 0)])
+    return np.ascontiguousarray(filled.reshape(-1, 16, *groups.shape[1:]).transpose(0, 2, 3, 1))
 
 
 def packings() -> Iterator[tuple[int, int, int]]:
@@ -149,7 +156,7 @@ def product_cases(function: str) -> Cases:
         for M, N in itertools.product(ROWS, COLUMNS):
             packed, weights = packed_weights(N, K, bits, group_size)
             x = normal(M, K, seed=4)
-            size, error = np.abs(exact(x)[0]) @ np.abs(weights).T, 1e-6
+            size, error, numbers = np.abs(exact(x)[0]) @ np.abs(weights).T, 1e-6, [bits, group_size]
             if function == "integer_matmul":
                 # An entry of x is off by half a step, of which the largest of its group is 32767.
                 largest = np.abs(x).reshape(M, -1, group_size).max(axis=2)
@@ -158,10 +165,11 @@ def product_cases(function: str) -> Cases:
                     @ np.abs(weights - np.repeat(packed[2], group_size, 1)).T
                 )
                 size, error = size + steps, 0.5 / 32767
-                packed = [arranged(*packed)]
+                numbers.append(M % 3)
+                packed = [arranged(*packed, grid_type=M % 3)]
             name = f"M {M}, N {N}, K {K}, {bits} bits in groups of {group_size}"
             expected = exact(x)[0] @ weights.T
-            yield name, Case([x, *packed], [expected], (bits, group_size), error, size=size.max())
+            yield name, Case([x, *packed], [expected], numbers, error, size=size.max())
 
 
 def dequantize_cases() -> Cases:

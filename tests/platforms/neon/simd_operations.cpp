@@ -39,3 +39,8 @@ KERNEL simd_load_bytes(const Array* inputs, const Array* outputs, const double*)
   for (long i = 0; i < outputs[0].size(); i += LANES)
     store(outputs[0].data<int32_t>() + i, load_bytes(inputs[0].data<uint8_t>() + i));
 }
+
+KERNEL simd_halves_to_floats(const Array* inputs, const Array* outputs, const double*) {
+  for (long i = 0; i < outputs[0].size(); i += LANES)
+    store(outputs[0].data<float>() + i, halves_to_floats(load_ints(inputs[0].data<int32_t>() + i)));
+}

@@ -21,19 +21,33 @@ constexpr int PANEL = TILE_VECTORS * LANES;  // columns that are unpacked togeth
 constexpr int MAX_GROUP = 128;               // weights
 constexpr long TASK_SIZE = 1 << 19;          // products that are worth another thread's waking up
 
-/// Packed weights of N columns: of each strip the groups, of each group its words and then its scales and biases.
-struct Weights {
-  const uint32_t* words;  // [strips, num_groups, group_words + 2, STRIP]
-  long N, K, bits, group_size;
-  long num_groups = K / group_size, group_words = group_size * bits / 32;
-  long group_length = (group_words + 2) * STRIP;
+enum GridType { FLOAT32, FLOAT16, BFLOAT16 };
 
-  /// What belongs to a group of the columns from n on: STRIP words for each of `group_words + 2`.
+/// Scales and biases of a group of LANES columns.
+struct Grid {
+  Floats scales, biases;
+};
+
+/// Packed weights of N columns: of each strip the groups, of each group its words and then its scales and biases,
+/// which share a word if they have 16 bits.
+struct Weights {
+  const uint32_t* words;  // [strips, num_groups, group_words + 1 or 2, STRIP]
+  long N, K, bits, group_size;
+  GridType grid_type;
+  long num_groups = K / group_size, group_words = group_size * bits / 32;
+  long group_length = (group_words + (grid_type == FLOAT32 ? 2 : 1)) * STRIP;
+
+  /// What belongs to a group of the columns from n on.
   const uint32_t* group(long n, long group) const {
     return words + (n / STRIP * num_groups + group) * group_length + n % STRIP;
   }
-  const float* scales(const uint32_t* group) const { return reinterpret_cast<const float*>(group + group_words * STRIP); }
-  const float* biases(const uint32_t* group) const { return scales(group) + STRIP; }
+
+  Grid grid(const uint32_t* group) const {
+    const Ints first = load_ints(group + group_words * STRIP);
+    if (grid_type == FLOAT32) return {(Floats)first, (Floats)load_ints(group + (group_words + 1) * STRIP)};
+    if (grid_type == BFLOAT16) return {(Floats)(first << 16), (Floats)(first >> 16 << 16)};
+    return {halves_to_floats(first), halves_to_floats(first >> 16)};
+  }
 };
 
 /// Rows of x as 16-bit integers, in pairs like those in which the codes of a word of weights come out of it.
@@ -87,9 +101,9 @@ static Rounded round_rows(const float* x, long M, long K, long group_size) {
 }
 
 /// The sums with a group added, of whose integers and codes `dots` are the products.
-static inline Floats add_group(Floats sums, Ints dots, Floats scales, float x_scale, Floats biases, float x_sum) {
-  sums += to_floats(dots) * (scales * x_scale);
-  return sums + biases * x_sum;
+static inline Floats add_group(Floats sums, Ints dots, Grid grid, float x_scale, float x_sum) {
+  sums += to_floats(dots) * (grid.scales * x_scale);
+  return sums + grid.biases * x_sum;
 }
 
 /// ROWS rows from `first_row` on times the LANES columns from n on, or as many as there are.
@@ -115,11 +129,11 @@ static void multiply_strip(const Rounded& x, long first_row, const Weights& weig
       }
       x_pairs += NUM_PAIRS;
     }
-    const Floats scales = load(weights.scales(words)), biases = load(weights.biases(words));
+    const Grid grid = weights.grid(words);
     for (int row = 0; row < ROWS; row++) {
       for (int i = 1; i < NUM_DOTS; i++) dots[row][0] += dots[row][i];
       const long x_group = (first_row + row) * num_groups + group;
-      sums[row] = add_group(sums[row], dots[row][0], scales, x.scales[x_group], biases, x.sums[x_group]);
+      sums[row] = add_group(sums[row], dots[row][0], grid, x.scales[x_group], x.sums[x_group]);
     }
   }
   const long num_columns = std::min<long>(LANES, weights.N - n);
@@ -150,8 +164,9 @@ static Panel unpack_panel(const Weights& weights, long n) {
           store(pairs + (word * NUM_PAIRS + pair) * PANEL, packed >> BITS * pair & CODE);
         }
       }
-      store(&panel.scales[group * PANEL + first], load(weights.scales(words)));
-      store(&panel.biases[group * PANEL + first], load(weights.biases(words)));
+      const Grid grid = weights.grid(words);
+      store(&panel.scales[group * PANEL + first], grid.scales);
+      store(&panel.biases[group * PANEL + first], grid.biases);
     }
   }
   return panel;
@@ -182,8 +197,8 @@ static void multiply_tile(const Rounded& x, long first_row, const Panel& panel, 
       const long x_group = (first_row + row) * num_groups + group;
       for (int vector = 0; vector < TILE_VECTORS; vector++) {
         const long place = group * PANEL + vector * LANES;
-        sums[row][vector] = add_group(sums[row][vector], dots[row][vector], load(&panel.scales[place]),
-                                      x.scales[x_group], load(&panel.biases[place]), x.sums[x_group]);
+        const Grid grid{load(&panel.scales[place]), load(&panel.biases[place])};
+        sums[row][vector] = add_group(sums[row][vector], dots[row][vector], grid, x.scales[x_group], x.sums[x_group]);
       }
     }
   }
@@ -221,10 +236,11 @@ static void multiply(const Rounded& x, const Weights& weights, float* output) {
 
 /// The product of activations, rounded to 16 bits, with packed weights.
 ///
-/// inputs: x [..., K], arranged weights; outputs: [..., N]; numbers: bits, 4 or 8, and the group size, 32, 64 or 128.
+/// inputs: x [..., K], arranged weights; outputs: [..., N]; numbers: bits, 4 or 8, the group size, 32, 64 or 128, and
+/// the GridType.
 KERNEL integer_matmul(const Array* inputs, const Array* outputs, const double* numbers) {
   const long K = inputs[0].length(-1), M = inputs[0].size() / K, bits = numbers[0], group_size = numbers[1];
-  const Weights weights{inputs[1].data<uint32_t>(), outputs[0].length(-1), K, bits, group_size};
+  const Weights weights{inputs[1].data<uint32_t>(), outputs[0].length(-1), K, bits, group_size, GridType(numbers[2])};
   const Rounded x = (bits == 4 ? round_rows<4> : round_rows<8>)(inputs[0].data<float>(), M, K, group_size);
   (bits == 4 ? multiply<4> : multiply<8>)(x, weights, outputs[0].data<float>());
 }

@@ -1,5 +1,6 @@
 """The product with packed weights in whole numbers: given, not asked for on any day."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,26 @@ INTEGER = CpuKernel(Path(__file__).parent / "integer_matmul.cpp")
 INTEGER_BITS = (4, 8)
 STRIP = 16
 """Columns whose words lie side by side, as the kernel has it."""
-_arranged: WeakKeyDictionary[QuantizedWeights, mx.array] = WeakKeyDictionary()
+GRID_TYPES = {mx.float16: 1, mx.bfloat16: 2, mx.float32: 0}
+"""Types of scales and biases, those of 16 bits first, and their numbers in the kernel."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrangedWeights:
+    """Packed weights in the order in which the kernel reads them: one stream.
+
+    Args:
+        words: [out / 16 rounded up, groups, words of a group + 1 or 2, 16] uint32: for 16 columns side by
+            side the words of a group, then its scales and its biases, in one word if 16 bits are enough
+            for either. Columns that fill up the last strip are 0.
+        numbers: what the kernel wants to know of them.
+    """
+
+    words: mx.array
+    numbers: tuple[int, int, int]
+
+
+_arranged: WeakKeyDictionary[QuantizedWeights, ArrangedWeights] = WeakKeyDictionary()
 
 
 def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
@@ -40,28 +60,23 @@ def integer_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         return quantized_matmul(x, weights)
     if weights not in _arranged:
         _arranged[weights] = arrange(weights)
-    inputs, shape = (x.astype(mx.float32), _arranged[weights]), (*x.shape[:-1], weights.shape[0])
-    (product,) = INTEGER(inputs, [shape], [mx.float32], (weights.bits, weights.group_size))
+    arranged = _arranged[weights]
+    inputs, shape = (x.astype(mx.float32), arranged.words), (*x.shape[:-1], weights.shape[0])
+    (product,) = INTEGER(inputs, [shape], [mx.float32], arranged.numbers)
     return product.astype(mx.result_type(x, weights.scales))
 
 
-def arrange(weights: QuantizedWeights) -> mx.array:
-    """Packed weights in the order in which the kernel reads them: one stream.
-
-    Returns:
-        [out / 16 rounded up, groups, words of a group + 2, 16] uint32: for 16 columns side by side the words
-        of a group, then its scales and its biases in float32. Columns that fill up the last strip are 0.
-    """
+def arrange(weights: QuantizedWeights) -> ArrangedWeights:
+    """Put packed weights in the order in which the kernel reads them; this waits until it is done."""
     num_outputs, num_groups = weights.scales.shape
-    grids = [
-        mx.expand_dims(grid.astype(mx.float32), -1).view(mx.uint32)
-        for grid in (weights.scales, weights.biases)
-    ]
-    groups = mx.concatenate([weights.weight.reshape(num_outputs, num_groups, -1), *grids], axis=-1)
+    grids = mx.stack([weights.scales, weights.biases], axis=-1).astype(mx.float32)
+    grid_type = next(each for each in GRID_TYPES if mx.array_equal(grids.astype(each), grids, equal_nan=True))
+    grid_words = grids.astype(grid_type).view(mx.uint32)
+    groups = mx.concatenate([weights.weight.reshape(num_outputs, num_groups, -1), grid_words], axis=-1)
     filled = mx.pad(groups, [(0, -num_outputs % STRIP), (0, 0), (0, 0)])
-    arranged = mx.contiguous(filled.reshape(-1, STRIP, *groups.shape[1:]).transpose(0, 2, 3, 1))
-    mx.eval(arranged)
-    return arranged
+    words = mx.contiguous(filled.reshape(-1, STRIP, *groups.shape[1:]).transpose(0, 2, 3, 1))
+    mx.eval(words)
+    return ArrangedWeights(words, (weights.bits, weights.group_size, GRID_TYPES[grid_type]))
 
 
 class IntegerProjection:
@@ -79,7 +94,6 @@ class IntegerProjection:
         self._dtype = weights.scales.dtype
         self._num_outputs, self._num_inputs = weights.shape
         self._weights = arrange(weights)
-        self._numbers = (weights.bits, weights.group_size)
 
     @staticmethod
     def fits(projection: QuantizedProjection) -> bool:
@@ -92,8 +106,8 @@ class IntegerProjection:
         *leading, num_inputs = x.shape
         if num_inputs != self._num_inputs:
             raise ValueError(f"this projection needs x of [..., {self._num_inputs}], got {x.shape}")
-        inputs, shape = (x.astype(mx.float32), self._weights), (*leading, self._num_outputs)
-        (product,) = INTEGER(inputs, [shape], [mx.float32], self._numbers)
+        inputs, shape = (x.astype(mx.float32), self._weights.words), (*leading, self._num_outputs)
+        (product,) = INTEGER(inputs, [shape], [mx.float32], self._weights.numbers)
         if x.dtype != mx.float32 or self._dtype != mx.float32:
             product = product.astype(mx.result_type(x, self._dtype))
         return product if self._bias is None else product + self._bias
