@@ -41,6 +41,7 @@ def product(tiny: Library, function: str, rows: int) -> Tree:
 def attended(tiny: Library, function: str, queries: int, keys: int) -> Tree:
     """Causal attention with the heads of Qwen3-0.6B, by one of the functions for it."""
     H_q, H, D = fitting((16, 8, 128), emulated=(2, 1, 32))
+    queries, keys = fitting((queries, keys), emulated=(min(queries, 131), min(keys, 400)))
     inputs = query_key_value(queries, keys, 1, H_q, H=H, D=D)
     return getattr(tiny, function)(*inputs, mask="causal")
 
