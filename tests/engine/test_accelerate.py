@@ -164,8 +164,8 @@ def check_one_is_left_out(
         (
             "cpu",
             "kernels/given/integer_matmul.cpp",
-            "return sums + biases * x_sum;",
-            "return sums - biases * x_sum;",
+            "return sums + grid.biases * x_sum;",
+            "return sums - grid.biases * x_sum;",
             "integer_matmul",
             [f"quantized_matmul {ATTENTION}", PARTS, "True True"],
         ),
