@@ -17,7 +17,7 @@ import mlx.core as mx
 from kernel_runtime.counting import CountsInMemory, is_counting, note_run
 from kernel_runtime.cpu_kernel import HOLE
 from kernel_runtime.emulation import EmulatorError, emulate, generate_source, load_emulated
-from kernel_runtime.launch import Language, Launch, Target
+from kernel_runtime.launch import Language, Launch, Target, Template
 from kernel_runtime.native import BuildError
 
 SUFFIXES: Mapping[Language, str] = {"metal": ".metal", "cuda": ".cu"}
@@ -95,6 +95,15 @@ class GpuKernel:
         strides = [name + suffix for name in self.strided]
         return "\n".join([*arrays, self.call(language, [*self.inputs, self.output], strides)])
 
+    def emulated_source(
+        self, language: Language, choices: Sequence[Template], is_counted: bool = False
+    ) -> str:
+        """What the emulator compiles, for each choice of template arguments."""
+        buffers = [f"buffer({number})" for number in range(len(self.inputs) + 1)]
+        strides = [f"strides({self.inputs.index(name)})" for name in self.strided]
+        call = self.call(language, buffers, strides)
+        return generate_source(self.file(language), call, choices, self.arrays, is_counted)
+
     @property
     def arrays(self) -> dict[str, tuple[str, str]]:
         """Type and length of each shared array."""
@@ -126,20 +135,14 @@ class GpuKernel:
         counts = CountsInMemory() if is_counting() else None
         if counts is not None:
             choices = [wanted]
-        call = self.call(
-            target.language,
-            [f"buffer({number})" for number in range(len(self.inputs) + 1)],
-            [f"strides({self.inputs.index(name)})" for name in self.strided],
-        )
-        file = self.file(target.language)
-        source = generate_source(file, call, choices, self.arrays, is_counted=counts is not None)
+        source = self.emulated_source(target.language, choices, is_counted=counts is not None)
         library = load_emulated(f"{self.name}-{target.language}", source)
         try:
             names = [*self.inputs, self.output]
             number = choices.index(wanted)
             output = emulate(library, number, names, launch, target.order, self.strided, counts)
         except EmulatorError as error:
-            raise EmulatorError(f"{file.name}: {error}") from None
+            raise EmulatorError(f"{self.file(target.language).name}: {error}") from None
         if counts is not None:
             note_run(self.name, counts.read())
         return output

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernel_runtime import cpu_kernel, native
-from kernel_runtime.emulation import compile_emulated, generate_source
+from kernel_runtime.emulation import compile_emulated
 from kernel_runtime.gpu_kernel import GpuKernel
 from kernel_runtime.launch import Language
 from scripts import setup
@@ -67,9 +67,7 @@ def build_jobs() -> dict[str, Callable[[], Path]]:
 def build_emulated(kernel: GpuKernel, language: Language) -> Path:
     """Compile a kernel for the emulator, with the first value of each template argument."""
     template = {name: values[0] for name, values in kernel.templates.items()}
-    call = kernel.call(language, [f"buffer({number})" for number in range(len(kernel.inputs) + 1)])
-    source = generate_source(kernel.file(language), call, [template], kernel.arrays)
-    return compile_emulated(f"{kernel.name}-{language}", source)
+    return compile_emulated(f"{kernel.name}-{language}", kernel.emulated_source(language, [template]))
 
 
 def build_all(folder: Path) -> dict[str, Path | native.BuildError]:
