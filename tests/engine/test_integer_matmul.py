@@ -135,6 +135,11 @@ def test_zeros(M: int) -> None:
     check_close(product, np.zeros((M, 40)), "the product of zeros", tolerance=0)
 
 
+def test_no_rows() -> None:
+    product = integer_matmul(mx.zeros((0, 128)), make_weights(40, 128))
+    check_equal(np.array(product).shape, (0, 40), "shape")
+
+
 @pytest.mark.parametrize("leading", [(), (1,), (2, 3), (5, 1, 7)], ids=str)
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
 def test_leading_axes_and_types(leading: tuple[int, ...], dtype: mx.Dtype) -> None:

@@ -240,6 +240,7 @@ static void multiply(const Rounded& x, const Weights& weights, float* output) {
 /// the GridType.
 KERNEL integer_matmul(const Array* inputs, const Array* outputs, const double* numbers) {
   const long K = inputs[0].length(-1), M = inputs[0].size() / K, bits = numbers[0], group_size = numbers[1];
+  if (M == 0) return;
   const Weights weights{inputs[1].data<uint32_t>(), outputs[0].length(-1), K, bits, group_size, GridType(numbers[2])};
   const Rounded x = (bits == 4 ? round_rows<4> : round_rows<8>)(inputs[0].data<float>(), M, K, group_size);
   (bits == 4 ? multiply<4> : multiply<8>)(x, weights, outputs[0].data<float>());
