@@ -18,7 +18,11 @@ from kernel_runtime.native import HIDE_FUNCTIONS, compile_library
 FOLDER = Path(__file__).parent
 EMULATOR = FOLDER / "emulator"
 WATCHED = "-fsanitize=thread"  # calls the functions of races.h at each access; its library is left out
-STAND_INS = {"metal_stdlib": "metal.h", "mma.h": "mma.h"}  # for the languages' own headers
+STAND_INS = {  # for the languages' own headers
+    "metal_stdlib": "metal.h",
+    "mma.h": "mma.h",
+    "cuda_pipeline.h": "pipeline.h",
+}
 OPTIONS = [
     "-std=c++17",
     "-O2",

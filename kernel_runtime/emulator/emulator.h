@@ -8,7 +8,8 @@
 //   - a barrier or SIMD operation that only some threads reach is an error;
 //   - so is a thread that runs for seconds and neither ends nor waits;
 //   - so is an entry of an output that no thread wrote;
-//   - so is a thread that reads in shared memory what another one writes, with no barrier between.
+//   - so is a thread that reads in shared memory what another one writes, with no barrier between;
+//   - where an asynchronous copy goes, nan lies until the thread waits for it.
 #pragma once
 
 #include <math.h>
@@ -50,6 +51,7 @@ struct Thread {
   const char* waits_at;  // name of the operation
   int num_exchanges, num_orders;  // of all SIMD operations, and of those that order what lanes do to memory
   int line;                       // of the barrier that it waits at
+  int num_copies, num_commits;    // its asynchronous copies under way, and commits of all so far
 };
 
 struct Combined {
@@ -345,7 +347,7 @@ static void run_group(char* stacks, int first_shared) {
   begin_stretch(0);
   begin_group();
   for (int i = 0; i < launch.num_threads; i++)
-    threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, "", 0, 0, 0};
+    threads[i] = {start_of_fiber(stacks + i * STACK_BYTES, STACK_BYTES, run_thread), State::READY, ""};
   while (!sentence[0] && !all_threads_at(State::ENDED)) {
     int order[MAX_THREADS / LANES];
     int num_simd_groups = launch.num_threads / LANES;

@@ -37,7 +37,8 @@ void probe(
   BODY
 }
 """
-CUDA = """#include <mma.h>
+CUDA = """#include <cuda_pipeline.h>
+#include <mma.h>
 
 template <typename T>
 __device__ void probe(const T* x, T* out, int n, float factor, float* tile) {

@@ -1,3 +1,4 @@
+#include <cuda_pipeline.h>
 #include <mma.h>
 using namespace nvcuda::wmma;
 
@@ -25,10 +26,11 @@ __device__ void load_queries(const T* query, T* tile, int num_queries, int strid
   }
 }
 
-/// The same for the keys or values of 32 tokens, found by the sequence's block table; entry by entry if those of a
-/// token aren't neighbours.
+/// Begin to bring the keys or values of 32 tokens, found by the sequence's block table, and zeros behind the last. The
+/// copies go on while the thread computes, until it waits for them; a GPU before sm_80 makes them at once. If a token's
+/// entries aren't neighbours, the thread loads them one by one instead.
 template <typename T, int D>
-__device__ void load_tokens(
+__device__ void begin_tokens(
     const T* x,
     const int* block_table,
     T* tile,
@@ -40,17 +42,20 @@ __device__ void load_tokens(
     int thread_number) {
   for (int i = thread_number; i < KEYS * D / WIDTH; i += NUM_THREADS) {
     int row = i / (D / WIDTH), dim = i % (D / WIDTH) * WIDTH, j = first + row;
+    T* place = tile + row * (D + PADDING) + dim;
     uint4 entries = make_uint4(0, 0, 0, 0);
     if (j < num_keys) {
       const T* first_entry = x + block_table[j / block_size] * strides[0] +
                           j % block_size * strides[3 - head_axis] + dim * strides[3];
-      if (strides[3] == 1)
-        entries = *reinterpret_cast<const uint4*>(first_entry);
-      else
-        for (int e = 0; e < WIDTH; e++) reinterpret_cast<T*>(&entries)[e] = first_entry[e * strides[3]];
+      if (strides[3] == 1) {
+        __pipeline_memcpy_async(place, first_entry, sizeof(uint4));
+        continue;
+      }
+      for (int e = 0; e < WIDTH; e++) reinterpret_cast<T*>(&entries)[e] = first_entry[e * strides[3]];
     }
-    *reinterpret_cast<uint4*>(tile + row * (D + PADDING) + dim) = entries;
+    *reinterpret_cast<uint4*>(place) = entries;
   }
+  __pipeline_commit();
 }
 
 /// Attention of many queries by the matrix units, softmax over 32 keys at a time: prefill.
@@ -64,8 +69,9 @@ __device__ void load_tokens(
 /// key_strides and value_strides.
 /// One block of 128 threads computes a tile for a head. Its 4 warps have 16 queries each, which stay in their
 /// registers, as do the weighted sums of values. In each step the threads bring 32 keys and values into shared
-/// memory. A warp stores its scores in memory of its own, where lanes 2 r and 2 r + 1 turn those of row r into
-/// weights of type T, which the next product loads.
+/// memory: the values while the scores are computed, and the next step's keys while the weighted sums are. A warp
+/// stores its scores in memory of its own, where lanes 2 r and 2 r + 1 turn those of row r into weights of type T,
+/// which the next product loads.
 /// blockIdx.x counts tiles, blockIdx.y heads. memory holds 64 rows: first the queries, then keys and values.
 /// score_memory holds 40 floats per query.
 template <typename T, int D>
@@ -116,14 +122,14 @@ __device__ void tiled_attention(
     fill_fragment(sums[k], 0.0f);
   }
   __syncthreads();  // they are in registers
+  begin_tokens<T, D>(key, block_tables, memory, key_strides, head_axis, block_size, 0, num_keys, thread_number);
 
   float maximum = MINUS_INFINITY, total = 0.0f;  // of the lane's row
   for (int first_key = 0; first_key < num_keys; first_key += KEYS) {
-    load_tokens<T, D>(
-        key, block_tables, memory, key_strides, head_axis, block_size, first_key, num_keys, thread_number);
-    load_tokens<T, D>(
+    __pipeline_wait_prior(0);  // the thread's part of the keys is there
+    __syncthreads();           // all keys are, and no thread needs the values before them any more
+    begin_tokens<T, D>(
         value, block_tables, value_tile, value_strides, head_axis, block_size, first_key, num_keys, thread_number);
-    __syncthreads();  // the tiles are complete
     for (int j = 0; j < KEYS; j += 16) {
       fragment<accumulator, 16, 16, 16, float> products;
       fill_fragment(products, 0.0f);
@@ -160,7 +166,11 @@ __device__ void tiled_attention(
     for (int i = 0; i < 8; i++) factor_tile[(i % 4 + i / 4 * 8 + side) * FACTOR_STRIDE + row] = shrink;
     maximum = largest;
     total = total * shrink + added + __shfl_xor_sync(0xffffffff, added, 1);
-    __syncwarp();  // weights and factors are complete
+    __pipeline_wait_prior(0);  // the thread's part of the values is there
+    __syncthreads();           // all values, weights and factors are, and no thread needs the keys any more
+    if (first_key + KEYS < num_keys)
+      begin_tokens<T, D>(
+          key, block_tables, memory, key_strides, head_axis, block_size, first_key + KEYS, num_keys, thread_number);
 
     fragment<accumulator, 16, 16, 16, float> factors;  // its entries lie as those of the sums do
     load_matrix_sync(factors, factor_tile, FACTOR_STRIDE, mem_col_major);
@@ -175,9 +185,9 @@ __device__ void tiled_attention(
         mma_sync(sums[k], weights, values, sums[k]);
       }
     }
-    __syncthreads();  // no thread needs the tiles any more
   }
 
+  __syncwarp();  // no lane needs the last weights any more
   for (int first_dim = 0; first_dim < D; first_dim += KEYS) {  // by way of the scores' memory
     for (int j = 0; j < KEYS; j += 16)
       store_matrix_sync(score_tile + j, sums[(first_dim + j) / 16], STRIDE, mem_row_major);
