@@ -39,6 +39,7 @@ class Extension(Protocol):
         kernel: int,
         inputs: Sequence[mx.array],
         strided: int,
+        is_in_place: bool,
         shapes: Sequence[Sequence[int]],
         dtypes: Sequence[mx.Dtype],
         numbers: Sequence[float],
@@ -59,12 +60,21 @@ class CpuKernel:
         function: its name, declared as KERNEL of kernel.h; that of the file unless given.
         strided: numbers of the inputs that the function reads by their strides; the others it is given
             contiguous.
+        is_in_place: whether the first output begins as the first input, of the same shape and type; it takes
+            that one's memory if nobody else refers to it, and else a copy.
     """
 
-    def __init__(self, file: Path, function: str | None = None, strided: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        file: Path,
+        function: str | None = None,
+        strided: Collection[int] = (),
+        is_in_place: bool = False,
+    ) -> None:
         self.file = file
         self.function = function or file.stem
         self._strided = sum(1 << number for number in strided)
+        self._is_in_place = is_in_place
         self._address = 0
 
     def __call__(
@@ -82,7 +92,8 @@ class CpuKernel:
         """
         if not self._address:
             self._address = function_address(self.file, self.function)
-        return load_extension().call(self._address, inputs, self._strided, shapes, dtypes, numbers)
+        call = load_extension().call
+        return call(self._address, inputs, self._strided, self._is_in_place, shapes, dtypes, numbers)
 
 
 def function_address(file: Path, function: str) -> int:

@@ -189,11 +189,12 @@ static std::vector<Array> views(const std::vector<Operand>& operands) {
 
 class CallKernel : public mx::Primitive {
  public:
-  CallKernel(mx::Stream stream, Kernel kernel, uint64_t strided, std::vector<mx::Shape> shapes,
+  CallKernel(mx::Stream stream, Kernel kernel, uint64_t strided, bool is_in_place, std::vector<mx::Shape> shapes,
              std::vector<double> numbers)
       : mx::Primitive(stream),
         kernel_(kernel),
         strided_(strided),
+        is_in_place_(is_in_place),
         shapes_(std::move(shapes)),
         numbers_(std::move(numbers)) {}
 
@@ -206,14 +207,19 @@ class CallKernel : public mx::Primitive {
       encoder.set_input_array(input);
       in.emplace_back(input);
     }
-    for (auto& output : outputs) {
-      output.set_data(mx::allocator::malloc(output.nbytes()));
-      encoder.set_output_array(output);
-      out.emplace_back(output);
+    // Memory that nobody else refers to becomes the output's, as in MLX's own operations.
+    const bool is_taken = is_in_place_ && inputs[0].is_donatable() && inputs[0].flags().row_contiguous;
+    if (is_taken) outputs[0].copy_shared_buffer(inputs[0]);
+    for (size_t i = 0; i < outputs.size(); i++) {
+      if (i > 0 || !is_taken) outputs[i].set_data(mx::allocator::malloc(outputs[i].nbytes()));
+      encoder.set_output_array(outputs[i]);
+      out.emplace_back(outputs[i]);
     }
-    encoder.dispatch([kernel = kernel_, strided = strided_, in = std::move(in), out = std::move(out),
+    const size_t num_copied = is_in_place_ && !is_taken ? outputs[0].nbytes() : 0;
+    encoder.dispatch([kernel = kernel_, strided = strided_, num_copied, in = std::move(in), out = std::move(out),
                       numbers = numbers_]() mutable {
       for (size_t i = 0; i < in.size(); i++) in[i].arrange(strided >> i & 1);
+      std::memcpy(out[0].view().pointer, in[0].view().pointer, num_copied);
       note_name(kernel);
       kernel(views(in).data(), views(out).data(), numbers.data());
     });
@@ -227,7 +233,8 @@ class CallKernel : public mx::Primitive {
 
   bool is_equivalent(const mx::Primitive& other) const override {
     const auto& that = static_cast<const CallKernel&>(other);
-    return kernel_ == that.kernel_ && strided_ == that.strided_ && shapes_ == that.shapes_ && numbers_ == that.numbers_;
+    return kernel_ == that.kernel_ && strided_ == that.strided_ && is_in_place_ == that.is_in_place_ &&
+           shapes_ == that.shapes_ && numbers_ == that.numbers_;
   }
 
   std::vector<mx::Shape> output_shapes(const std::vector<mx::array>&) override { return shapes_; }
@@ -235,6 +242,7 @@ class CallKernel : public mx::Primitive {
  private:
   Kernel kernel_;
   uint64_t strided_;
+  bool is_in_place_;
   std::vector<mx::Shape> shapes_;
   std::vector<double> numbers_;
 };
@@ -246,11 +254,13 @@ static void check_dimensions(size_t count) {
   }
 }
 
-// `strided` has a bit set for each input that the kernel reads by its strides.
+// `strided` has a bit set for each input that the kernel reads by its strides. In place, the first output begins as a
+// copy of the first input, and takes its memory if nobody else refers to it.
 static std::vector<mx::array> call(
     uintptr_t kernel,
     const std::vector<mx::array>& inputs,
     uint64_t strided,
+    bool is_in_place,
     const std::vector<std::vector<int>>& shapes,
     const std::vector<mx::Dtype>& dtypes,
     const std::vector<double>& numbers) {
@@ -259,7 +269,8 @@ static std::vector<mx::array> call(
   std::vector<mx::Shape> output_shapes;
   for (const auto& shape : shapes) output_shapes.emplace_back(shape.begin(), shape.end());
   auto primitive = std::make_shared<CallKernel>(
-      mx::default_stream(mx::Device::cpu), reinterpret_cast<Kernel>(kernel), strided, output_shapes, numbers);
+      mx::default_stream(mx::Device::cpu), reinterpret_cast<Kernel>(kernel), strided, is_in_place, output_shapes,
+      numbers);
   return mx::array::make_arrays(std::move(output_shapes), dtypes, primitive, inputs);
 }
 

@@ -105,6 +105,35 @@ def test_operations_are_lazy_and_wait_for_each_other(source: Path) -> None:
     check_close(y, x, "a chain of kernels and MLX's own operations")
 
 
+def test_an_output_in_place_takes_memory_that_nobody_else_refers_to(tmp_path: Path) -> None:
+    """And leaves other arrays as they were, of which it may be a view that is not contiguous."""
+    file = tmp_path / "first.cpp"
+    file.write_text(
+        '#include "kernel.h"\nKERNEL first(const Array*, const Array* outputs, const double* numbers) {\n'
+        "  outputs[0].data<float>()[0] = numbers[0];\n}\n"
+    )
+    kernel, size = CpuKernel(file, is_in_place=True), 1 << 20
+
+    def changed(x: mx.array) -> mx.array:
+        return kernel([x], [x.shape], [mx.float32], [7])[0]
+
+    def peak(is_kept: bool) -> int:
+        kept = [mx.zeros(size)]
+        mx.eval(kept)
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        result = changed(kept[0] if is_kept else kept.pop())
+        mx.eval(result)
+        assert result[0].item() == 7
+        assert not is_kept or kept[0][0].item() == 0
+        return mx.get_peak_memory() - before
+
+    assert peak(is_kept=False) < size < peak(is_kept=True)
+    x = normal(3, 4, seed=1)
+    check_close(changed(x.T)[1:], x.T[1:], "the rest of a transposed array", tolerance=0)
+    check_close(mx.compile(lambda x: changed(x) + x)(x), changed(x) + x, "compiled", tolerance=0)
+
+
 def test_equal_calls_are_told_from_others_under_compile(source: Path) -> None:
     kernel, x = CpuKernel(source, "scaled"), normal(3, 5, seed=1)
     function = mx.compile(

@@ -325,6 +325,15 @@ def swiglu_halves_cases() -> Cases:
         yield f"{rows} rows of {size}", Case([product], [gated(*np.split(product, 2, axis=1))])
 
 
+def store_rows_cases() -> Cases:
+    for size in (1, 3, 8):
+        held, new, slots = np.zeros((5, size)), normal(5, size), np.array([3, 0, 4, 1, 2])
+        expected = np.zeros((5, size))
+        expected[slots] = exact(new)[0]
+        inputs = [held.astype(np.float32), new, slots.astype(np.int32)]
+        yield f"rows of {size}", Case(inputs, [expected], (4 * size,), error=0)
+
+
 def sample_rows_cases() -> Cases:
     cuts = [(0, None, 0), (0.9, None, 0), (0, 7, 0), (0, None, 0.2), (0.95, 40, 0.01)]
     params = [(temperature, *cut) for temperature in (0, 0.7, 2) for cut in cuts]

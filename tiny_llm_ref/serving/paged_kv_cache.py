@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from ..model.kv_cache import TinyKvCache
 from ..ops.attention import Attention, Mask, check_mask
+from .given.store_rows import store_rows
 
 Ints = npt.NDArray[np.int32]
 
@@ -95,8 +96,7 @@ class PagedKvPool:
             held = arrays[layer]
             if held is None:
                 held = mx.zeros((self.sink + self.block_size, *new.shape[1:]), new.dtype)
-            held[slots] = new
-            arrays[layer] = held
+            arrays[layer] = store_rows(held, slots, new)
 
     def blocks(self, layer: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a layer by block, [num_blocks + 1, block_size, H, D] each.
