@@ -33,7 +33,7 @@ Temperature = Annotated[
 ]
 Limit = Annotated[float, typer.Option(min=1, help="Seconds after which a run is cut off.")]
 Sides = Annotated[list[str] | None, typer.Option("--side", help="Only this one; may be repeated.")]
-Seed = Annotated[int, typer.Option(help="Of the first measured load; the others count on from it.")]
+Seed = Annotated[int, typer.Option(help="Of the load, which is the same in every round.")]
 Output = Annotated[Path | None, typer.Option(help="Folder for serving.json and serving.svg.")]
 
 

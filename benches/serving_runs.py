@@ -17,7 +17,7 @@ from benches.load import (
     token_stream,
     with_poisson_arrivals,
 )
-from benches.rounds import LEAST, MOST, Rounds
+from benches.rounds import LEAST, Rounds
 from benches.sides import ONE_BUDGET, SIDES, WHOLE, Limits, ServedLoad, make_sides, serve_load
 from benches.speed import machine
 from scripts.run.engine_recorder import EngineRecorder
@@ -126,22 +126,17 @@ def measure_all(settings: Settings, checkpoint: Path, rounds: Rounds) -> Result:
     makers = make_sides(model, checkpoint, limits, list(dict.fromkeys([*names, ONE_BUDGET, WHOLE])))
     serve = Server(makers, settings.limit, settings.params)
 
-    mixed = [
-        mixed_load(stream, settings.num_requests, settings.seed + i)
-        for i in range(1 + (rounds.repeats or MOST))
-    ]
-    cost = measured_cost([serve(name, mixed[0]) for _ in range(2) for name in (ONE_BUDGET, WHOLE)])
+    mixed = mixed_load(stream, settings.num_requests, settings.seed)
+    cost = measured_cost([serve(name, mixed) for _ in range(2) for name in (ONE_BUDGET, WHOLE)])
     target = target_of(settings, cost)
-    bursts = rounds.in_turns(names, lambda name, turn: serve(name, mixed[turn]), seconds_of, BURST)
-    best = bursts.get(ONE_BUDGET) or [serve(ONE_BUDGET, mixed[0])]
+    bursts = rounds.in_turns(names, lambda name, _: serve(name, mixed), seconds_of, BURST)
+    best = bursts.get(ONE_BUDGET) or [serve(ONE_BUDGET, mixed)]
     rate = settings.rate or settings.load * median(requests_per_s(run.times, target) for run in best)
-    arriving = [with_poisson_arrivals(load, rate, settings.seed + i) for i, load in enumerate(mixed)]
+    arriving = with_poisson_arrivals(mixed, rate, settings.seed)
     decodes = decode_load(stream, settings.batch_size, DECODE_TOKENS)
     prefills = prefill_load(stream, settings.batch_size, PREFILL_TOKENS)
     served = {
-        ARRIVALS: rounds.in_turns(
-            names, lambda name, turn: serve(name, arriving[turn]), p99_gap_of, ARRIVALS
-        ),
+        ARRIVALS: rounds.in_turns(names, lambda name, _: serve(name, arriving), p99_gap_of, ARRIVALS),
         BURST: bursts,
         DECODE: rounds.in_turns(names, lambda name, _: serve(name, decodes), seconds_of, DECODE),
         PREFILL: rounds.in_turns(names, lambda name, _: serve(name, prefills), seconds_of, PREFILL),

@@ -34,7 +34,11 @@ def test_numbers(dtype: mx.Dtype) -> None:
 
 @pytest.mark.parametrize("text", ["+ i * num_bytes", "#include"], ids=["wrong", "does not compile"])
 def test_mlx_stores_where_the_kernel_does_not(
-    text: str, on_cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    text: str,
+    on_cpu: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / SOURCE.name
     file.write_text(SOURCE.read_text(encoding="utf-8").replace(text, "", 1), encoding="utf-8")

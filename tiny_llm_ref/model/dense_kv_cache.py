@@ -1,5 +1,7 @@
 """Caches with contiguous keys and values: of one request, or of several in the rows of a batch."""
 
+from functools import lru_cache
+
 import mlx.core as mx
 
 from ..ops.attention import Mask
@@ -199,8 +201,7 @@ class BatchingKvCache(DenseKvCache):
         self._check_length(longest)
 
         buffer.reserve(longest)
-        rows = mx.arange(B)[:, None]  # [B, 1]
-        positions = mx.array(self._lengths)[:, None] + mx.arange(L)[None, :]  # [B, L]
+        rows, positions, mask = _ragged_indices(tuple(self._lengths), L, longest, key.dtype)
         buffer.keys[rows, :, positions] = key.swapaxes(1, 2)
         buffer.values[rows, :, positions] = value.swapaxes(1, 2)
         self._lengths = [length + L for length in self._lengths]
@@ -208,7 +209,7 @@ class BatchingKvCache(DenseKvCache):
             buffer.keys[:B, :, :longest],
             buffer.values[:B, :, :longest],
             self.offset,
-            _ragged_causal_mask(self._lengths, L, longest, key.dtype),
+            mask,
         )
 
     @property
@@ -238,8 +239,18 @@ def _check_pair(key: mx.array, value: mx.array) -> tuple[int, int, int, int]:
     return B, H, L, D
 
 
-def _ragged_causal_mask(lengths: list[int], L: int, S: int, dtype: mx.Dtype) -> mx.array:
-    """[B, 1, L, S] additive: the L queries of a row are the last L of its own length."""
-    query_position = mx.array(lengths)[:, None] - L + mx.arange(L)[None, :]  # [B, L]
-    visible = mx.arange(S)[None, None, :] <= query_position[:, :, None]
-    return mx.where(visible, 0.0, -mx.inf).astype(dtype)[:, None]
+@lru_cache(maxsize=1)
+def _ragged_indices(
+    lengths: tuple[int, ...], L: int, S: int, dtype: mx.Dtype
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Where L more tokens of each row go, and who sees what: made once per step for all layers.
+
+    Returns:
+        rows: [B, 1]
+        positions: [B, L]
+        mask: [B, 1, L, S], additive; each token sees its row up to itself.
+    """
+    positions = mx.array(lengths)[:, None] + mx.arange(L)[None, :]
+    visible = mx.arange(S) <= positions[:, :, None]  # [B, L, S]
+    mask = mx.where(visible, 0.0, -mx.inf).astype(dtype)[:, None]
+    return mx.arange(len(lengths))[:, None], positions, mask

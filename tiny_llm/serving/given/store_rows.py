@@ -14,10 +14,11 @@ STORE_ROWS = CpuKernel(SOURCE, is_in_place=True)
 
 
 def store_rows(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """`held[slots] = new`; MLX copies one entry after the other on a CPU, which takes three times as long.
+    """`held[slots] = new`; MLX copies one entry after the other on a CPU, which takes up to 8 times as long.
 
     Args:
-        held: [num_slots, ...]; its memory becomes the result's if nobody else refers to it.
+        held: [num_slots, ...], not to be used afterwards: the result takes its memory if nobody else refers
+            to it.
         slots: [T], whole numbers from 0 to below num_slots, which is not checked.
         new: [T, ...], of the type of `held`.
 
