@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from ..kernels.given.store_rows import store_rows
 from ..model.kv_cache import TinyKvCache
 from ..ops.attention import Attention, Mask, check_mask
-from .given.store_rows import store_rows
 
 Ints = npt.NDArray[np.int32]
 

@@ -9,7 +9,7 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.native import kernels_mode
 from kernel_runtime.self_check import judge, sample
 
-SOURCE = Path(__file__).parents[2] / "kernels" / "given" / "store_rows.cpp"
+SOURCE = Path(__file__).parent / "store_rows.cpp"
 STORE_ROWS = CpuKernel(SOURCE, is_in_place=True)
 
 
