@@ -5,13 +5,18 @@ pdm run bench growth --mine
 
 import importlib
 import time
-from itertools import pairwise
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from statistics import median
 from types import ModuleType
 from typing import Annotated
 
 import typer
 
 from benches.load import EndlessTokenizer
+from benches.rounds import Repeats, Rounds, itself
+from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.packages import learners_package
@@ -27,59 +32,64 @@ def main(
     model: Model = SHIPPED_MODEL,
     length: Lengths = [64, 128, 256, 512, 1024],  # noqa: B006 - typer copies it
     tokens: Tokens = 4,
+    repeats: Repeats = None,
     mine: Mine = False,
-) -> None:
-    """Generate a few tokens behind texts of several lengths and print the least milliseconds of one."""
+) -> Results:
+    """Generate a few tokens behind texts of several lengths and print the milliseconds of one, medians."""
+    rounds = Rounds(repeats)
     with usage_errors():
         package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
         try:
-            times = measure_all(package, model, length, tokens)
+            times = measure_all(package, model, length, tokens, rounds)
         except NotImplementedError as error:
             raise ValueError(f"your package cannot generate yet: {error}") from None
     from benches.speed import machine  # after the package, which puts a fast BLAS in place
 
     print(f"{model}; {', '.join(map(str, machine().values()))}")
-    print(f"{'tokens so far':>13}  {'  '.join(f'{way:>15}' for way in times)}")
-    for n in length:
-        print(f"{n:13,}  {'  '.join(f'{of_way[n]:>15}' for of_way in times.values())}")
+    print(f"{'tokens so far':>13}  {'  '.join(f'{way:>15}' for way in WAYS)}")
+    for n, of_length in times.items():
+        cells = (f"{1e3 * of_length[way]:.1f} ms" if way in of_length else "-" for way in WAYS)
+        print(f"{n:13,}  {'  '.join(f'{cell:>15}' for cell in cells)}")
+    return Results(rounds)
 
 
 def measure_all(
-    package: ModuleType, model: str, lengths: list[int], num_tokens: int
-) -> dict[str, dict[int, str]]:
-    """Least milliseconds a token by way and length; a dash for a way that is not written yet."""
+    package: ModuleType, model: str, lengths: list[int], num_tokens: int, rounds: Rounds
+) -> dict[int, dict[str, float]]:
+    """Seconds a token, medians, by length and way; a cache that is not written yet is left out."""
     import mlx.core as mx
 
     loader = importlib.import_module(f"{package.__name__}.model.loader")
     loaded = loader.load_model(resolve_checkpoint(model), mx.float32)
-    times: dict[str, dict[int, str]] = {way: {} for way in WAYS}
+
+    def run(n: int, way: str, turn: int = 0) -> float:
+        return seconds_per_token(getattr(package, WAYS[way]), loaded, n, num_tokens)
+
+    plain, cached = WAYS
+    run(1, plain)
+    ways = [plain]
+    with suppress(NotImplementedError):
+        run(1, cached)
+        ways.append(cached)
+    times = {}
     for n in lengths:
-        for way, function in WAYS.items():
-            gaps: list[float] = []
-            try:
-                time_tokens(getattr(package, function), loaded, n, num_tokens, gaps)
-            except NotImplementedError:
-                if way == "without a cache":
-                    raise
-                times[way][n] = "-"
-            else:
-                times[way][n] = f"{1e3 * min(gaps):.1f} ms"
+        runs = rounds.in_turns(ways, partial(run, n), itself, f"{n} tokens")
+        times[n] = {way: median(seconds) for way, seconds in runs.items()}
     return times
 
 
-def time_tokens(generate: object, model: object, n: int, num_tokens: int, gaps: list[float]) -> None:
-    """Add to `gaps` the seconds between tokens generated behind n others."""
+def seconds_per_token(generate: Callable[..., object], model: object, n: int, num_tokens: int) -> float:
+    """Of tokens generated behind n others, the first left out."""
     import mlx.core as mx
 
-    last: list[float] = []
+    ends: list[float] = []
 
     def sampler(logprobs: mx.array) -> mx.array:
         token = mx.argmax(logprobs, axis=-1)
         mx.eval(token)
-        last.append(time.perf_counter())
+        ends.append(time.perf_counter())
         return token
 
     prompt = [100 + 7 * i % 1000 for i in range(n)]
-    assert callable(generate)
     generate(model, EndlessTokenizer(), prompt, sampler, num_tokens)
-    gaps += [after - before for before, after in pairwise(last)]
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
