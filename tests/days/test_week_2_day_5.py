@@ -43,7 +43,8 @@ from tiny_llm.kernels import dispatch_attention as attention_module
 from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_cpu
 from tiny_llm.kernels.given import fused_operations, gpu_operations
 from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, swiglu
-from tiny_llm.kernels.given.gpu_operations import HEAD_DIMS, flash_attention_gpu
+from tiny_llm.kernels.given.gpu_operations import flash_attention_gpu
+from tiny_llm.kernels.given.gpu_sizes import HEAD_DIMS
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import load_model

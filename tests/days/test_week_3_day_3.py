@@ -57,7 +57,7 @@ from tiny_llm import (
 )
 from tiny_llm.kernels import dispatch_paged_attention as fast_module
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention, paged_attention_cpu
-from tiny_llm.kernels.given.gpu_operations import HEAD_DIMS
+from tiny_llm.kernels.given.gpu_sizes import HEAD_DIMS
 from tiny_llm.kernels.given.paged_gpu import paged_attention_gpu
 from tiny_llm.ops import paged_attention as array_module
 from tiny_llm.ops.paged_attention import attend_alike, padded_slots, paged_attention

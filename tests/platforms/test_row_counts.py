@@ -27,10 +27,10 @@ from tiny_llm.kernels.given import gpu_operations, paged_gpu
 from tiny_llm.kernels.given.gpu_operations import (
     FEW_QUERIES,
     FEW_ROWS,
-    TILE,
     flash_attention_gpu,
     quantized_matmul_gpu,
 )
+from tiny_llm.kernels.given.gpu_sizes import TILE
 from tiny_llm.model.loader import load_model
 from tiny_llm.ops.quantize import QuantizedWeights
 from tiny_llm.serving.given.sampling import SamplingBatch

@@ -12,8 +12,10 @@ from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tests.support.check import check_equal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.ragged import Shape, draw
+from tiny_llm_ref.kernels.given import gpu_operations
 from tiny_llm_ref.kernels.given.gpu_fused import SWIGLU
 from tiny_llm_ref.kernels.given.paged_gpu import paged_attention_gpu
+from tiny_llm_ref.ops.attention import Mask
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -47,6 +49,35 @@ def test_decodes_before_a_chunk_are_attended_to_where_they_lie() -> None:
         mx.eval(paged_attention_gpu(*ragged.arguments))
     expected = {"kernel paged_decode": 1, "kernel paged_attention": 1, "Concatenate": 2}
     check_equal(+launches, Counter(expected), "dispatches")
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "mask", "few_queries", "expected"),
+    [
+        (1, 513, "causal", 8, ["split_decode", "merge_splits"]),
+        (1, 513, None, 8, ["split_decode", "merge_splits"]),
+        (1, 512, None, 8, ["flash_decode"]),
+        (1, 513, mx.zeros(513), 8, ["flash_decode"]),
+        (2, 513, "causal", 8, ["flash_decode"]),
+        (1, 513, None, 0, ["flash_attention"]),  # with TINY_LLM_INVARIANT
+    ],
+)
+def test_a_dense_cache_is_attended_to_where_it_lies(
+    num_queries: int,
+    num_keys: int,
+    mask: Mask,
+    few_queries: int,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_operations, "FEW_QUERIES", few_queries)
+    query, cache = mx.zeros((2, 4, num_queries, 64)), mx.zeros((2, 3, 600, 64))
+    mx.eval(query, cache, mask)
+    part = cache[:, :2, 5 : 5 + num_keys]
+    with counting() as launches:
+        mx.eval(gpu_operations.flash_attention_gpu(query, part, part, mask=mask))
+    copies = {"copy for a kernel": 2} if expected == ["flash_attention"] else {}
+    check_equal(dict(+launches), {f"kernel {name}": 1 for name in expected} | copies, "dispatches")
 
 
 QWEN2 = Variant("qwen2", "qwen2", {"num_hidden_layers": 8}, quantization={"group_size": 32, "bits": 4})

@@ -8,7 +8,8 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.shapes import heads_per_kv_head
 
 from ..ops.attention import Attention, Mask, check_mask, scaled_dot_product_attention_grouped
-from .given.gpu_operations import HEAD_DIMS, flash_attention_gpu
+from .given.gpu_operations import flash_attention_gpu
+from .given.gpu_sizes import HEAD_DIMS
 
 READ_BY_STRIDES = (0, 1, 2, 3)
 SOURCE = Path(__file__).parent / "cpu" / "flash_attention.cpp"

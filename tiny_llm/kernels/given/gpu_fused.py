@@ -8,7 +8,7 @@ import mlx.core as mx
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel, numbers
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 
-from .gpu_operations import SIMD_GROUPS, ceil
+from .gpu_sizes import SIMD_GROUPS, ceil
 
 FOLDER = Path(__file__).parent
 SPLIT_HEADS = GpuKernel(

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 
-from .gpu_operations import FEW_QUERIES, HEAD_DIMS, SIMD_GROUPS, SOURCES, TILE, TILE_ENTRIES
+from .gpu_operations import FEW_QUERIES, SOURCES
+from .gpu_sizes import HEAD_DIMS, SIMD_GROUPS, TILE, TILE_ENTRIES
 from .split_decode import num_splits, split_decode
 
 Ints = npt.NDArray[np.int32]

@@ -1,14 +1,16 @@
 """Decode of long contexts on a GPU: keys in splits, each read once for all its heads, and a merge."""
 
+from pathlib import Path
+
 import mlx.core as mx
 
-from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel, numbers
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target
 from kernel_runtime.shapes import heads_per_kv_head
 
-from .gpu_fused import FOLDER
-from .gpu_operations import HEAD_DIMS, SIMD_GROUPS, ceil
+from .gpu_sizes import HEAD_DIMS, SIMD_GROUPS, ceil
 
+FOLDER = Path(__file__).parent
 SPLIT = 256
 """Keys of a split, for every query: what a row gives does not depend on how long the others are."""
 SPLIT_DECODE = GpuKernel(
@@ -20,6 +22,7 @@ SPLIT_DECODE = GpuKernel(
     integers=("H_q", "H", "block_size", "longest", "num_splits"),
     reals=("scale",),
     shared={"maxima": f"{SIMD_GROUPS}", "totals": f"{SIMD_GROUPS}", "partial_sums": f"{SIMD_GROUPS} * D"},
+    strided=("key", "value"),
 )
 MERGE_SPLITS = GpuKernel(
     "merge_splits",
@@ -70,3 +73,34 @@ def split_decode(target: Target, whole: Launch, num_splits: int) -> mx.array:
         integers=(num_splits,),
     )
     return MERGE_SPLITS(target, merge)
+
+
+def split_dense_decode(
+    target: Target, query: mx.array, key: mx.array, value: mx.array, scale: float
+) -> mx.array:
+    """Attention of single queries to all keys of their rows: each row of the cache is a block of S keys.
+
+    Args:
+        target: where to run.
+        query: [..., H_q, 1, D], B rows together.
+        key, value: [B, H, S, D], read where they lie.
+        scale: factor of the scores.
+
+    Returns:
+        In the shape of query.
+    """
+    B, H, S, D = key.shape
+    H_q = query.shape[-3]
+    rows = numbers(tuple(range(B)), mx.int32, SMALLEST_BUFFER)
+    num_keys = numbers((S,) * B, mx.int32, SMALLEST_BUFFER)
+    whole = Launch(
+        inputs=(query.reshape(B, H_q, D), key.swapaxes(1, 2), value.swapaxes(1, 2), rows, rows, num_keys),
+        shape=(B, H_q, D),
+        dtype=query.dtype,
+        num_groups=(B, H_q, 1),
+        num_threads=SIMD_GROUPS * LANES,
+        template={"T": query.dtype, "D": D},
+        integers=(H_q, H, S, 1),
+        reals=(scale,),
+    )
+    return split_decode(target, whole, num_splits(S)).reshape(query.shape)

@@ -14,7 +14,7 @@ from ...ops.attention import Mask
 from ..dispatch_attention import check_shapes, dispatch_attention
 from ..dispatch_paged_attention import dispatch_paged_attention
 from . import gpu_operations
-from .gpu_operations import ceil
+from .gpu_sizes import ceil
 from .paged_gpu import paged_attention_gpu
 from .tiled_matmul import SHORT_FLOATS, SIMD_GROUPS
 

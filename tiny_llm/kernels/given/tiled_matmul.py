@@ -10,7 +10,8 @@ from kernel_runtime.launch import LANES, Launch, Target, default_target
 from ...ops.quantize import QuantizedWeights
 from ..quantized_matmul import quantized_matmul
 from . import gpu_operations
-from .gpu_operations import CODE_BITS, ceil
+from .gpu_operations import CODE_BITS
+from .gpu_sizes import ceil
 
 TILE = 64  # rows and columns of a group, and inputs that it brings into shared memory at a time
 STRIDE = TILE + 8  # distance of a tile's rows

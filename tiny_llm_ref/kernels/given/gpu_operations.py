@@ -12,6 +12,8 @@ from kernel_runtime.shapes import heads_per_kv_head
 
 from ...ops.attention import Mask, check_mask
 from ...ops.quantize import GROUP_SIZES, QuantizedWeights
+from .gpu_sizes import HEAD_DIMS, SIMD_GROUPS, TILE, TILE_ENTRIES, ceil
+from .split_decode import num_splits, split_dense_decode
 
 SOURCES = Path(__file__).parent.parent
 
@@ -22,11 +24,6 @@ FEW_ROWS = (
     0 if is_invariant() else 8
 )  # for which quantized_matvec reads the weights once, in an order of its own
 COLUMNS = 4  # of a group of quantized_matvec, one for each SIMD group
-TILE = 32  # rows and columns, or queries, of a group
-TILE_ENTRIES = TILE * (
-    TILE + 1
-)  # one more in each row, so that the entries of a column lie in different banks
-SIMD_GROUPS = 8  # of a group of all kernels but quantized_matvec
 
 
 def make_quantized_kernel(name: str, **shared: str) -> GpuKernel:
@@ -94,7 +91,6 @@ def quantized_matmul_gpu(x: mx.array, weights: QuantizedWeights, target: Target 
 
 # --- attention ----------------------------------------------------------------------------------------------
 
-HEAD_DIMS = (32, 64, 80, 96, 128, 256)
 FEW_QUERIES = 0 if is_invariant() else 8  # for which flash_decode has a group each, in an order of its own
 
 
@@ -135,6 +131,9 @@ def flash_attention_gpu(
 ) -> mx.array:
     """Grouped-query attention on a GPU, softmax over blocks of keys; sums are float32.
 
+    A single query of a long context is computed by `split_decode`, unless its mask is an array; else up to
+    FEW_QUERIES queries by FLASH_DECODE, and more by FLASH_ATTENTION.
+
     Args:
         query: [..., H_q, L, D], with D one of HEAD_DIMS. No queries give an empty result, and no kernel runs.
         key: [..., H, S, D], H a divisor of H_q.
@@ -172,19 +171,24 @@ def flash_attention_gpu(
     if query.size == 0:
         return mx.zeros(query.shape, query.dtype)
     B = query.size // (H_q * L * D)
+    key, value = key.reshape(B, H, S, D), value.reshape(B, H, S, D)
+    target = target or default_target()
+    scale = D**-0.5 if scale is None else scale
+    if L == 1 <= FEW_QUERIES and not isinstance(mask, mx.array) and num_splits(S) > 1:
+        return split_dense_decode(target, query, key, value, scale)
     added, strides = flat_mask(mask, (*batch, H_q, L, S))
     is_few = L <= FEW_QUERIES
     launch = Launch(
-        inputs=(query, key.reshape(B, H, S, D), value.reshape(B, H, S, D), added),
+        inputs=(query, key, value, added),
         shape=query.shape,
         dtype=query.dtype,
         num_groups=(L if is_few else ceil(L, TILE), H_q, B),
         num_threads=SIMD_GROUPS * LANES,
         template={"T": query.dtype, "D": D},
         integers=(H_q, H, L, S, int(isinstance(mask, str)), *strides),
-        reals=(D**-0.5 if scale is None else scale,),
+        reals=(scale,),
     )
-    return (FLASH_DECODE if is_few else FLASH_ATTENTION)(target or default_target(), launch)
+    return (FLASH_DECODE if is_few else FLASH_ATTENTION)(target, launch)
 
 
 def flat_mask(mask: Mask, shape: tuple[int, ...]) -> tuple[mx.array, tuple[int, int, int, int]]:
@@ -213,8 +217,3 @@ def flat_mask(mask: Mask, shape: tuple[int, ...]) -> tuple[mx.array, tuple[int, 
         1 if columns > 1 else 0,
     )
     return mask.astype(mx.float32), strides
-
-
-def ceil(count: int, size: int) -> int:
-    """How many pieces of a size hold a count."""
-    return -(-count // size)

@@ -6,10 +6,12 @@ constexpr constant int SPLIT = 256;      // keys of a split
 
 /// Attention of single queries to keys in blocks, each threadgroup to some of the keys: decode of long contexts.
 ///
-/// query: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables: [N, longest].
-/// Query i belongs to sequence sequences[i] and sees its first num_keys[i] keys; key j of sequence s lies in
-/// block block_tables[s * longest + j / block_size], at j % block_size. partials: [number of queries, H_q,
-/// num_splits, D + 2]: the sum of values weighted by exp(score - maximum), the maximum, the sum of the weights.
+/// query: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], parts of a larger cache: the
+/// distances from one entry to the next along each of the four axes are key_strides and value_strides.
+/// block_tables: [N, longest]. Query i belongs to sequence sequences[i] and sees its first num_keys[i] keys;
+/// key j of sequence s lies in block block_tables[s * longest + j / block_size], at j % block_size. partials:
+/// [number of queries, H_q, num_splits, D + 2]: the sum of values weighted by exp(score - maximum), the maximum,
+/// the sum of the weights.
 /// One threadgroup computes, for one query, the heads that share a key head (up to HEADS of them, as many as
 /// registers hold) for a split of the keys, and so each key and value is read once. SIMD group g attends to
 /// keys g, g + 8, g + 16 ... of the split, and its lanes share out the dimensions: lane 0 takes 0, 32, 64 ...
@@ -25,6 +27,8 @@ void split_decode(
     const device int* sequences,
     const device int* num_keys,
     device float* partials,
+    const constant int64_t* key_strides,
+    const constant int64_t* value_strides,
     int H_q,
     int H,
     int block_size,
@@ -46,6 +50,8 @@ void split_decode(
   query += (row * H_q + first_head) * D;
   partials += ((row * H_q + first_head) * num_splits + split) * (D + 2);
   block_tables += sequences[row] * longest;
+  key += key_head * key_strides[2];
+  value += key_head * value_strides[2];
 
   constexpr int num_chunks = (D + 31) / 32;
   float own_query[HEADS][num_chunks], sums[HEADS][num_chunks], maximum[HEADS], total[HEADS];
@@ -62,12 +68,14 @@ void split_decode(
 
   int last_key = min(num_keys[row], (split + 1) * SPLIT);
   for (int j = split * SPLIT + int(simd_group); j < last_key; j += SIMD_GROUPS) {
-    int place = ((block_tables[j / block_size] * block_size + j % block_size) * H + key_head) * D;
+    int block = block_tables[j / block_size], slot = j % block_size;
+    const device T* key_j = key + block * key_strides[0] + slot * key_strides[1];
+    const device T* value_j = value + block * value_strides[0] + slot * value_strides[1];
     float own_key[num_chunks], own_value[num_chunks];
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int dim = chunk * 32 + int(lane);
-      own_key[chunk] = dim < D ? float(key[place + dim]) : 0.0f;
-      own_value[chunk] = dim < D ? float(value[place + dim]) : 0.0f;
+      own_key[chunk] = dim < D ? float(key_j[dim * key_strides[3]]) : 0.0f;
+      own_value[chunk] = dim < D ? float(value_j[dim * value_strides[3]]) : 0.0f;
     }
     for (int head = 0; head < HEADS; head++) {
       if (head >= num_heads) continue;
