@@ -1,4 +1,4 @@
-"""Requests in a pool that promises all they may need, and in one that preempts, printed as an SVG."""
+"""Requests in a pool that reserves all they may need, and in one that preempts, printed as an SVG."""
 
 from dataclasses import dataclass
 
@@ -106,11 +106,11 @@ def main() -> None:
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {2 * height - 8}" '
         'fill="currentColor" font-size="11" font-family="sans-serif" role="img">'
-        "<title>Four requests in a pool that promises everything, and in one that preempts</title>"
-        f"<desc>Promised at admission, the four requests take {len(promised.steps)} steps and none is ever "
+        "<title>Four requests in a pool that reserves everything, and in one that preempts</title>"
+        f"<desc>Reserved at admission, the four requests take {len(promised.steps)} steps and none is ever "
         f"preempted. Overcommitted, they take {len(overcommitted.steps)} steps; "
         f"{overcommitted.num_preemptions} times somebody stands still and is computed again.</desc>"
-        f"{panel('Promised at admission', promised, 0)}"
+        f"{panel('Reserved at admission', promised, 0)}"
         f"{panel('Overcommitted', overcommitted, height)}"
         "</svg>"
     )

@@ -45,18 +45,18 @@
       const free = this.pool.free.length - twin.numPromised(this.pool);
       const after = twin.admit(this.pool, this.next, length, most);
       if (after === null) {
-        this.event.textContent = `It waits: it may need ${plural(needed, "block")}, and ${number(free)} ${free === 1 ? "is" : "are"} free and not promised.`;
+        this.event.textContent = `It waits: it may need ${plural(needed, "block")}, and ${number(free)} ${free === 1 ? "is" : "are"} free and not reserved.`;
         return;
       }
       this.pool = after;
       this.most[this.next] = most;
       this.chosen = this.next;
       const { blocks, promised } = twin.tableOf(after, this.next);
-      this.event.textContent = `Sequence ${this.next} was admitted: ${plural(blocks.length, "block")} given, ${number(promised)} promised.`;
+      this.event.textContent = `Sequence ${this.next} was admitted: ${plural(blocks.length, "block")} given, ${number(promised)} reserved.`;
       this.next += 1;
     }
 
-    // A token for each that may have one more; promises are kept, so nobody is refused.
+    // A token for each that may have one more; reservations are kept, so none is refused.
     decode() {
       const said = [];
       for (const { id, length, blocks } of this.pool.tables) {
@@ -72,7 +72,7 @@
     leave(id) {
       const { blocks, promised } = twin.tableOf(this.pool, id);
       this.pool = twin.release(this.pool, id);
-      this.event.textContent = `Sequence ${id} left: ${blocks.length === 1 ? "block" : "blocks"} ${blocks.join(", ")} put back, the last one first, and ${number(promised)} promised no longer.`;
+      this.event.textContent = `Sequence ${id} left: ${blocks.length === 1 ? "block" : "blocks"} ${blocks.join(", ")} put back, the last one first, and ${number(promised)} reserved no longer.`;
     }
 
     buildActions() {
@@ -116,14 +116,14 @@
       const promised = twin.numPromised(this.pool);
       const given = numBlocks - free.length;
       const held = tables.reduce((sum, each) => sum + each.length, 0);
-      return `${given} of ${plural(numBlocks, "block")} given, ${promised} promised, ${free.length - promised} free. `
+      return `${given} of ${plural(numBlocks, "block")} given, ${promised} reserved, ${free.length - promised} free. `
         + `${plural(held, "token")} in the ${given * blockSize} slots given: ${plural(given * blockSize - held, "slot")} unfilled, `
         + `at most ${blockSize - 1} a sequence. `
         + (free.length > 0 ? `The next block taken is ${free[free.length - 1]}.` : "No block is left to take.");
     }
   }
 
-  // Each block is a row of slots with its number before and its holder behind; below, how many are promised.
+  // Each block is a row of slots with its number before and its holder behind; below, how many are reserved.
   function picture(width, pool, chosen) {
     const { numBlocks, blockSize } = pool;
     const columns = Math.max(1, Math.min(4, Math.floor(width / 165), numBlocks));
@@ -161,7 +161,7 @@
     return TinyViz.add(node, accounts(width, bottom, pool));
   }
 
-  // A square for each block: given, promised or free, wherever they lie.
+  // A square for each block: given, reserved or free, wherever they lie.
   function accounts(width, y, pool) {
     const given = pool.numBlocks - pool.free.length;
     const promised = twin.numPromised(pool);
@@ -174,7 +174,7 @@
       marks.push(svg("rect", { class: i < given ? "unseen" : "room", ...box }));
       if (i >= given && i < given + promised) marks.push(svg("line", { class: "masked", x1: x + 2, y1: y + 14, x2: x + size - 3, y2: y + 4 }));
     }
-    marks.push(svg("text", { class: "faint", x: left, y: y + 33 }, `${given} given, ${promised} promised, ${pool.free.length - promised} free`));
+    marks.push(svg("text", { class: "faint", x: left, y: y + 33 }, `${given} given, ${promised} reserved, ${pool.free.length - promised} free`));
     return marks;
   }
 
@@ -186,7 +186,7 @@
       sample("its newest", svg("rect", { class: "newest", ...box })),
       sample("of another", svg("rect", { class: "unseen", ...box })),
       sample("empty slot", svg("rect", { class: "room", ...box })),
-      sample("promised", svg("rect", { class: "room", ...box }), svg("line", { class: "masked", x1: 4, y1: 13, x2: 14, y2: 3 })));
+      sample("reserved", svg("rect", { class: "room", ...box }), svg("line", { class: "masked", x1: 4, y1: 13, x2: 14, y2: 3 })));
   }
 
   TinyViz.define("block-pool", BlockPool);

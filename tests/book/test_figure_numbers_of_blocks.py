@@ -15,7 +15,7 @@ def check_shown(shown: Shown, blocks: BlockManager, sequences: list[Sequence], c
     free = blocks.num_free_blocks - promised
     stored = sum(each.num_computed_tokens for each in sequences)
     room = given * blocks.block_size
-    expected = f"{given} of {blocks.num_blocks} blocks given, {promised} promised, {free} free. "
+    expected = f"{given} of {blocks.num_blocks} blocks given, {promised} reserved, {free} free. "
     expected += f"{stored} tokens in the {room} slots given: {room - stored} slot"
     assert shown.summary.startswith(expected)
     (sequence,) = (each for each in sequences if each.id == chosen)
@@ -70,7 +70,7 @@ def test_joining_decoding_and_leaving(browser: Browser, tmp_path: Path) -> None:
     assert shown.control("decode").is_disabled()
     for id in (1, 2):
         shown.control(f"leave-{id}").click()
-    assert "0 of 11 blocks given, 0 promised, 11 free" in shown.summary
+    assert "0 of 11 blocks given, 0 reserved, 11 free" in shown.summary
     assert "Nobody runs." in shown.figure.inner_text()
     shown.control("restart").click()
     assert "4 of 11 blocks given" in shown.summary
@@ -81,14 +81,14 @@ def test_sizes_are_the_sliders(browser: Browser, tmp_path: Path) -> None:
     shown = show(
         browser, tmp_path, '<block-pool blocks="7" block-size="2" prompts="3" answer="1"></block-pool>'
     )
-    assert shown.summary.startswith("2 of 7 blocks given, 0 promised, 5 free")
+    assert shown.summary.startswith("2 of 7 blocks given, 0 reserved, 5 free")
     shown.slide("block-size", "ArrowRight")
-    assert shown.summary.startswith("1 of 7 blocks given, 1 promised, 5 free")
+    assert shown.summary.startswith("1 of 7 blocks given, 1 reserved, 5 free")
     shown.slide("blocks", "ArrowRight")
-    assert shown.summary.startswith("1 of 8 blocks given, 1 promised, 6 free")
+    assert shown.summary.startswith("1 of 8 blocks given, 1 reserved, 6 free")
     shown.slide("answer", "ArrowRight")
     shown.slide("join", "Home")
     assert shown.control("joins").inner_text() == "A prompt of 1 joins"
     shown.control("joins").click()
-    assert shown.summary.startswith("2 of 8 blocks given, 1 promised, 5 free")
+    assert shown.summary.startswith("2 of 8 blocks given, 1 reserved, 5 free")
     assert shown.complaints == []
