@@ -48,8 +48,9 @@ def check_equal(actual: Any, expected: Any, what: str, mistakes: Mapping[str, An
         names = [name for name, wrong in (mistakes or {}).items() if actual == wrong]
         fail(
             f"{what}: {first_difference(actual, expected)}",
-            " ".join(f"That is {'also ' if i else ''}{name}." for i, name in enumerate(names))
-            or how_they_differ(actual, expected),
+            f"A known mistake gives the same: {'; or '.join(names)}."
+            if names
+            else how_they_differ(actual, expected),
         )
 
 
