@@ -11,6 +11,7 @@ from scripts.book.build import Result, build
 from scripts.book.folders import Folders
 from scripts.book.page import Page
 from scripts.book.recording import record_pages
+from scripts.book.run_page import run_page
 from scripts.book.serve import serve
 from scripts.book.shape import count_words
 from scripts.errors import USAGE_EXIT_CODE, usage_errors
@@ -29,6 +30,8 @@ Chapters = Annotated[list[str] | None, typer.Argument(help="Such as week-2/day-7
 Again = Annotated[bool, typer.Option("--again", help="Run the commands that have a record, too.")]
 Before = Annotated[str, typer.Option(help="With records older than this day, such as 2026-11-23.")]
 Matching = Annotated[str, typer.Option(help="Only commands with these words, such as `pdm run bench`.")]
+Chapter = Annotated[str, typer.Argument(help="Such as week-1/day-1.")]
+Mine = Annotated[bool, typer.Option("--mine", help="Run it with tiny_llm, your own, not with the reference.")]
 Port = Annotated[int, typer.Option(help="Of the local address.")]
 
 
@@ -86,6 +89,16 @@ def record(
         for problem in problems:
             print(problem, file=sys.stderr)
     sys.exit(USAGE_EXIT_CODE if problems else 0)
+
+
+@app.command()
+def run(chapter: Chapter, mine: Mine = False) -> None:
+    """Run the Python of a page, block by block, and show each with what it prints.
+
+    Example: pdm run book run week-1/day-1 --mine
+    """
+    with usage_errors():
+        run_page(Folders(), chapter, mine)
 
 
 def report(result: Result) -> None:

@@ -20,19 +20,23 @@ PAGE = "<page>"
 
 def main() -> None:
     """Answer on standard output."""
-    fences = json.load(sys.stdin)
-    use_full_float32()
-    choose_package(reference=True)
-    import mlx.core as mx
-
-    mx.random.seed(0)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    fences, namespace = json.load(sys.stdin), start(mine=False)
     answers: list[dict[str, Any]] = []
     for fence in fences:
         answers.append(run(fence["code"], fence["line"], namespace))
         if "error" in answers[-1]:
             break
     json.dump(answers, sys.stdout)
+
+
+def start(mine: bool) -> dict[str, Any]:
+    """The namespace of a page's first fence; `tiny_llm` means the reference, or the learner's own package."""
+    use_full_float32()
+    choose_package(reference=not mine)
+    import mlx.core as mx
+
+    mx.random.seed(0)
+    return {"__name__": "__main__"}
 
 
 def run(code: str, line: int, namespace: dict[str, Any]) -> dict[str, Any]:
