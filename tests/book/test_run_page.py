@@ -36,14 +36,15 @@ def test_blocks_run_in_one_namespace_and_on_after_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_fences, "start", lambda mine: {})
+    folders = book_in(tmp_path, {DAY: PAGE})
     with pytest.raises(ValueError, match="1 of 3 blocks stopped"):
-        run_page(book_in(tmp_path, {DAY: PAGE}), "week-2/day-7", mine=True)
+        run_page(folders, "week-2/day-7", mine=True)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines.count("6") == lines.count("9") == 1
     assert "stops at line 9: week 1 day 1 task 1: softmax is not written yet" in lines
     assert not any("not run" in line for line in lines)
     with pytest.raises(ValueError, match="no page week-2/day-8"):
-        run_page(book_in(tmp_path, {DAY: PAGE}), "week-2/day-8", mine=True)
+        run_page(folders, "week-2/day-8", mine=True)
 
 
 @pytest.mark.parametrize("options", [[], ["--mine"]], ids=["reference", "mine"])
