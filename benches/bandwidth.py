@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -18,13 +19,13 @@ import mlx.core as mx
 import numpy as np
 import typer
 
-from benches.rounds import Repeats, Rounds, itself
+from benches.rounds import Repeats, Rounds, itself, written
 from benches.watched import Results
 from kernel_runtime.checkpoint import read_json, read_tensors
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from tiny_llm_ref.model.config import ModelConfig
-from tiny_llm_ref.model.given.operations import Operations
+from tiny_llm_ref.model.given.operations import PLAIN_OPERATIONS, Operations
 from tiny_llm_ref.model.loader import Quantization, load_model
 from tiny_llm_ref.model.qwen3 import Qwen3Model
 from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
@@ -53,7 +54,8 @@ def main(
     )
     report_machine(model, context_length)
     print(f"memory bandwidth {spread([each / 1e9 for each in bandwidths])} GB/s")
-    for name, side in sides.items():
+    for name in rates:
+        side = sides[name]
         cache_bytes = context_length * side.cache_bytes_per_token
         limit = bandwidth_limit(median(bandwidths), side.weight_bytes, cache_bytes=cache_bytes)
         rate = median(rates[name])
@@ -80,14 +82,16 @@ def load_sides(path: Path) -> dict[str, Side]:
     dtype = mx.float32 if is_cpu else packed["model.norm.weight"].dtype
     cache_bytes = cache_bytes_per_token(config, dtype)
 
-    def side(model: Qwen3Model, tensors: dict[str, mx.array]) -> Side:
+    def side(operations: Operations, tensors: dict[str, mx.array]) -> Side:
+        model = load_model(path, dtype, operations)
         return Side(model, decode_bytes_per_token(config, tensors, dtype), cache_bytes)
 
-    sides = {"expanded at loading": side(load_model(path, dtype), expand(packed, quantization))}
+    expanded = expand(packed, quantization)
+    sides = {"expanded at loading": partial(side, PLAIN_OPERATIONS, expanded)}
     if quantization is not None:
         for name, matmul in PRODUCTS.items():
-            sides[name] = side(load_model(path, dtype, Operations(matmul=matmul)), packed)
-    return sides
+            sides[name] = partial(side, Operations(matmul=matmul), packed)
+    return written(sides)
 
 
 def expand(tensors: dict[str, mx.array], quantization: Quantization | None) -> dict[str, mx.array]:

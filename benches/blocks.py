@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 import typer
 
+from benches.rounds import written
 from kernel_runtime.checkpoint import read_json
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
@@ -37,7 +38,7 @@ MB = 1e6
 LONGEST_PROMPT = 640
 MAX_TOKENS = (64, 128, 256)
 NUM_HELD = 12  # requests whose keys and values are stored for the first table
-LIMITS = SchedulerConfig(max_num_batched_tokens=512, max_num_seqs=256)
+MOST_TOKENS, MOST_SEQUENCES = 512, 256  # of a step of the second table
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Requests = Annotated[int, typer.Option(min=1, help="Requests of the second table, all there at the start.")]
 SlotTokens = Annotated[
@@ -112,8 +113,8 @@ def print_held(config: ModelConfig, held: list[Lengths], slot_tokens: int, block
     }
     for size in block_sizes:
         ways[f"blocks of {size}"] = partial(paged, config, held, size)
-    for name, make in ways.items():
-        now, most = bytes_held(make)
+    held_by = written({name: partial(bytes_held, make) for name, make in ways.items()})
+    for name, (now, most) in held_by.items():
         print(f"{name:26}{now / MB:10.1f}{in_use / now:9.0%}{most / MB:13.1f}")
 
 
@@ -204,7 +205,7 @@ class Use:
 
 def serve(lengths: list[Lengths], blocks: BlockManager) -> tuple[Use, int]:
     """Requests that are all there at the start, by the engine's scheduler; how many steps they take."""
-    simulator = Simulator(LIMITS, CostModel(1.0, 0.0), blocks)
+    simulator = Simulator(SchedulerConfig(MOST_TOKENS, MOST_SEQUENCES), CostModel(1.0, 0.0), blocks)
     for each in lengths:
         simulator.add(SimulatedRequest((0,) * each.prompt, each.answer, max_tokens=each.max_tokens))
     use = Use()

@@ -58,13 +58,14 @@ def main(
         phases = RunOptions(model=model, prefill_step=budget, batch_size=batch_size, max_tokens=max_tokens)
         engine = replace(phases, engine="serving", budget=budget, blocks=0)
         rounds = Rounds(repeats)
-        runs = demo_in_turns({"phases": phases, "budget": engine}, rounds)
+        runs = demo_in_turns({"three phases": phases, "one budget": engine}, rounds)
         console = Console(highlight=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         console.print(comparison(runs))
-        console.print()
-        engine_runs = [run for run in runs["budget"] if isinstance(run, EngineRecorder)]
-        print_prediction(console, engine_runs)
+        engine_runs = [run for run in runs.get("one budget", []) if isinstance(run, EngineRecorder)]
+        if engine_runs:
+            console.print()
+            print_prediction(console, engine_runs)
     return Results(rounds)
 
 
@@ -81,13 +82,13 @@ def figures(recorder: AnyRecorder) -> Figures:
 def comparison(runs: dict[str, list[AnyRecorder]]) -> Table:
     """A row for each figure: median, least and most of either side, and the ratio of the medians."""
     table = Table(box=None, padding=(0, 1), header_style="bold")
-    for heading in ("", "three phases", "one budget", "ratio"):
+    for heading in ("", *runs, "ratio"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     all_figures = {side: [figures(run) for run in side_runs] for side, side_runs in runs.items()}
     for key, (name, unit, scale) in FIGURES.items():
-        sides = [[run[key] * scale for run in all_figures[side]] for side in ("phases", "budget")]
+        sides = [[run[key] * scale for run in of_side] for of_side in all_figures.values()]
         texts = [f"{median(v):.0f} ({min(v):.0f} to {max(v):.0f}) {unit}".rstrip() for v in sides]
-        table.add_row(name, *texts, f"{median(sides[1]) / median(sides[0]):.2f}")
+        table.add_row(name, *texts, f"{median(sides[1]) / median(sides[0]):.2f}" if sides[1:] else "")
     return table
 
 

@@ -3,29 +3,27 @@
 pdm run bench growth --mine
 """
 
-import importlib
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from statistics import median
-from types import ModuleType
 from typing import Annotated
 
+import mlx.core as mx
 import typer
 
 from benches.load import EndlessTokenizer
 from benches.rounds import Repeats, Rounds, itself
+from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
-from scripts.errors import usage_errors
-from scripts.packages import learners_package
+from tiny_llm_ref import simple_generate, simple_generate_with_kv_cache
+from tiny_llm_ref.model.loader import load_model
 
-WAYS = {"without a cache": "simple_generate", "with a cache": "simple_generate_with_kv_cache"}
+WAYS = {"without a cache": simple_generate, "with a cache": simple_generate_with_kv_cache}
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Lengths = Annotated[list[int], typer.Option("--length", min=1, help="Tokens before; may be repeated.")]
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens generated at each length, the first not counted.")]
-Mine = Annotated[bool, typer.Option("--mine", help="Generate with tiny_llm, your own.")]
 
 
 def main(
@@ -33,18 +31,10 @@ def main(
     length: Lengths = [64, 128, 256, 512, 1024],  # noqa: B006 - typer copies it
     tokens: Tokens = 4,
     repeats: Repeats = None,
-    mine: Mine = False,
 ) -> Results:
     """Generate a few tokens behind texts of several lengths and print the milliseconds of one, medians."""
     rounds = Rounds(repeats)
-    with usage_errors():
-        package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
-        try:
-            times = measure_all(package, model, length, tokens, rounds)
-        except NotImplementedError as error:
-            raise ValueError(f"your package cannot generate yet: {error}") from None
-    from benches.speed import machine  # after the package, which puts a fast BLAS in place
-
+    times = measure_all(model, length, tokens, rounds)
     print(f"{model}; {', '.join(map(str, machine().values()))}")
     print(f"{'tokens so far':>13}  {'  '.join(f'{way:>15}' for way in WAYS)}")
     for n, of_length in times.items():
@@ -54,34 +44,23 @@ def main(
 
 
 def measure_all(
-    package: ModuleType, model: str, lengths: list[int], num_tokens: int, rounds: Rounds
+    model: str, lengths: list[int], num_tokens: int, rounds: Rounds
 ) -> dict[int, dict[str, float]]:
     """Seconds a token, medians, by length and way; a cache that is not written yet is left out."""
-    import mlx.core as mx
+    loaded = load_model(resolve_checkpoint(model), mx.float32)
 
-    loader = importlib.import_module(f"{package.__name__}.model.loader")
-    loaded = loader.load_model(resolve_checkpoint(model), mx.float32)
+    def run(n: int, way: str, turn: int) -> float:
+        return seconds_per_token(WAYS[way], loaded, n, num_tokens)
 
-    def run(n: int, way: str, turn: int = 0) -> float:
-        return seconds_per_token(getattr(package, WAYS[way]), loaded, n, num_tokens)
-
-    plain, cached = WAYS
-    run(1, plain)
-    ways = [plain]
-    with suppress(NotImplementedError):
-        run(1, cached)
-        ways.append(cached)
     times = {}
     for n in lengths:
-        runs = rounds.in_turns(ways, partial(run, n), itself, f"{n} tokens")
+        runs = rounds.in_turns(WAYS, partial(run, n), itself, f"{n} tokens")
         times[n] = {way: median(seconds) for way, seconds in runs.items()}
     return times
 
 
 def seconds_per_token(generate: Callable[..., object], model: object, n: int, num_tokens: int) -> float:
     """Of tokens generated behind n others, the first left out."""
-    import mlx.core as mx
-
     ends: list[float] = []
 
     def sampler(logprobs: mx.array) -> mx.array:

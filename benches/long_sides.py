@@ -67,6 +67,8 @@ class Ours:
         self.chunk, self.is_paged, self.memory = chunk, is_paged, WatchedMemory()
         self.model, _ = load(checkpoint, mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None)
         self.engine: Any = None
+        self.start([0])  # raises here what is not written yet
+        self.read()
 
     def start(self, tokens: list[int]) -> None:
         from benches.load import EndlessTokenizer
@@ -190,7 +192,7 @@ def main(name: str, checkpoint: str, chunk: str) -> None:
     """Answer requests until the input ends."""
     try:
         engine = SIDES[name](Path(checkpoint), int(chunk))
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, NotImplementedError) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return
     print(json.dumps({"ready": True}), flush=True)

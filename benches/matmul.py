@@ -3,25 +3,25 @@
 pdm run bench matmul --mine
 """
 
-import importlib
 import time
 from collections.abc import Callable
 from statistics import median
-from types import ModuleType
 from typing import Annotated, Any
 
+import mlx.core as mx
 import typer
 
 from benches.rounds import Repeats, Rounds, itself
+from benches.speed import machine
 from benches.watched import Results
-from scripts.errors import usage_errors
-from scripts.packages import learners_package
+from tiny_llm_ref import quantize_weights, quantized_matmul_simple
+from tiny_llm_ref.kernels.given.integer_matmul import integer_matmul
+from tiny_llm_ref.kernels.quantized_matmul import multiply_simd, multiply_simple, quantized_matmul
 
 Rows = Annotated[list[int], typer.Option("--rows", min=1, help="Rows of x; may be repeated.")]
 Inputs = Annotated[int, typer.Option(min=128, help="Inputs K, a multiple of 64.")]
 Outputs = Annotated[int, typer.Option(min=1, help="Outputs N.")]
 Bits = Annotated[int, typer.Option(help="2, 3, 4, 5, 6 or 8.")]
-Mine = Annotated[bool, typer.Option("--mine", help="Multiply with tiny_llm, your own.")]
 Multiply = Callable[[Any, Any], Any]
 
 
@@ -31,18 +31,10 @@ def main(
     outputs: Outputs = 4096,
     bits: Bits = 4,
     repeats: Repeats = None,
-    mine: Mine = False,
 ) -> Results:
     """Multiply x of some rows with packed weights in groups of 64, in turns, and print the medians."""
-    with usage_errors():
-        package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
-        try:
-            rounds = Rounds(repeats)
-            times = measure_all(package, rows, (outputs, inputs), bits, rounds)
-        except NotImplementedError as error:
-            raise ValueError(f"your package cannot multiply yet: {error}") from None
-    from benches.speed import machine  # after the package, which puts a fast BLAS in place
-
+    rounds = Rounds(repeats)
+    times = measure_all(rows, (outputs, inputs), bits, rounds)
     print(", ".join(map(str, machine().values())))
     print(f"[M, {inputs}] times [{outputs}, {inputs}] of {bits} bits, medians: ms and GFLOP/s")
     print(f"{'M':>26}{''.join(f'{count:>17}' for count in rows)}")
@@ -52,54 +44,38 @@ def main(
 
 
 def measure_all(
-    package: ModuleType, rows: list[int], shape: tuple[int, int], bits: int, rounds: Rounds
+    rows: list[int], shape: tuple[int, int], bits: int, rounds: Rounds
 ) -> dict[str, dict[int, list[float]]]:
     """Seconds by means and rows; none where a kernel is not written yet."""
-    import mlx.core as mx
-
-    weights = package.quantize_weights(mx.random.normal(shape, key=mx.random.key(0)), 64, bits)
-    means = ways_to_multiply(package, bits)
+    weights = quantize_weights(mx.random.normal(shape, key=mx.random.key(0)), 64, bits)
+    means = ways_to_multiply(bits)
     times: dict[str, dict[int, list[float]]] = {way: {count: [] for count in rows} for way in means}
     for count in rows:
         x = mx.random.normal((count, shape[1]), key=mx.random.key(count))
         mx.eval(x, weights.weight, weights.scales, weights.biases)
-        written = [way for way, multiply in means.items() if is_written(multiply, x, weights)]
 
         def seconds_of(way: str, turn: int, x: Any = x) -> float:
             start = time.perf_counter()
             mx.eval(means[way](x, weights))
             return time.perf_counter() - start
 
-        for way, seconds in rounds.in_turns(written, seconds_of, itself, f"M {count}").items():
+        for way, seconds in rounds.in_turns(means, seconds_of, itself, f"M {count}").items():
             times[way][count] = seconds
     return times
 
 
-def is_written(multiply: Multiply, x: Any, weights: Any) -> bool:
-    """Whether the package has this way to multiply."""
-    try:
-        multiply(x, weights)
-    except NotImplementedError:
-        return False
-    return True
-
-
-def ways_to_multiply(package: ModuleType, bits: int) -> dict[str, Multiply]:
+def ways_to_multiply(bits: int) -> dict[str, Multiply]:
     """What multiplies, by name; the C++ kernels only where they are the ones to choose from."""
-    import mlx.core as mx
-
-    kernels = importlib.import_module(f"{package.__name__}.kernels.quantized_matmul")
 
     def of_mlx(x: Any, weights: Any) -> Any:
         return mx.quantized_matmul(
             x, weights.weight, weights.scales, weights.biases, True, weights.group_size, weights.bits
         )
 
-    means: dict[str, Multiply] = {"array operations": package.quantized_matmul_simple, "MLX's own": of_mlx}
+    means: dict[str, Multiply] = {"array operations": quantized_matmul_simple, "MLX's own": of_mlx}
     if bits in (4, 8) and mx.default_device() == mx.Device(mx.cpu):
-        means |= {"plain loops": kernels.multiply_simple, "vectors": kernels.multiply_simd}
-    integers = importlib.import_module(f"{package.__name__}.kernels.given.integer_matmul")
-    return {**means, "dispatch": kernels.quantized_matmul, "in whole numbers": integers.integer_matmul}
+        means |= {"plain loops": multiply_simple, "vectors": multiply_simd}
+    return {**means, "dispatch": quantized_matmul, "in whole numbers": integer_matmul}
 
 
 def cell(seconds: list[float], num_products: int) -> str:

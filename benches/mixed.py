@@ -5,13 +5,14 @@ pdm run bench mixed --decodes 8 --context 100
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import Annotated
 
 import typer
 
 from benches.load import EndlessTokenizer
-from benches.rounds import MOST, Repeats, Rounds, itself
+from benches.rounds import MOST, Repeats, Rounds, itself, written
 from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
@@ -28,6 +29,7 @@ from tiny_llm_ref import (
     Sequence,
     UnlimitedBlocks,
 )
+from tiny_llm_ref.serving.given.blocks import Blocks
 
 CHUNKS = (16, 64, 256)
 BLOCK_SIZE = 16
@@ -111,12 +113,13 @@ def decoding(model: Qwen3Model, num: int, context: int, repeats: int) -> dict[st
     max_seq_len = context + repeats + 3
     pool = BlockManager(num * -(-max_seq_len // BLOCK_SIZE), BLOCK_SIZE)
     config = SchedulerConfig(num * context, num)
-    sides = {
-        name: Engine(model, EndlessTokenizer(), config, max_seq_len, blocks)
-        for name, blocks in (("a cache each", UnlimitedBlocks()), ("blocks", pool))
-    }
-    for engine in sides.values():
+
+    def prefilled(blocks: Blocks) -> Engine:
+        engine = Engine(model, EndlessTokenizer(), config, max_seq_len, blocks)
         for seed in range(num):
             engine.add_request([3 + (7 * seed + i) % 50 for i in range(context)])
         engine.step()
-    return sides
+        return engine
+
+    sides: dict[str, Blocks] = {"a cache each": UnlimitedBlocks(), "blocks": pool}
+    return written({name: partial(prefilled, blocks) for name, blocks in sides.items()})

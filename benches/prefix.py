@@ -114,7 +114,7 @@ def main(
             return Results(rounds)
         for name, load in {"Conversations": talks, "Nothing shared": replace(talks, shared=False)}.items():
             runs = measure(load, tuple(SIDES), rounds, loaded, tokenizer, budget)
-            first = runs["with"][0]
+            first = next(iter(runs.values()))[0]
             console.print()
             console.print(
                 f"{name}: {users} users, {turns} turns, {first.num_prompt_tokens} prompt tokens",
@@ -217,12 +217,12 @@ FIGURES: dict[str, Callable[[Run], float]] = {
 def comparison(runs: dict[str, list[Run]]) -> Table:
     """A row for each figure: median, least and most of either side, and the ratio of the medians."""
     table = Table(box=None, padding=(0, 1), header_style="bold")
-    for heading in ("", *SIDES, "ratio"):
+    for heading in ("", *runs, "ratio"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for name, figure in FIGURES.items():
-        sides = [[figure(run) for run in runs[side]] for side in SIDES]
+        sides = [[figure(run) for run in of_side] for of_side in runs.values()]
         texts = [f"{median(each):.0f} ({min(each):.0f} to {max(each):.0f})" for each in sides]
-        ratio = f"{median(sides[1]) / median(sides[0]):.2f}" if median(sides[0]) else ""
+        ratio = f"{median(sides[1]) / median(sides[0]):.2f}" if sides[1:] and median(sides[0]) else ""
         table.add_row(name, *texts, ratio)
     return table
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benches.rounds import written
 from benches.speed import machine
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
@@ -134,7 +135,9 @@ def main(
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
 
         def runs(sides: Iterable[Side]) -> list[Run]:
-            return [serve(side, loaded, prompts, max_tokens) for side in sides]
+            return list(
+                written({s.name: partial(serve, s, loaded, prompts, max_tokens) for s in sides}).values()
+            )
 
         runs([Side("warm-up", BlockManager(blocks, BLOCK_SIZE), Fcfs())])
         print_rows(console, f"A pool of {blocks} blocks of {BLOCK_SIZE}", runs(pools(blocks)), POOL_ROWS)

@@ -1,8 +1,10 @@
 """Measure sides in turns, as often as it takes until their medians are certain."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from math import comb
 from statistics import median
 from typing import Annotated, TypeAlias, TypeVar
@@ -56,6 +58,31 @@ def uncertainty(values: Sequence[float]) -> float | None:
     return (high - low) / 2 / abs(median(values)) if high > low else 0.0
 
 
+def written(makers: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """What each makes, by name; a note tells which are left out, since their code is not written yet.
+
+    Raises:
+        NotImplementedError: none is written.
+    """
+    made, missing = {}, {}
+    for name, make in makers.items():
+        try:
+            made[name] = make()
+        except NotImplementedError as error:
+            missing[name] = error
+    if missing and not made:
+        raise next(iter(missing.values()))
+    for name, reason in missing.items():
+        say(f"without {name}: {reason}")
+    return made
+
+
+@cache
+def say(note: str) -> None:
+    """Print it once, however often it is said."""
+    print(note, file=sys.stderr)
+
+
 @dataclass
 class Rounds:
     """How often each side is measured, and how certain that made the medians.
@@ -78,7 +105,7 @@ class Rounds:
         """What `run(side, round)` returns, by side; round 0 warms up and is left out.
 
         The sides take turns, so that what else the machine does hits all of them. A side whose medians are
-        certain is measured no more.
+        certain is measured no more; one whose code is not written yet is left out.
 
         Args:
             sides: their names.
@@ -86,22 +113,22 @@ class Rounds:
             figures: the numbers of a result whose medians count.
             title: of what is measured, where there are several such calls.
         """
-        results: dict[str, list[T]] = {side: [] for side in sides}
-        seconds = dict.fromkeys(results, 0.0)
-        pending, turn = list(results), 0
         notes = Console(stderr=True)
         columns = SpinnerColumn(), TextColumn("{task.description}")
         with Progress(*columns, console=notes, disable=not notes.is_terminal, transient=True) as progress:
-            task = progress.add_task("")
+            task = progress.add_task(f"{title}, warming up")
+            results: dict[str, list[T]] = {
+                side: [] for side in written({side: partial(run, side, 0) for side in sides})
+            }
+            seconds, pending, turn = dict.fromkeys(results, 0.0), list(results), 1
             while pending:
                 for side in pending:
                     progress.update(task, description=f"{title} {side}, round {turn}".strip())
                     start = time.perf_counter()
                     result = run(side, turn)
-                    if turn:
-                        seconds[side] += time.perf_counter() - start
-                        results[side].append(result)
-                        self.note(title, side, figures(result))
+                    seconds[side] += time.perf_counter() - start
+                    results[side].append(result)
+                    self.note(title, side, figures(result))
                 turn += 1
                 pending = [side for side in pending if self.needs_more(side, title, turn - 1, seconds[side])]
         return results

@@ -21,8 +21,6 @@ ROWS = (1, 8, 64)
 PROMPT_TOKENS, BLOCK_SIZE = 8, 16
 TOKENS_PER_RUN = 1 << 18  # of a vocabulary, in one measurement of a sampler
 BITS, GROUP_SIZE = 4, 64
-GREEDY = SamplingParams()
-SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, top_k=50, seed=1)
 SIZES: dict[str, dict[str, Any]] = {
     "SmolLM2-135M": {
         "hidden_size": 576,
@@ -83,12 +81,12 @@ def time_samplers(V: int, rounds: Rounds) -> dict[str, list[float]]:
     numbers = random_numbers(np.arange(B, dtype=np.uint64), np.zeros(B, np.uint64))
     sides = {"one at a time": sample_one_by_one, "in arrays": sample_batch, "as used here": best_sampler()}
 
-    num_calls = max(1, TOKENS_PER_RUN // V)
+    params, num_calls = (sampled(),) * B, max(1, TOKENS_PER_RUN // V)
 
     def seconds_of(side: str, turn: int) -> float:
         start = time.perf_counter()
         for _ in range(num_calls):
-            mx.eval(sides[side](logits, SamplingBatch((SAMPLED,) * B, numbers)))
+            mx.eval(sides[side](logits, SamplingBatch(params, numbers)))
         return (time.perf_counter() - start) / num_calls
 
     return rounds.in_turns(sides, seconds_of, itself, f"of {V:,}")
@@ -100,9 +98,14 @@ def compare_steps(name: str, model: Qwen3Model, rounds: Rounds) -> None:
     for num in ROWS:
         sides = {
             side: decoding(model, num, params).step
-            for side, params in (("greedy", GREEDY), ("sampled", SAMPLED))
+            for side, params in (("greedy", SamplingParams()), ("sampled", sampled()))
         }
         report(f"{num} rows", alternate(sides, rounds, f"{name}, {num} rows"))
+
+
+def sampled() -> SamplingParams:
+    """What a row that is sampled asks for."""
+    return SamplingParams(temperature=0.8, top_p=0.9, top_k=50, seed=1)
 
 
 def decoding(model: Qwen3Model, num: int, params: SamplingParams) -> Engine:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benches.rounds import Rounds
+from benches.rounds import Rounds, written
 from benches.speed import machine
 from benches.watched import Results
 from scripts.chart import bar_chart
@@ -89,7 +90,8 @@ def main(
     """
     with usage_errors():
         counts = waiting or [100, 1_000, 10_000, 100_000]
-        rows = [[timed(name, running, count, steps) for count in counts] for name in MAKERS]
+        names = written({name: partial(try_step, name) for name in MAKERS})
+        rows = [[timed(name, running, count, steps) for count in counts] for name in names]
         measure([each for row in rows for each in row], WARM_UP + steps)
     console = Console(highlight=False)
     console.print(", ".join(map(str, machine().values())), soft_wrap=True)
@@ -113,6 +115,11 @@ def timed(name: str, num_running: int, num_waiting: int, num_steps: int) -> Time
         length = PROMPT_LENGTHS[id % len(PROMPT_LENGTHS)]
         scheduler.add(Sequence(id, range(id, id + length), id % 3, num_tokens))
     return Timed(name, num_waiting, scheduler)
+
+
+def try_step(name: str) -> None:
+    """One step of a small scheduler."""
+    time_step(timed(name, 1, 1, 1))
 
 
 def measure(all_timed: Items[Timed], num_steps: int) -> None:

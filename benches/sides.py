@@ -29,7 +29,6 @@ from tiny_llm_ref.serving.given.overlapping_engine import OverlappingEngine
 
 ONE_BUDGET, WHOLE, OVERLAPPED = "one budget", "whole prompts", "overlapped"
 BLOCK_SIZE = 16
-GREEDY = SamplingParams()
 
 
 class Serves(Protocol):
@@ -133,7 +132,7 @@ class ServedLoad:
 
 
 def serve_load(
-    make: Callable[[], Any], load: Load, limit: float, params: SamplingParams = GREEDY
+    make: Callable[[], Any], load: Load, limit: float, params: SamplingParams | None = None
 ) -> ServedLoad:
     """Submit each request when it arrives and step until all are done, or for `limit` seconds.
 
@@ -149,13 +148,13 @@ def serve_load(
 
 
 def serve_open_loop(
-    recorder: Serves, pending: deque[Any], limit: float, params: SamplingParams = GREEDY
+    recorder: Serves, pending: deque[Any], limit: float, params: SamplingParams | None = None
 ) -> None:
     """Take requests out of `pending` as time goes by."""
     while (pending or recorder.has_work) and recorder.seconds < limit:
         while pending and pending[0].arrival <= recorder.seconds:
             request = pending.popleft()
-            own = replace(params, max_tokens=request.num_output_tokens)
+            own = replace(params or SamplingParams(), max_tokens=request.num_output_tokens)
             recorder.submit(list(request.prompt_ids), own, request.arrival)
         if recorder.has_work:
             recorder.step()

@@ -31,11 +31,18 @@ from scripts.hardware.processor import num_cores, processor
 
 BASELINE = "mlx-lm as installed"
 SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow
-WORKLOADS: dict[str, dict[str, Any]] = {
+Workload = dict[str, Any]
+Workloads = dict[str, Workload]
+WORKLOADS: Workloads = {
     "prefill of 512": {"work": "prefill", "num_tokens": 512, "batch_size": 1, "num_steps": 0},
     "decode alone": {"work": "decode", "num_tokens": 8, "batch_size": 1, "num_steps": 24},
     "decode of 8": {"work": "decode", "num_tokens": 8, "batch_size": 8, "num_steps": 16},
     "decode of 32": {"work": "decode", "num_tokens": 8, "batch_size": 32, "num_steps": 8},
+}
+OWN_REPEATS = 3
+OWN_WORKLOADS: Workloads = {  # of the learner's package, which has no kernels at first
+    "prefill": {"work": "prefill", "num_tokens": 128, "batch_size": 1, "num_steps": 0},
+    "decode": {"work": "decode", "num_tokens": 32, "batch_size": 1, "num_steps": 16},
 }
 SLOW = (
     "mlx-lm as installed",
@@ -52,26 +59,36 @@ Figures = dict[str, dict[str, list[float]]]
 
 
 def main(
-    model: Model = SHIPPED_MODEL, repeats: Repeats = None, engine: Engines = None, output: Output = None
+    model: Model = SHIPPED_MODEL,
+    repeats: Repeats = None,
+    engine: Engines = None,
+    output: Output = None,
+    mine: bool = False,
 ) -> Results:
     """Measure tokens a second of every engine that is installed here, the days of week 2 among them.
+
+    The learner's package is measured alone and in seconds, unless engines are named.
 
     Example: pdm run bench --model smollm2 --engine tiny-llm --engine "mlx-lm as installed"
     """
     console = Console(highlight=False)
     with usage_errors():
-        names = engine or list(ENGINES)
+        names = engine or (["tiny-llm"] if mine else list(ENGINES))
         if unknown := [name for name in names if name not in ENGINES]:
             raise ValueError(f"there is no engine {unknown[0]!r}: choose from {', '.join(ENGINES)}")
-        rounds = Rounds(repeats)
-        figures = measure_all(names, resolve_checkpoint(model), rounds, console)
+        is_short = mine and not engine
+        rounds = Rounds(OWN_REPEATS if is_short and repeats is None else repeats)
+        workloads = OWN_WORKLOADS if is_short else WORKLOADS
+        figures = measure_all(names, resolve_checkpoint(model), workloads, rounds, console)
     console.print(f"{model}; {', '.join(map(str, machine().values()))}")
     console.print(table(figures))
     result = {"model": model, "machine": machine(), "tokens_per_s": figures}
     return Results(rounds, "speed", result, chart(model, figures))
 
 
-def measure_all(names: list[str], checkpoint: Path, rounds: Rounds, console: Console) -> Figures:
+def measure_all(
+    names: list[str], checkpoint: Path, workloads: Workloads, rounds: Rounds, console: Console
+) -> Figures:
     """Tokens a second by workload and engine; the first run of each is left out as warm-up."""
     figures: Figures = {}
     with ExitStack() as stack:
@@ -80,22 +97,26 @@ def measure_all(names: list[str], checkpoint: Path, rounds: Rounds, console: Con
             process = stack.enter_context(started(name, checkpoint))
             answer = receive(process)
             if "error" in answer:
+                if len(names) == 1:
+                    raise ValueError(f"{name} cannot be measured: {answer['error']}")
                 console.print(f"without {name}: {answer['error']}", style="yellow", soft_wrap=True)
             else:
                 processes[name] = process
-        for workload in WORKLOADS:
+        for workload, request in workloads.items():
             figures[workload] = rounds.in_turns(
                 processes,
-                partial(measured, processes, workload),
+                partial(measured, processes, request),
                 itself,
                 workload,
             )
     return figures
 
 
-def measured(processes: Mapping[str, "subprocess.Popen[str]"], workload: str, name: str, turn: int) -> float:
+def measured(
+    processes: Mapping[str, "subprocess.Popen[str]"], workload: Workload, name: str, turn: int
+) -> float:
     """Tokens a second of one run; a slow engine warms up on less, and decodes less."""
-    request = dict(WORKLOADS[workload])
+    request = dict(workload)
     if name in SLOW:
         request["num_steps"] = min(request["num_steps"], SLOW_STEPS)
         if not turn:
@@ -110,8 +131,7 @@ def started(
     """An engine in a process of its own, ended afterwards."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, name, str(checkpoint), *more],
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENTS.get(name, {})},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENTS.get(name, {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

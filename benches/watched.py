@@ -3,15 +3,22 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from benches.rounds import Rounds
 from scripts.chart import draw
 from scripts.errors import usage_errors
 from scripts.hardware.quiet import RECORD, Watch, accepts_busy, judge, looked
+from scripts.packages import MINE, learners_package, sentences_of
+
+Mine = Annotated[bool, typer.Option(MINE, help="Measure tiny_llm, your own, as far as it is written.")]
 
 
 @dataclass(frozen=True)
@@ -29,18 +36,25 @@ class Results:
 
 
 def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
-    """A benchmark's command that records on a quiet machine only, and elsewhere warns.
+    """A benchmark's command with --mine, which records on a quiet machine only, and elsewhere warns.
+
+    `benches.__main__` has let the learner's package take the reference's place by then. What is left to do is
+    to make one sentence of what is not written yet.
 
     It records where it is given --output, and for the book. Then other processes must leave the cores alone,
     before the first measurement and all along, and each median must come from at least 6 runs and be certain
     to 10 %, unless the command itself says `--repeats 1`.
     """
 
+    parameters = signature(command).parameters
+    knows = "mine" in parameters  # and measures the learner's package in another way
+
     @wraps(command)
     def run(**options: Any) -> None:
+        mine = options["mine"] if knows else options.pop("mine", False)
         file, folder = os.environ.get(RECORD), options.get("output")
         records = bool(file or folder)
-        with usage_errors():
+        with usage_errors(), sentences_of(learners_package()) if mine else nullcontext():
             if records:
                 if not accepts_busy():
                     Rounds(options.get("repeats")).refuse_uncertain()
@@ -63,6 +77,10 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
                 svg = results.chart if isinstance(results.chart, str) else draw(results.chart)
                 (folder / f"{results.name}.svg").write_text(svg, encoding="utf-8")
 
+    if not knows:
+        option = Parameter("mine", Parameter.KEYWORD_ONLY, default=False, annotation=Mine)
+        run.__signature__ = Signature([*parameters.values(), option])  # type: ignore[attr-defined]
+        run.__annotations__ = {**command.__annotations__, "mine": Mine}
     return run
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+MINE, OF_LEARNER = "--mine", "TINY_LLM_MINE"  # an option, and the variable that passes it on
 NO_STARTER = (
     "there is no tiny_llm/ here: `git checkout tiny_llm` brings the starter package back, "
     "and --ref tests the reference instead."
@@ -30,10 +31,26 @@ def choose_package(reference: bool) -> None:
 
 def use_reference() -> None:
     """Make every module of tiny_llm_ref importable as the same module of tiny_llm."""
-    package = importlib.import_module("tiny_llm_ref")
-    sys.modules["tiny_llm"] = package
-    for module in pkgutil.walk_packages(package.__path__, "tiny_llm_ref."):
-        alias = module.name.replace("tiny_llm_ref", "tiny_llm", 1)
+    rename("tiny_llm_ref", "tiny_llm")
+
+
+def use_learners() -> None:
+    """Make every module of tiny_llm importable as the same module of tiny_llm_ref, to measure it instead.
+
+    It comes before all imports that take names from there.
+
+    Raises:
+        ValueError: the learner's package is not there.
+    """
+    rename(learners_package().__name__, "tiny_llm_ref")
+
+
+def rename(package: str, name: str) -> None:
+    """Let a name mean a package, with all of its modules."""
+    root = importlib.import_module(package)
+    sys.modules[name] = root
+    for module in pkgutil.walk_packages(root.__path__, f"{package}."):
+        alias = name + module.name.removeprefix(package)
         sys.modules[alias] = importlib.import_module(module.name)
 
 
@@ -49,7 +66,7 @@ def sentences_of(package: ModuleType) -> Iterator[None]:
     try:
         yield
     except NotImplementedError as error:
-        raise ValueError(f"your package cannot serve yet: {error}") from None
+        raise ValueError(f"your package cannot run yet: {error}") from None
     except ValueError as error:
         folder = Path(str(package.__file__)).parent
         places = [

@@ -1,0 +1,93 @@
+"""Every benchmark measures the learner's package, as far as it is written."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from benches.commands import app
+from scripts.course import ROOT, load_course
+from scripts.packages import OF_LEARNER
+from scripts.sources.files import write
+from scripts.sources.render import render
+from tests.support.checkpoints import save_small_model
+
+ONCE = "--repeats 1"
+SHORT = {
+    "serving": f"--requests 4 {ONCE} --rate 50 --side 'one budget' --side 'three phases'",
+    "growth": f"--length 5 --tokens 2 {ONCE}",
+    "context": f"--steps 1 {ONCE}",
+    "long": f"--length 70 --chunk 32 --side blocks {ONCE}",
+    "bandwidth": f"--context-length 5 --max-tokens 1 {ONCE}",
+    "matmul": f"--rows 1 --inputs 128 --outputs 7 {ONCE}",
+    "flash": f"--length 33 --heads 2 --kv-heads 1 --head-dim 32 {ONCE}",
+    "dispatches": "",
+    "parts": f"--context 9 {ONCE}",
+    "chunking": f"--max-tokens 2 {ONCE}",
+    "budget": f"--max-tokens 2 {ONCE}",
+    "scheduler": "--running 5 --waiting 3 --steps 7",
+    "blocks": "--block-size 64 --requests 20 --slots 3",
+    "mixed": f"--decodes 2 --context 9 {ONCE}",
+    "sampling": f"--no-random {ONCE}",
+    "prefix": f"--users 2 --turns 2 --system 33 --question 5 --answer 3 {ONCE}",
+    "pressure": "--blocks 60 --copies 1 --max-tokens 2",
+}
+"""Every benchmark but `race`, with options that make it short."""
+WITHOUT_MODEL = ("matmul", "flash", "scheduler")
+RUN_ALL = """
+import json, shlex, sys
+from typer.testing import CliRunner
+from benches import capacity
+from benches.commands import app
+
+capacity.NUM_REQUESTS = 20
+answers = {}
+for name, options in json.load(sys.stdin).items():
+    result = CliRunner().invoke(app, [name, "--mine", *shlex.split(options)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    answers[name] = [result.exit_code, result.stdout, result.stderr]
+json.dump(answers, sys.stdout)
+"""
+
+
+def run_all(folder: Path, last_task: str, names: Iterable[str] = SHORT) -> dict[str, tuple[int, str, str]]:
+    """Exit code and output of each benchmark on the package after a task, all in one process."""
+    ids = [task.id for day in load_course().days for task in day.tasks]
+    write(render(set(ids[: ids.index(last_task) + 1])), folder / "tiny_llm")
+    model = f"--model {save_small_model(folder / 'model')} "
+    options = {
+        name: model * (name not in WITHOUT_MODEL) + more for name, more in SHORT.items() if name in names
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", RUN_ALL],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), OF_LEARNER: "1", "TINY_LLM_KERNELS": "own"},
+        input=json.dumps(options),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return {name: tuple(answer) for name, answer in json.loads(result.stdout).items()}
+
+
+def test_every_benchmark_measures_the_learners_package(tmp_path: Path) -> None:
+    answers = run_all(tmp_path, load_course().days[-1].tasks[-1].id)
+    assert answers.keys() == {command.name for command in app.registered_commands} - {"race"}
+    assert {name: error for name, (code, _, error) in answers.items() if code} == {}
+    assert "not written yet" not in str(answers)
+
+
+def test_what_is_not_written_yet_is_left_out_or_named(tmp_path: Path) -> None:
+    answers = run_all(tmp_path, "3.1.7", ["flash", "scheduler", "mixed"])
+    codes, outputs, errors = ({name: each[i] for name, each in answers.items()} for i in range(3))
+    assert codes == {"flash": 0, "scheduler": 0, "mixed": 2}
+    hole = r"week 3 day 2 task \d: \S+ is not written yet\n"
+    assert re.search(f"^without BlockManager: {hole}", errors["scheduler"], re.M)
+    assert "no blocks" in outputs["scheduler"]
+    assert "BlockManager" not in outputs["scheduler"]
+    assert re.fullmatch(f"error: your package cannot run yet: {hole}", errors["mixed"])
