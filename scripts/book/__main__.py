@@ -9,8 +9,9 @@ from rich.table import Table
 
 from scripts.book.build import Result, build
 from scripts.book.folders import Folders
+from scripts.book.outputs import Mode, Outputs
 from scripts.book.page import Page
-from scripts.book.recording import record_pages
+from scripts.book.recording import keep_outputs, record_pages
 from scripts.book.run_page import run_page
 from scripts.book.serve import serve
 from scripts.book.shape import count_words
@@ -32,6 +33,7 @@ Before = Annotated[str, typer.Option(help="With records older than this day, suc
 Matching = Annotated[str, typer.Option(help="Only commands with these words, such as `pdm run bench`.")]
 Chapter = Annotated[str, typer.Argument(help="Such as week-1/day-1.")]
 Mine = Annotated[bool, typer.Option("--mine", help="Run it with tiny_llm, your own, not with the reference.")]
+OnlyOutputs = Annotated[bool, typer.Option("--outputs", help="Only fences and figures, no commands.")]
 Port = Annotated[int, typer.Option(help="Of the local address.")]
 
 
@@ -53,19 +55,19 @@ def build_pages(partial: Partial = False) -> None:
     Example: pdm run book build, then open book/build/index.html
     """
     with usage_errors():
-        result = build(Folders(), partial)
+        result = build(Outputs(Folders()), partial)
         report(result)
     sys.exit(USAGE_EXIT_CODE if result.problems else 0)
 
 
 @app.command()
 def check(partial: Partial = False) -> None:
-    """Build, and print what each chapter holds.
+    """Build, compare what the chapters' code prints now with what is kept, and print what each chapter holds.
 
     Example: pdm run book check
     """
     with usage_errors():
-        result = build(Folders(), partial)
+        result = build(Outputs(Folders(), Mode.COMPARE), partial)
         console = Console(highlight=False)
         console.width = max(console.width, TABLE_WIDTH)
         console.print(table_of(result.pages))
@@ -75,17 +77,24 @@ def check(partial: Partial = False) -> None:
 
 @app.command()
 def record(
-    chapters: Chapters = None, again: Again = False, before: Before = "", matching: Matching = ""
+    chapters: Chapters = None,
+    again: Again = False,
+    before: Before = "",
+    matching: Matching = "",
+    only_outputs: OnlyOutputs = False,
 ) -> None:
-    """Run the commands whose output the chapters show: those without a record, unless options say more.
+    """Run what the chapters show the output of: fences, figures and commands that have none kept.
 
-    It refuses while other programs compute. With --before it can be stopped at any time and run again: what
-    was recorded meanwhile is not run a second time.
+    Fences and figures come first, those of all chapters. Commands are only run while no other program
+    computes. With --before it can be stopped at any time and run again: what was recorded meanwhile is not
+    run a second time.
 
     Example: pdm run book record --before 2026-11-23 --matching "pdm run bench"
     """
     with usage_errors():
-        problems = record_pages(Folders(), chapters or [], "9999" if again else before, matching)
+        problems = keep_outputs(Folders())
+        if not only_outputs:
+            problems += record_pages(Folders(), chapters or [], "9999" if again else before, matching)
         for problem in problems:
             print(problem, file=sys.stderr)
     sys.exit(USAGE_EXIT_CODE if problems else 0)

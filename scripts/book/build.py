@@ -5,11 +5,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
 from scripts.book.folders import Folders
 from scripts.book.links import check_links
+from scripts.book.outputs import ADVICE, Mode, Outputs
 from scripts.book.page import Page
 from scripts.book.problems import Problem
 from scripts.book.shape import missing_days, shape_of, summary_entries
@@ -27,19 +32,43 @@ class Result:
     notes: list[Problem]
 
 
-def build(folders: Folders, is_partial: bool = False) -> Result:
-    """Build into `folders.build`, which stays as it was if anything is wrong."""
-    pages, problems = render_pages(folders, is_partial)
-    if not refused(problems, is_partial):
-        with tempfile.TemporaryDirectory() as folder:
+def build(outputs: Outputs, is_partial: bool = False, ready: Callable[[], None] | None = None) -> Result:
+    """Build into the book's folder of pages, which stays as it was if anything is wrong.
+
+    Args:
+        outputs: of the book.
+        is_partial: pages and records may be missing.
+        ready: called as soon as there are pages to read, before what cannot change them is checked; without
+            it, pages that are faulty in that are not shown either.
+    """
+    folders = outputs.folders
+    pages, problems = render_pages(outputs, is_partial)
+
+    def is_good() -> bool:
+        return not refused(problems, is_partial)
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "build"
+        if is_good():
             stage(folders, pages, Path(folder))
-            problems += run_mdbook(Path(folder)) or check_built(folders, pages, Path(folder) / "build")
-            if not refused(problems, is_partial):
-                shutil.rmtree(folders.build, ignore_errors=True)
-                shutil.copytree(Path(folder) / "build", folders.build)
+            problems += run_mdbook(Path(folder))
+        if ready and is_good():
+            publish(made, folders.build)
+            ready()
+        problems += [problem for page, _ in pages for problem in page.check()]
+        if is_good():
+            problems += check_built(folders, pages, made)
+        if not ready and is_good():
+            publish(made, folders.build)
     wrong = refused(problems, is_partial)
     notes = [problem for problem in problems if problem not in wrong]
     return Result([page for page, _ in pages], wrong, notes)
+
+
+def publish(made: Path, target: Path) -> None:
+    """Put pages in the place of those of the last build."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(made, target)
 
 
 def refused(problems: list[Problem], is_partial: bool) -> list[Problem]:
@@ -47,25 +76,41 @@ def refused(problems: list[Problem], is_partial: bool) -> list[Problem]:
     return [problem for problem in problems if not (is_partial and problem.is_missing)]
 
 
-def render_pages(folders: Folders, is_partial: bool) -> tuple[list[tuple[Page, str]], list[Problem]]:
+def render_pages(outputs: Outputs, is_partial: bool) -> tuple[list[tuple[Page, str]], list[Problem]]:
     """Each page that SUMMARY.md names with its Markdown, and everything that is wrong."""
+    folders = outputs.folders
     file = folders.src / SUMMARY
     if not file.is_file():
         return [], [Problem(folders.name(file), 0, "there is no such file")]
     summary = file.read_text(encoding="utf-8")
     pages, problems = [], missing_days(summary, folders.name(file))
-    for line, title, path in summary_entries(summary):
+    for line, title, path in shown_progress(summary_entries(summary)):
         if not (folders.src / path).is_file():
             text = f"the chapter {title!r} is not there: {path or 'no file is named'}"
             problems.append(Problem(folders.name(file), line, text, is_missing=True))
             continue
-        page = Page(Path(path), (folders.src / path).read_text(encoding="utf-8"), folders)
+        page = Page(Path(path), (folders.src / path).read_text(encoding="utf-8"), outputs)
         pages.append((page, page.render()))
         problems += page.found
         if not is_partial:
             problems += shape_of(page)
     problems += unnamed_pages(folders, {path for _, _, path in summary_entries(summary)})
+    if outputs.mode is Mode.COMPARE:
+        text = f"no page has what this is the output of: {ADVICE}"
+        problems += [Problem(folders.name(file), 0, text) for file in outputs.unused()]
     return pages, problems
+
+
+def shown_progress(entries: list[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
+    """The entries, with a bar in a terminal that names the page whose code may be running."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(entries))
+        for entry in entries:
+            progress.update(task, description=entry[2])
+            yield entry
+            progress.advance(task)
 
 
 def unnamed_pages(folders: Folders, named: set[str]) -> list[Problem]:

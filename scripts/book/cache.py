@@ -20,10 +20,20 @@ def environment() -> str:
     return hashlib.sha256((text + versions).encode()).hexdigest()
 
 
+def cache_file(folder: Path, key: object) -> Path:
+    """Where the value of a key is kept, in this environment."""
+    digest = hashlib.sha256(json.dumps([environment(), key]).encode()).hexdigest()
+    return folder / f"{digest[:32]}.json"
+
+
+def is_remembered(folder: Path, key: object) -> bool:
+    """Whether `remembered` would not have to make the value."""
+    return cache_file(folder, key).is_file()
+
+
 def remembered(folder: Path, key: object, make: Callable[[], Any]) -> Any:
     """What `make` returned for this key, in this environment, the last time; what raises is not kept."""
-    digest = hashlib.sha256(json.dumps([environment(), key]).encode()).hexdigest()
-    file = folder / f"{digest[:32]}.json"
+    file = cache_file(folder, key)
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))
     value = make()

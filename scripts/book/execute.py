@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scripts.book import run_fences
-from scripts.book.cache import remembered
+from scripts.book.outputs import Outputs
 from scripts.book.problems import ChapterError
 from scripts.course import ROOT
 
@@ -24,21 +25,21 @@ class Code:
     code: str
 
 
-def execute(fences: list[Code], cache_folder: Path) -> list[str]:
-    """What each fence of a page prints, run one after the other in one process.
+def execute(fences: list[Code], name: str, outputs: Outputs) -> tuple[list[str], list[tuple[int, str]]]:
+    """What each fence of a page prints, run one after the other in one process, and what is wrong with that.
 
     Raises:
         ChapterError: one of them fails, with its line in the page.
     """
     if not fences:
-        return []
-    key = ["fences", Path(run_fences.__file__).read_text(encoding="utf-8"), *(fence.code for fence in fences)]
-    outputs: list[str] = remembered(cache_folder, key, lambda: run_all(fences))
-    return outputs
+        return [], []
+    reads = ["fences", Path(run_fences.__file__).read_text(encoding="utf-8")]
+    printed, faults = outputs.get(name, [fence.code for fence in fences], reads, lambda: run_all(fences))
+    return printed, [(fences[i].line, text) for i, text in faults.items()]
 
 
 def run_all(fences: list[Code]) -> list[str]:
-    """The same, without a look at what was kept."""
+    """The same, without a look at what is kept."""
     answers: list[dict[str, Any]] = json.loads(
         run_python(
             ["-m", "scripts.book.run_fences"],
@@ -82,22 +83,26 @@ def run_python(arguments: list[str], text: str, line: int) -> str:
 
 def check_format(fences: list[Code]) -> list[tuple[int, str]]:
     """A line and a sentence for each fence that is not as ruff would write it."""
-    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", "page.py", "-"]
+    if not fences:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"fence-{i}.py" for i in range(len(fences))]
+        for file, fence in zip(files, fences, strict=True):
+            file.write_text(fence.code + "\n", encoding="utf-8")
+        options = ["--no-cache", "--quiet", "--config", str(ROOT / "pyproject.toml")]
+        command = [sys.executable, "-m", "ruff", "format", *options, folder]
+        result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+        written = [file.read_text(encoding="utf-8").rstrip("\n").split("\n") for file in files]
+    unread = {file for file in files if f"{file.name}:" in result.stderr}
+    if result.returncode != 0 and not unread:
+        raise ChapterError(f"ruff fails: {result.stderr.strip()}")
     faults = []
-    for fence in fences:
-        result = subprocess.run(
-            command, cwd=ROOT, input=fence.code + "\n", capture_output=True, text=True, encoding="utf-8"
-        )
-        written = result.stdout.rstrip("\n").split("\n")
-        if result.returncode != 0:
+    for file, fence, lines in zip(files, fences, written, strict=True):
+        if file in unread:
             faults.append((fence.line, f"this is not Python: {syntax_error(fence.code)}"))
-        elif written != fence.code.rstrip("\n").split("\n"):
-            faults.append(
-                (
-                    fence.line + first_difference(fence.code.split("\n"), written),
-                    "ruff would write this otherwise",
-                )
-            )
+        elif lines != fence.code.rstrip("\n").split("\n"):
+            line = fence.line + first_difference(fence.code.split("\n"), lines)
+            faults.append((line, "ruff would write this otherwise"))
     return faults
 
 

@@ -1,5 +1,6 @@
 """Figures: custom elements with a still inside, or stills alone."""
 
+import hashlib
 import json
 import re
 import shlex
@@ -9,12 +10,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from scripts.book.cache import remembered
 from scripts.book.execute import run_python
 from scripts.book.folders import Folders
+from scripts.book.outputs import Outputs
 from scripts.book.problems import ChapterError
 from scripts.chart import draw
 
+READABLE = (".py", ".js", ".json", ".toml")
+SHARED = ("common", "still")  # stems of the files that figures to play with load, each whatever its name
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*$")
 
 
@@ -45,25 +48,24 @@ def parse_figure(rest: str) -> Figure:
     return Figure(words[0], attributes, " ".join(sentence.split()))
 
 
-def figure_block(figure: Figure, sentence: str, folders: Folders) -> str:
+def figure_block(figure: Figure, sentence: str, outputs: Outputs) -> str:
     """The figure with its caption, which is Markdown already rendered where it needs to be.
 
     Args:
         figure: which, with its attributes.
         sentence: the caption.
-        folders: of the book.
+        outputs: those of the book.
     """
-    viz = folders.book / "viz"
+    viz = outputs.folders.book / "viz"
     script = viz / f"{figure.name}.js"
     if script.is_file():
         attributes = "".join(f' {name}="{escape(value)}"' for name, value in figure.attributes.items())
-        still = (
-            drawn(viz / f"{figure.name}.py", figure, folders) if (viz / f"{figure.name}.py").is_file() else ""
-        )
+        program = script.with_suffix(".py")
+        still = drawn(program, figure, outputs) if program.is_file() else ""
         element = element_of(figure.name)
         inside = f"<{element}{attributes}>{still}</{element}>"
     else:
-        inside = still_figure(figure, folders)
+        inside = still_figure(figure, outputs)
     inside = f'<div class="drawing">{inside}</div>'
     return f'<figure id="figure-{figure.name}">{inside}\n<figcaption>\n\n{sentence}\n\n</figcaption></figure>'
 
@@ -79,33 +81,36 @@ def element_of(name: str) -> str:
     return name if "-" in name else f"viz-{name}"
 
 
-def still_figure(figure: Figure, folders: Folders) -> str:
+def still_figure(figure: Figure, outputs: Outputs) -> str:
     """A drawing of figures/; ChapterError if there is none."""
-    drawing = folders.book / "figures" / f"{figure.name}.svg"
+    drawing = outputs.folders.book / "figures" / f"{figure.name}.svg"
     if drawing.is_file():
         if figure.attributes:
             raise ChapterError(f"the figure {figure.name} is a still one: it takes no attributes")
         return as_inline(drawing.read_text(encoding="utf-8"), figure.name)
     program = drawing.with_suffix(".py")
     if program.is_file():
-        return drawn(program, figure, folders)
+        return drawn(program, figure, outputs)
     raise ChapterError(f"there is no figure {figure.name} in book/viz or book/figures", is_missing=True)
 
 
-def drawn(program: Path, figure: Figure, folders: Folders) -> str:
-    """The SVG that a script prints for these attributes."""
+def drawn(program: Path, figure: Figure, outputs: Outputs) -> str:
+    """The SVG that a script prints for these attributes; ChapterError if another one is kept."""
     text = json.dumps(figure.attributes)
-    key = ["figure", program.read_text(encoding="utf-8"), neighbours(program), text]
-    svg: str = remembered(folders.cache, key, lambda: run_python([str(program)], text, 0))
+    suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:8]}" if figure.attributes else ""
+    code = [text, *(file.read_text(encoding="utf-8") for file in sources_of(program))]
+    name = f"figures/{figure.name}{suffix}"
+    (svg,), faults = outputs.get(name, code, ["figure"], lambda: [run_python([str(program)], text, 0)])
+    if faults:
+        raise ChapterError(f"the figure {figure.name}: {faults[0]}")
     return as_inline(svg, figure.name)
 
 
-def neighbours(program: Path) -> list[str]:
-    """What a script may read beside itself: other scripts, and data."""
-    files = [
-        file for file in sorted(program.parent.rglob("*")) if file.suffix in (".py", ".js", ".json", ".toml")
-    ]
-    return [file.read_text(encoding="utf-8") for file in files]
+def sources_of(program: Path) -> list[Path]:
+    """A script and what it may read beside itself: its figure's script, what all figures share, and data."""
+    files = [file for file in sorted(program.parent.rglob("*")) if file.suffix in READABLE]
+    own = (program.stem, *SHARED)
+    return [program, *(file for file in files if file.parent != program.parent or file.stem in own)]
 
 
 def as_inline(svg: str, name: str) -> str:

@@ -23,13 +23,18 @@ class Folders:
         return self.book / "records"
 
     @property
+    def outputs(self) -> Path:
+        """What the fences of the chapters print and the scripts of figures draw."""
+        return self.book / "outputs"
+
+    @property
     def charts(self) -> Path:
         """Charts of records, for the README."""
         return self.book / "charts"
 
     @property
     def cache(self) -> Path:
-        """What fences and scripts of figures printed, kept so that the next build takes seconds."""
+        """What fences and scripts of figures printed on this machine, so that none runs twice."""
         return self.book / ".cache"
 
     @property

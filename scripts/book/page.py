@@ -1,7 +1,9 @@
 """One page: its Markdown with every word and fence replaced, what was wrong with it, and what it holds."""
 
+import functools
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +17,11 @@ from scripts.book.hardware import hardware_table
 from scripts.book.inline import Handlers, replace_inline
 from scripts.book.maths import render_math
 from scripts.book.names import check_code
+from scripts.book.outputs import Outputs
 from scripts.book.problems import ChapterError, Problem, Problems
 from scripts.book.records import Record, load_records, record_file
 from scripts.book.segments import Fence, Segment, Text, split_page
-from scripts.book.shown import Shown, commands_of, python_of, question_of
+from scripts.book.shown import Shown, check_shown, commands_of, python_of, question_of
 from scripts.book.symbols import find_symbol, reference_text, starter_text, test_text
 from scripts.book.tasks import find_task, task_command, task_head
 from scripts.course import ROOT, Day, load_course
@@ -35,18 +38,25 @@ class Page:
     Args:
         path: within src/.
         source: its Markdown.
-        folders: of the book.
+        outputs: what its fences print and its figures' scripts draw.
     """
 
     path: Path
     source: str
-    folders: Folders
+    outputs: Outputs
     counts: Counter[str] = field(default_factory=Counter)
     figures: list[str] = field(default_factory=list)
     tasks: list[int] = field(default_factory=list)
+    fences: list[Code] = field(default_factory=list)
+    checks: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.problems = Problems(self.folders.name(self.folders.src / self.path))
+
+    @property
+    def folders(self) -> Folders:
+        """Of the book."""
+        return self.outputs.folders
 
     @cached_property
     def day(self) -> Day | None:
@@ -75,7 +85,10 @@ class Page:
         return sorted(self.problems.found)
 
     def render(self) -> str:
-        """Markdown for mdBook; what is wrong is in `problems` and leaves nothing in its place."""
+        """Markdown for mdBook; what is wrong is in `problems` and leaves nothing in its place.
+
+        What changes nothing in the text is left to `check`, so that a reader need not wait for it.
+        """
         try:
             segments = split_page(self.source)
         except ChapterError as error:
@@ -85,10 +98,21 @@ class Page:
         parts = [self.render_segment(segment, outputs) for segment in segments]
         return "\n".join(parts) + scripts_of(self.figures, self.folders, self.to_root)
 
+    def check(self) -> list[Problem]:
+        """What is wrong with the format of its Python, its commands and the names in backticks."""
+        problems = Problems(self.problems.file)
+        for line, text in check_format(self.fences):
+            problems.add(line, text)
+        for line, check in self.checks:
+            try:
+                check()
+            except ValueError as error:
+                problems.add_error(line, error)
+        return sorted(problems.found)
+
     def run_python(self, segments: list[Segment]) -> dict[int, str]:
         """What the fences of a page print, by their lines."""
         fences: dict[int, Code] = {}
-        shown: list[Code] = []
         for segment in segments:
             if isinstance(segment, Fence):
                 try:
@@ -96,17 +120,18 @@ class Page:
                 except ChapterError as error:
                     self.problems.add_error(segment.line, error)
                     continue
+                if code is not None:
+                    self.fences.append(code)
                 if code is not None and is_run:
                     fences[segment.line] = code
-                elif code is not None:
-                    shown.append(code)
-        for line, text in check_format([*fences.values(), *shown]):
-            self.problems.add(line, text)
+        name = self.path.with_suffix("").as_posix()
         try:
-            outputs = execute(list(fences.values()), self.folders.cache)
+            outputs, faults = execute(list(fences.values()), name, self.outputs)
         except ChapterError as error:
             self.problems.add_error(0, error)
             return dict.fromkeys(fences, "")
+        for line, text in faults:
+            self.problems.add(line, text)
         self.counts["fences run"] = len(fences)
         return dict(zip(fences, outputs, strict=True))
 
@@ -139,7 +164,7 @@ class Page:
 
     def check_code(self, code: str, line: int) -> None:
         """Refuse a name, path, command or option in backticks that does not exist."""
-        check_code(code, self.foreign, self.source)
+        self.checks.append((line, lambda: check_code(code, self.foreign, self.source)))
 
     def render_word(self, name: str, rest: str, line: int) -> str:
         """What a word becomes."""
@@ -153,7 +178,7 @@ class Page:
             self.figures.append(figure.name)
             self.counts["figures"] += 1
             sentence = self.render_text(figure.sentence, line)
-            return figure_block(figure, sentence, self.folders)
+            return figure_block(figure, sentence, self.outputs)
         if name == "hardware":
             return hardware_table(self.folders.records / "hardware")
         if name == "cuda":
@@ -186,10 +211,10 @@ class Page:
             output = blocks.output_block(outputs.get(fence.line, ""))
             return f"```python\n{fence.body}\n```\n\n{output}\n"
         if fence.kind == "console":
-            return "\n\n".join(self.render_command(shown) for shown in commands_of(fence)) + "\n"
+            return "\n\n".join(self.render_command(shown) for shown in self.commands_of(fence)) + "\n"
         if fence.kind == "predict":
             question = self.render_text(question_of(fence).text, fence.line + 1)
-            (shown,) = commands_of(fence)
+            (shown,) = self.commands_of(fence)
             return blocks.predict_block(question, self.record_of(shown), shown.options) + "\n"
         if fence.kind == "check-yourself":
             question = self.render_text(question_of(fence).text, fence.line + 1)
@@ -203,6 +228,12 @@ class Page:
             f"a fence cannot be of kind {fence.kind!r}: there are python, console, predict, check-yourself, "
             f"{', '.join(PLAIN_FENCES)}"
         )
+
+    def commands_of(self, fence: Fence) -> list[Shown]:
+        """Of a console or predict fence, which `check` looks at."""
+        commands = commands_of(fence)
+        self.checks += [(fence.line, functools.partial(check_shown, shown)) for shown in commands]
+        return commands
 
     def render_command(self, shown: Shown) -> str:
         """A command, with its output unless it is bare."""

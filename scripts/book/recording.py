@@ -1,15 +1,25 @@
-"""Run the commands of chapters and keep what they print."""
+"""Run the commands and the code of chapters and keep what they print."""
 
 import sys
 from pathlib import Path
 
-from scripts.book.build import SUMMARY
+from scripts.book.build import SUMMARY, render_pages
 from scripts.book.folders import Folders
+from scripts.book.outputs import Mode, Outputs
 from scripts.book.problems import ChapterError, Problem, Problems
 from scripts.book.records import Record, load_records, record, record_file, save_records
 from scripts.book.shown import Shown, all_commands
 from scripts.chart import draw
 from scripts.hardware.quiet import Watch, judge, looked
+
+
+def keep_outputs(folders: Folders) -> list[Problem]:
+    """Keep what fences print and scripts of figures draw; outputs of those that are gone go too."""
+    outputs = Outputs(folders, Mode.KEEP)
+    problems = [problem for problem in render_pages(outputs, is_partial=True)[1] if not problem.is_missing]
+    for file in outputs.unused() if not problems else ():
+        file.unlink()
+    return problems
 
 
 def record_pages(

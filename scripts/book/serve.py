@@ -10,6 +10,7 @@ from watchfiles import watch
 
 from scripts.book.build import Result, build
 from scripts.book.folders import Folders
+from scripts.book.outputs import Outputs
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -25,7 +26,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 def serve(folders: Folders, port: int, is_partial: bool, report: Callable[[Result], None]) -> None:
-    """Build, serve until Ctrl-C, and build again when a source changes.
+    """Build, serve until Ctrl-C, build again when a source changes; pages are shown, then checked.
 
     Raises:
         ValueError: the port is taken.
@@ -37,11 +38,15 @@ def serve(folders: Folders, port: int, is_partial: bool, report: Callable[[Resul
         raise ValueError(
             f"cannot serve at port {port}, {error.strerror}: choose another with --port"
         ) from None
-    report(build(folders, is_partial))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"The book is at http://127.0.0.1:{port} and is built again when a file changes; Ctrl-C ends it.")
+
+    def build_again() -> None:
+        report(build(Outputs(folders), is_partial, ready=lambda: print(ready, flush=True)))
+
+    ready = f"The book is at http://127.0.0.1:{port} and is built again when a file changes; Ctrl-C ends it."
+    build_again()
     for _ in watch(folders.book, watch_filter=lambda _, path: is_source(folders, path)):
-        report(build(folders, is_partial))
+        build_again()
 
 
 def is_source(folders: Folders, path: str) -> bool:

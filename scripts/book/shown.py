@@ -68,7 +68,7 @@ def is_python(code: str) -> bool:
 
 
 def commands_of(fence: Fence) -> list[Shown]:
-    """The commands of a console or predict fence, checked; none of another fence."""
+    """The commands of a console or predict fence; none of another fence."""
     if fence.kind == "predict":
         options = fence.allow(*PREDICT_OPTIONS)
         question = question_of(fence)
@@ -88,8 +88,6 @@ def commands_of(fence: Fence) -> list[Shown]:
             raise ChapterError("a console fence needs a line that starts with `$ `")
     else:
         return []
-    for each in shown:
-        check_shown(each)
     return shown
 
 

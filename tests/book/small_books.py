@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from scripts.book.folders import Folders
+from scripts.book.outputs import Outputs
 from scripts.book.page import Page
 from scripts.book.records import Record, save_records
 from scripts.course import ROOT, load_course
@@ -20,8 +21,9 @@ def folders_in(tmp_path: Path) -> Folders:
 
 def page_of(tmp_path: Path, text: str, path: str = DAY) -> Page:
     """A page of a book in a folder of its own, rendered; what it became is `page.rendered`."""
-    page = Page(Path(path), text, folders_in(tmp_path))
+    page = Page(Path(path), text, Outputs(folders_in(tmp_path)))
     page.rendered = page.render()
+    page.problems.found += page.check()
     return page
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from scripts.book.build import build
 from scripts.book.links import check_links
+from scripts.book.outputs import Outputs
 from scripts.book.shape import FIXED_HEADINGS, count_words
 from scripts.course import load_course
 from tests.book.small_books import DAY, book_in
@@ -18,13 +19,13 @@ def faults_of_book(tmp_path: Path, pages: dict[str, str]) -> list[tuple[str, int
     """File, line and sentence of each fault of a book of which only some days are there."""
     return [
         (problem.file, problem.line, problem.text)
-        for problem in build(book_in(tmp_path, pages), is_partial=True).problems
+        for problem in build(Outputs(book_in(tmp_path, pages)), is_partial=True).problems
     ]
 
 
 def test_a_book_is_built_of_what_is_there(tmp_path: Path) -> None:
     folders = book_in(tmp_path, {DAY: "# Day\n\n{{#task 2}}\n\n$x$\n"})
-    result = build(folders, is_partial=True)
+    result = build(Outputs(folders), is_partial=True)
     assert result.problems == []
     assert len(result.notes) == NUM_OTHER_DAYS
     html = (folders.build / "week-2" / "day-7.html").read_text(encoding="utf-8")
@@ -34,7 +35,7 @@ def test_a_book_is_built_of_what_is_there(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_refused_without_partial(tmp_path: Path) -> None:
-    result = build(book_in(tmp_path, {DAY: "# Day\n"}))
+    result = build(Outputs(book_in(tmp_path, {DAY: "# Day\n"})))
     missing = [problem for problem in result.problems if problem.is_missing]
     assert len(missing) == NUM_OTHER_DAYS
     assert str(missing[0]).startswith("book/src/SUMMARY.md:3: the chapter 'week-1/day-1.md' is not there")
@@ -49,7 +50,7 @@ def test_links_lead_to_pages_and_headings(tmp_path: Path) -> None:
 
 
 def test_a_link_to_a_page_that_is_missing_yet_is_only_noted(tmp_path: Path) -> None:
-    result = build(book_in(tmp_path, {DAY: "# Day\n\n[a](day-6.md)\n"}), is_partial=True)
+    result = build(Outputs(book_in(tmp_path, {DAY: "# Day\n\n[a](day-6.md)\n"})), is_partial=True)
     assert result.problems == []
     assert "book/src/week-2/day-7.md:3: the link day-6.html leads to no page" in map(str, result.notes)
 
@@ -80,9 +81,9 @@ def test_what_mdbook_only_warns_of_is_refused(tmp_path: Path) -> None:
 
 def test_a_fault_leaves_the_last_build_alone(tmp_path: Path) -> None:
     folders = book_in(tmp_path, {DAY: "# Day\n\nFirst.\n"})
-    build(folders, is_partial=True)
+    build(Outputs(folders), is_partial=True)
     (folders.src / DAY).write_text("# Day\n\nSecond, `softmx()`.\n", encoding="utf-8")
-    assert len(build(folders, is_partial=True).problems) == 1
+    assert len(build(Outputs(folders), is_partial=True).problems) == 1
     assert "First." in (folders.build / "week-2" / "day-7.html").read_text(encoding="utf-8")
 
 
@@ -91,14 +92,14 @@ def test_every_day_and_every_page_is_in_the_summary(tmp_path: Path) -> None:
     (folders.src / "more.md").write_text("# More\n", encoding="utf-8")
     summary = folders.src / "SUMMARY.md"
     summary.write_text(summary.read_text().replace("- [week-1/day-3.md](week-1/day-3.md)\n", ""))
-    texts = [str(problem) for problem in build(folders, is_partial=True).problems]
+    texts = [str(problem) for problem in build(Outputs(folders), is_partial=True).problems]
     assert any("chapter is not named here: week-1/day-3.md" in text for text in texts)
     assert "book/src/more.md: SUMMARY.md does not name this page" in texts
 
 
 def shape_faults(tmp_path: Path, text: str) -> str:
     """What a day lacks, in one text."""
-    problems = build(book_in(tmp_path, {DAY: text})).problems
+    problems = build(Outputs(book_in(tmp_path, {DAY: text}))).problems
     return "\n".join(problem.text for problem in problems if not problem.is_missing)
 
 
