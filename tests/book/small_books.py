@@ -46,7 +46,7 @@ def book_in(tmp_path: Path, pages: dict[str, str]) -> Folders:
     """A book that names every day and has these pages."""
     folders = folders_in(tmp_path)
     shutil.copy(ROOT / "book" / "book.toml", folders.book)
-    shutil.copytree(ROOT / "book" / "theme", folders.book / "theme")
+    shutil.copytree(ROOT / "book" / "theme", folders.book / "theme", dirs_exist_ok=True)
     names = [f"week-{day.week}/day-{day.day}.md" for day in load_course().days]
     lines = [f"- [{name}]({name})" for name in [*names, *(name for name in pages if name not in names)]]
     (folders.src / "SUMMARY.md").write_text("# Summary\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
