@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ class TinyLlm:
     def __init__(self, checkpoint: Path, parts: str) -> None:
         import mlx.core as mx
 
+        from benches.newest import Newest
         from tiny_llm_ref.given.accelerate import best_operations
         from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
         from tiny_llm_ref.model.given.operations import PLAIN_OPERATIONS, Operations
@@ -60,6 +61,14 @@ class TinyLlm:
             if parts != "all kernels":
                 raise
             self.has_cache = False
+        self.newest = Newest(self.model, self.one_by_one)
+
+    def one_by_one(self, _: object, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+        """Answer prompts one after the other."""
+        for prompt in prompts:
+            state = self.prefill([list(prompt)])
+            for _ in range(max_tokens - 1):
+                self.decode(state)
 
     def prefill(self, tokens: list[list[int]]) -> Any:
         mx = self.mx
@@ -214,9 +223,12 @@ ENVIRONMENTS = {"mlx-lm as installed": {"TINY_LLM_BLAS": "off"}}
 
 
 def measure(engine: Engine, work: str, num_tokens: int, batch_size: int, num_steps: int) -> float:
-    """Seconds of one prefill of `num_tokens`, or of `num_steps` decodes after it."""
+    """Seconds of one prefill of `num_tokens`, of `num_steps` decodes after it, or of serving these."""
     prompts = [[100 + (7 * i + 13 * row) % 20000 for i in range(num_tokens)] for row in range(batch_size)]
     start = time.perf_counter()
+    if work == "serve" and isinstance(engine, TinyLlm):
+        engine.newest.serve(prompts, num_steps)
+        return time.perf_counter() - start
     state = engine.prefill(prompts)
     if work == "prefill":
         return time.perf_counter() - start

@@ -28,6 +28,8 @@ from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.hardware.processor import num_cores, processor
+from scripts.learn.speeds import keep_speeds, print_speeds
+from scripts.packages import learners_package
 
 BASELINE = "mlx-lm as installed"
 SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow
@@ -42,7 +44,8 @@ WORKLOADS: Workloads = {
 OWN_REPEATS = 3
 OWN_WORKLOADS: Workloads = {  # of the learner's package, which has no kernels at first
     "prefill": {"work": "prefill", "num_tokens": 128, "batch_size": 1, "num_steps": 0},
-    "decode": {"work": "decode", "num_tokens": 32, "batch_size": 1, "num_steps": 16},
+    "decode": {"work": "decode", "num_tokens": 16, "batch_size": 1, "num_steps": 12},
+    "8 requests": {"work": "serve", "num_tokens": 16, "batch_size": 8, "num_steps": 12},
 }
 SLOW = (
     "mlx-lm as installed",
@@ -82,6 +85,10 @@ def main(
         figures = measure_all(names, resolve_checkpoint(model), workloads, rounds, console)
     console.print(f"{model}; {', '.join(map(str, machine().values()))}")
     console.print(table(figures))
+    if is_short and model == SHIPPED_MODEL:
+        medians = {workload: median(of_engine[names[0]]) for workload, of_engine in figures.items()}
+        keep_speeds(Path(str(learners_package().__file__)).parent, medians)
+        print_speeds(console)
     result = {"model": model, "machine": machine(), "tokens_per_s": figures}
     return Results(rounds, "speed", result, chart(model, figures))
 

@@ -1,11 +1,5 @@
 """Show the hints of a task, one more each time it is asked."""
 
-import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from scripts.checkpoints.files import cache_dir
-from scripts.course import COURSE, ROOT, Day, Task, load_course
+from scripts.course import COURSE, Day, Task, load_course
 from scripts.errors import usage_errors
+from scripts.learn.kept import Kept, kept
 from scripts.setup import load_toml
 
 HINTS = COURSE / "hints"
@@ -28,35 +22,6 @@ TaskNumber = Annotated[int, typer.Option("--task", help="Task of the day.")]
 All = Annotated[bool, typer.Option("--all", help="Show all three at once.")]
 Again = Annotated[bool, typer.Option("--again", help="Show all those seen so far, and no new one.")]
 Reset = Annotated[bool, typer.Option("--reset", help="Forget which ones of this task were seen.")]
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many hints of each task were shown, by `Task.id`, in a file that may be missing or damaged."""
-
-    file: Path
-
-    def of(self, task: Task) -> int:
-        """Number shown, 0 where the file says nothing that makes sense."""
-        shown = self._read().get(task.id)
-        return shown if isinstance(shown, int) and 0 <= shown <= NUM_TIERS else 0
-
-    def remember(self, task: Task, shown: int) -> bool:
-        """Write a task's number, and say whether that worked."""
-        counts = {**self._read(), task.id: shown}
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.file, json.dumps(counts, indent=1, sort_keys=True) + "\n")
-        except OSError:
-            return False
-        return True
-
-    def _read(self) -> Mapping[str, object]:
-        try:
-            content = json.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return content if isinstance(content, dict) else {}
 
 
 def main(
@@ -79,24 +44,25 @@ def main(
         chosen_day = load_course().day(week, day)
         chosen = chosen_day.task(task)
         tiers = load_hints(chosen_day, chosen)
-    counts = Counts(counts_file())
+    counts = kept(COUNTS_FOLDER)
     if reset:
-        print_reset(chosen, counts.remember(chosen, 0))
+        print_reset(chosen, counts.put(chosen.id, 0))
         return
-    shown = counts.of(chosen)
+    shown = num_shown(counts, chosen)
     if show_all:
         shown = NUM_TIERS
     elif not again:
         shown = min(shown + 1, NUM_TIERS)
     if not again:
-        counts.remember(chosen, shown)
+        counts.put(chosen.id, shown)
     is_whole = show_all or again
     print_hints(chosen_day, chosen, tiers[:shown], first=1 if is_whole else shown)
 
 
-def counts_file() -> Path:
-    """The file of this clone of the course, so that another one starts from the first hints."""
-    return cache_dir() / COUNTS_FOLDER / f"{hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]}.json"
+def num_shown(counts: Kept, task: Task) -> int:
+    """How many hints of a task were shown; 0 where the file says nothing that makes sense."""
+    shown = counts.read().get(task.id)
+    return shown if isinstance(shown, int) and 0 <= shown <= NUM_TIERS else 0
 
 
 def load_hints(day: Day, task: Task, folder: Path = HINTS) -> tuple[str, ...]:
@@ -132,18 +98,6 @@ def print_reset(task: Task, was_written: bool) -> None:
         print(f"Forgotten: task {task.id} starts from its first hint again.")
     else:
         print(f"The file of what you saw cannot be written, so task {task.id} stays as it was.")
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Replace a file at once, so that a reader finds the old content or the new; OSError if it cannot."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(name, file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from scripts.course import ROOT, Course, Day, Task
+from scripts.sources.chunks import HOLE
 from scripts.sources.files import Sources, Symbol, is_python, source_files, write
 from scripts.sources.render import owned_functions, rendered
+from scripts.sources.symbols import holes_of
 
 PACKAGE = ROOT / "tiny_llm"
 NOTHING_CHANGED_EXIT_CODE = 1
@@ -77,6 +79,12 @@ def shown(path: Path) -> str:
 def all_tasks(course: Course) -> list[tuple[Day, Task]]:
     """Every task with its day, in order."""
     return [(day, task) for day in course.days for task in day.tasks]
+
+
+def tasks_with_holes(sources: Sources) -> set[str]:
+    """Ids of the tasks with a function that is not written yet."""
+    sentences = [sentence for path, source in sources.items() for sentence in holes_of(path, source).values()]
+    return {".".join(match.groups()[:3]) for sentence in sentences if (match := HOLE.search(sentence))}
 
 
 def functions_of_tasks(course: Course, chosen: Collection[str]) -> list[Symbol]:

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
-from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
+from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package, tasks_with_holes
 from scripts.learn.remembered import Memory, Result, day_name
+from scripts.learn.speeds import print_speeds
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.setup import show_progress
 from scripts.sources.chunks import HOLE
 from scripts.sources.files import Sources
-from scripts.sources.symbols import holes_of
 
 MAX_PROCESSES = 2
 TEST_NAME = re.compile(r"::test_task_(\d+)_")
@@ -79,7 +79,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Run all tests, whatever is
 
 
 def main(week: Week = None, day: DayNumber = None, fresh: Fresh = False, package: Package = PACKAGE) -> None:
-    """Draw the map of the course with what passes now.
+    """Draw the map of the course with what passes now, and the speed of each day that was measured.
 
     A test runs again only after a file that it depends on has changed.
 
@@ -95,6 +95,7 @@ def main(week: Week = None, day: DayNumber = None, fresh: Fresh = False, package
             show_progress("")
             print_day(of_day, console)
             states += of_day
+    print_speeds(console)
     print_next(states, console)
 
 
@@ -166,12 +167,6 @@ def bar(day: Day, num_done: int, num_all: int) -> str:
     filled = 20 * num_done // num_all
     where = f"testing week {day.week} day {day.day}"
     return f"{where} [{'#' * filled}{'-' * (20 - filled)}] {num_done} of {num_all} days"
-
-
-def tasks_with_holes(sources: Sources) -> set[str]:
-    """Ids of the tasks with a function that is not written yet."""
-    sentences = [sentence for path, source in sources.items() for sentence in holes_of(path, source).values()]
-    return {".".join(match.groups()[:3]) for sentence in sentences if (match := HOLE.search(sentence))}
 
 
 def state_of(day: Day, task: Task, outcome: Outcome, has_holes: bool) -> TaskState:

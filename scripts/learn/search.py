@@ -17,8 +17,8 @@ import typer
 
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
-from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package
-from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days, task_of, tasks_with_holes
+from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package, tasks_with_holes
+from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days, task_of
 from scripts.learn.remembered import Memory, Result
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import Sources

@@ -15,6 +15,7 @@ import typer
 from scripts.course import ROOT, Course, load_course
 from scripts.errors import usage_errors
 from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
+from scripts.learn.speeds import COMMAND, FIRST_DAY
 from scripts.packages import choose_package
 
 MAX_CRASHES = 10
@@ -91,15 +92,18 @@ def run_pytest(arguments: Sequence[str]) -> int:
 
 
 def what_is_next(course: Course, week: int, day: int, task: int | None) -> list[str]:
-    """The task after one that is solved, or after a day, with its command; nothing after the last."""
+    """The task after one that is solved, or after a day, with its command; after a day its number too."""
     tasks = [(each, part) for each in course.days for part in each.tasks]
     solved = (week, day, task if task is not None else len(course.day(week, day).tasks))
     later = ((d, t) for d, t in tasks if (d.week, d.day, t.number) > solved)
-    return [
+    lines = [
         f"next: week {d.week} day {d.day} task {t.number}, {t.title}: "
         f"pdm run test --week {d.week} --day {d.day} --task {t.number}"
         for d, t in islice(later, 1)
     ]
+    if solved[2] == len(course.day(week, day).tasks) and (week, day) >= FIRST_DAY:
+        lines.append(f"how fast is it now? {COMMAND}")
+    return lines
 
 
 def select_tests(week: int | None, day: int | None, task: int | None) -> list[str]:

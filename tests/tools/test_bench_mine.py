@@ -8,12 +8,17 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from benches.commands import app
 from scripts.course import ROOT, load_course
+from scripts.learn.kept import kept
+from scripts.learn.speeds import WIDTH
 from scripts.packages import OF_LEARNER
 from scripts.sources.files import write
 from scripts.sources.render import render
 from tests.support.checkpoints import save_small_model
+from tests.support.commands import use_own_memory
 
 ONCE = "--repeats 1"
 SHORT = {
@@ -54,10 +59,15 @@ json.dump(answers, sys.stdout)
 """
 
 
-def run_all(folder: Path, last_task: str, names: Iterable[str] = SHORT) -> dict[str, tuple[int, str, str]]:
-    """Exit code and output of each benchmark on the package after a task, all in one process."""
+def write_package(folder: Path, last_task: str) -> None:
+    """The package after a task."""
     ids = [task.id for day in load_course().days for task in day.tasks]
     write(render(set(ids[: ids.index(last_task) + 1])), folder / "tiny_llm")
+
+
+def run_all(folder: Path, last_task: str, names: Iterable[str] = SHORT) -> dict[str, tuple[int, str, str]]:
+    """Exit code and output of each benchmark on the package after a task, all in one process."""
+    write_package(folder, last_task)
     model = f"--model {save_small_model(folder / 'model')} "
     options = {
         name: model * (name not in WITHOUT_MODEL) + more for name, more in SHORT.items() if name in names
@@ -91,3 +101,27 @@ def test_what_is_not_written_yet_is_left_out_or_named(tmp_path: Path) -> None:
     assert "no blocks" in outputs["scheduler"]
     assert "BlockManager" not in outputs["scheduler"]
     assert re.fullmatch(f"error: your package cannot run yet: {hole}", errors["mixed"])
+
+
+def test_the_number_of_a_day_is_kept_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_own_memory(tmp_path / "cache", monkeypatch)
+    kept("speeds").put("1.6", {"prefill": 800.0, "decode": 9.0, "8 requests": 0.5})
+    kept("speeds").put("1.7", "damaged")
+    write_package(tmp_path, "2.1.3")
+    result = subprocess.run(
+        [sys.executable, "-m", "benches", "--mine", "--repeats", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    speeds = kept("speeds").read()["2.1"]
+    assert isinstance(speeds, dict)
+    assert list(speeds) == ["prefill", "decode", "8 requests"]
+    numbers = [f"{speed:,.0f}" for speed in speeds.values()]
+    _, _, *rows = result.stdout.split("by `pdm run bench --mine`:")[1].splitlines()
+    assert [row.split()[:4] for row in rows[:2]] == [["1.6", "800", "9", "0"], ["2.1", *numbers]]
+    assert (rows[0].count("█"), rows[1].count("█")) == (0, WIDTH)
+    assert len(rows) == 3, "damaged numbers have no bar"

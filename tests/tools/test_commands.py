@@ -92,8 +92,11 @@ def test_after_a_task_comes_the_next_one_with_its_command() -> None:
     expected = [f"next: week 2 day 7 task 2, One chunk a call: {command}"]
     assert what_is_next(load_course(), 2, 7, 1) == expected
     assert what_is_next(load_course(), 2, 6, None)[0].startswith("next: week 2 day 7 task 1, Steps and masks")
+    assert len(what_is_next(load_course(), 1, 4, None)) == 1
     last = load_course().days[-1]
-    assert what_is_next(load_course(), last.week, last.day, None) == []
+    for task in (None, last.tasks[-1].number):
+        lines = what_is_next(load_course(), last.week, last.day, task)
+        assert lines == ["how fast is it now? pdm run bench --mine"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from scripts.course import ROOT, Day, Task, load_course
 from scripts.learn import hint
+from scripts.learn.kept import kept
 from scripts.setup import load_toml
 from scripts.sources.c_source import split
 from scripts.sources.files import is_python, source_files
@@ -211,7 +212,7 @@ def test_reset_forgets_this_task_alone(ask: Ask, folder: Path) -> None:
     ask()
     ask(address=other)
     assert "2.7.2 starts from its first hint again" in ask("--reset")
-    assert json.loads(hint.counts_file().read_text()) == {"1.1.3": 1, "2.7.2": 0}
+    assert json.loads(kept(hint.COUNTS_FOLDER).file.read_text()) == {"1.1.3": 1, "2.7.2": 0}
     assert tiers_in(ask()) == [1]
 
 
@@ -219,8 +220,8 @@ def test_another_clone_starts_from_the_first_hint(
     ask: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [tiers_in(ask()), tiers_in(ask())] == [[1], [2]]
-    assert [path for path in folder.rglob("*") if path.is_file()] == [hint.counts_file()]
-    monkeypatch.setattr("scripts.course.ROOT", ROOT.parent / "another")
+    assert [path for path in folder.rglob("*") if path.is_file()] == [kept(hint.COUNTS_FOLDER).file]
+    monkeypatch.setattr("scripts.learn.kept.ROOT", ROOT.parent / "another")
     assert tiers_in(ask()) == [1]
 
 
@@ -238,8 +239,8 @@ DAMAGED = [
 
 @pytest.mark.parametrize("content", DAMAGED, ids=lambda content: repr(content[:20]))
 def test_a_damaged_file_starts_again(content: bytes, ask: Ask, folder: Path) -> None:
-    hint.counts_file().parent.mkdir(parents=True)
-    hint.counts_file().write_bytes(content)
+    kept(hint.COUNTS_FOLDER).file.parent.mkdir(parents=True)
+    kept(hint.COUNTS_FOLDER).file.write_bytes(content)
     assert [tiers_in(ask()), tiers_in(ask())] == [[1], [2]]
 
 

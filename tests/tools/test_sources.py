@@ -8,8 +8,7 @@ import pytest
 from scripts.course import ROOT, Course, Day, Task
 from scripts.learn import learner
 from scripts.learn.catch_up import catch_up, mixed_classes
-from scripts.learn.learner import functions_of_tasks, read_package
-from scripts.learn.progress import tasks_with_holes
+from scripts.learn.learner import functions_of_tasks, read_package, tasks_with_holes
 from scripts.learn.reset import reset
 from scripts.sources import files
 from scripts.sources.chunks import join
