@@ -62,7 +62,9 @@ def build_pages(partial: Partial = False) -> None:
 
 @app.command()
 def check(partial: Partial = False) -> None:
-    """Build, compare what the chapters' code prints now with what is kept, and print what each chapter holds.
+    """Build, run all code and compare its output with what is kept.
+
+    Prints what each chapter holds.
 
     Example: pdm run book check
     """
@@ -102,7 +104,7 @@ def record(
 
 @app.command()
 def run(chapter: Chapter, mine: Mine = False) -> None:
-    """Run the Python of a page, block by block, and show each with what it prints.
+    """Run the Python of a page and show each block with its output.
 
     Example: pdm run book run week-1/day-1 --mine
     """

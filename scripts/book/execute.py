@@ -19,10 +19,11 @@ TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Code:
-    """Python to be run; `line` is that of its first line in the page."""
+    """Python to be run; `line` is that of its first line in the page, `varies` if its numbers are measured."""
 
     line: int
     code: str
+    varies: bool = False
 
 
 def execute(fences: list[Code], name: str, outputs: Outputs) -> tuple[list[str], list[tuple[int, str]]]:
@@ -34,7 +35,10 @@ def execute(fences: list[Code], name: str, outputs: Outputs) -> tuple[list[str],
     if not fences:
         return [], []
     reads = ["fences", Path(run_fences.__file__).read_text(encoding="utf-8")]
-    printed, faults = outputs.get(name, [fence.code for fence in fences], reads, lambda: run_all(fences))
+    varying = {i for i, fence in enumerate(fences) if fence.varies}
+    printed, faults = outputs.get(
+        name, [fence.code for fence in fences], reads, lambda: run_all(fences), varying
+    )
     return printed, [(fences[i].line, text) for i, text in faults.items()]
 
 

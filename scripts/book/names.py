@@ -38,7 +38,7 @@ def check_code(code: str, foreign: Collection[str], page: str) -> None:
     if code in foreign:
         return
     if "pdm run " in code:
-        if not re.search(r"pdm run ([A-Z.<]|$)", code):
+        if not re.search(r"pdm run ([A-Z.<]|python |$)", code):
             check_option_names(code[code.index("pdm run ") :])
     elif re.fullmatch(r"--[a-z][\w-]*(=\S+| [\w./-]+)?", code):
         check_option(code)

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
@@ -41,7 +41,12 @@ class Outputs:
     used: set[Path] = field(default_factory=set)
 
     def get(
-        self, name: str, code: list[str], reads: list[str], make: Callable[[], list[str]]
+        self,
+        name: str,
+        code: list[str],
+        reads: list[str],
+        make: Callable[[], list[str]],
+        varying: Collection[int] = (),
     ) -> tuple[list[str], dict[int, str]]:
         """The outputs of some code, and by its index a sentence for each that is not as it is kept.
 
@@ -50,6 +55,7 @@ class Outputs:
             code: what the digest covers.
             reads: what else a change of which makes `Mode.COMPARE` run the code again.
             make: runs the code.
+            varying: indexes of outputs that are alike whatever their numbers.
         """
         file = self.folders.outputs / f"{name}.json"
         self.used.add(file)
@@ -62,7 +68,9 @@ class Outputs:
         if old is not None and not knows_better:
             return old, {}
         new: list[str] = remembered(self.folders.cache, key, make)
-        faults = {0: f"no output of this is kept: {ADVICE}"} if old is None else differences(old, new)
+        faults = (
+            {0: f"no output of this is kept: {ADVICE}"} if old is None else differences(old, new, varying)
+        )
         if self.mode is Mode.KEEP and faults:
             write_outputs(file, digest, new)
         return new, faults if self.mode is Mode.COMPARE else {}
@@ -91,16 +99,22 @@ def write_outputs(file: Path, digest: str, outputs: list[str]) -> None:
     file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def differences(old: list[str], new: list[str]) -> dict[int, str]:
+def differences(old: list[str], new: list[str], varying: Collection[int]) -> dict[int, str]:
     """A sentence for each output that is not what was kept, by its index."""
-    pairs = enumerate(zip(old, new, strict=True))
-    return {i: f"this prints {first_line(b, a)!r} now: {ADVICE}" for i, (a, b) in pairs if not is_alike(a, b)}
+    found = {}
+    for i, (a, b) in enumerate(zip(old, new, strict=True)):
+        pairs = [*itertools.zip_longest(b.split("\n"), a.split("\n"), fillvalue="")]
+        if i in varying:
+            pairs = [(without_numbers(first), without_numbers(second)) for first, second in pairs]
+        line = next((first for first, second in pairs if not is_alike(first, second)), None)
+        if line is not None:
+            found[i] = f"this prints {line[:80]!r} now: {ADVICE}"
+    return found
 
 
-def first_line(text: str, other: str) -> str:
-    """The first line of a text that is not alike in the other, cut where it is long."""
-    pairs = itertools.zip_longest(text.split("\n"), other.split("\n"), fillvalue="")
-    return next(a for a, b in pairs if not is_alike(a, b))[:80]
+def without_numbers(text: str) -> str:
+    """A text whose numbers, and the spaces that right-justify them, are all alike."""
+    return re.sub(r"[ \d.,]*\d[\d.,]*", " 0", text)
 
 
 def is_alike(a: str, b: str) -> bool:

@@ -3,6 +3,7 @@
 import functools
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from scripts.book.problems import ChapterError
 from scripts.course import ROOT, Course, Day, Task, load_course
 from scripts.sources import files, symbols
 from scripts.sources.c_source import mask
-from scripts.sources.chunks import Chunk
+from scripts.sources.chunks import Chunk, join
 from scripts.sources.files import SHARED, is_python, module_name, read_reference, source_files
-from scripts.sources.render import owned_functions, render_source
+from scripts.sources.render import owned_functions, render_chunks, render_source
 from scripts.sources.symbols import split
 
 LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".metal": "cpp", ".cu": "cpp"}
@@ -57,9 +58,14 @@ def all_sources() -> dict[Path, str]:
 
 
 @functools.cache
-def starter_source(path: Path) -> str:
+def starter_chunks(path: Path) -> Sequence[Chunk]:
     """A source as the starter has it, imports aside."""
-    return render_source(path, reference()[path], course(), ())
+    return render_chunks(path, reference()[path], course(), ())
+
+
+def is_in_starter(path: Path, name: str) -> bool:
+    """Whether the starter's source defines a name."""
+    return any(name in chunk.names for chunk in starter_chunks(path))
 
 
 @functools.cache
@@ -130,10 +136,9 @@ def reference_text(symbol: Symbol, day: Day | None) -> str:
 
 def starter_text(symbol: Symbol) -> str:
     """Its source in the starter, without the lines that say what is not written yet."""
-    source = starter_source(symbol.path)
-    if not is_defined(symbol.path, source, symbol.name):
+    if not is_in_starter(symbol.path, symbol.name):
         raise ChapterError(f"the starter has no {symbol.dotted}: only the solution uses it")
-    text = text_of(symbol, source)
+    text = text_of(symbol, join(starter_chunks(symbol.path)))
     return without_holes(text) if is_python(symbol.path) else text
 
 

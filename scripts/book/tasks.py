@@ -11,14 +11,12 @@ from scripts.book.problems import ChapterError
 from scripts.book.symbols import (
     Symbol,
     find_symbol,
-    is_defined,
+    is_in_starter,
     owned,
     reference,
     signature,
-    starter_source,
 )
 from scripts.course import Day, Task
-from scripts.sources.symbols import definition_of
 
 PAGE_WIDTH = 92  # characters of code
 
@@ -60,11 +58,11 @@ def declarations(symbols: list[Symbol], task: Task) -> str:
 
 
 def python_declarations(path: Path, names: list[str]) -> str:
-    """The signatures of these functions of a module."""
+    """The signatures of these functions of a module, apart from the width as ruff writes them."""
     blocks: dict[str, list[str]] = {}
     for name in names:
         blocks.setdefault(name.rpartition(".")[0] or name, []).append(signature(Symbol(path, name)))
-    return "\n\n".join(
+    return "\n\n\n".join(
         "\n".join(texts)
         if owner in names
         else f"{class_line(path, owner)}\n" + textwrap.indent("\n".join(texts), "    ")
@@ -74,7 +72,7 @@ def python_declarations(path: Path, names: list[str]) -> str:
 
 def class_line(path: Path, name: str) -> str:
     """`class Name(Base):` as the source has it."""
-    match = re.search(rf"^class {name}\b.*?:$", definition_of(path, reference()[path], name), re.M | re.S)
+    match = re.search(rf"^class {name}\b.*?:$", reference()[path], re.M | re.S)
     assert match is not None
     return match[0]
 
@@ -82,18 +80,20 @@ def class_line(path: Path, name: str) -> str:
 @functools.cache
 def formatted(code: str) -> str:
     """Python in lines as short as a page is wide."""
-    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--line-length", str(PAGE_WIDTH), "-"]
+    if all(len(line) <= PAGE_WIDTH for line in code.split("\n")):
+        return code  # starting ruff for each task would take a second or two
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    command = [ruff, "format", "--quiet", "--line-length", str(PAGE_WIDTH), "-"]
     result = subprocess.run(command, input=code, capture_output=True, text=True, encoding="utf-8", check=True)
     return result.stdout.strip()
 
 
 def asked_functions(symbol: Symbol, task: Task) -> list[str]:
     """The functions of a symbol that a task asks for and the starter has."""
-    source = starter_source(symbol.path)
     return [
         name
         for name, asking in owned(symbol.path).items()
         if asking.id == task.id
         and f"{name}.".startswith(f"{symbol.name}.")
-        and is_defined(symbol.path, source, name)
+        and is_in_starter(symbol.path, name)
     ]

@@ -8,14 +8,15 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.course import ROOT, Course, Task, load_course
 from scripts.sources.chunks import Chunk, drop_unused, droppable, join
 from scripts.sources.files import Sources, is_python, module_name, read_reference, write
 from scripts.sources.python_source import LINE_LENGTH
-from scripts.sources.symbols import split
+from scripts.sources.symbols import split, words_of
 
 
 def render(solved: Collection[str], course: Course | None = None) -> Sources:
@@ -35,11 +36,16 @@ def rendered(solved: Collection[str], course: Course) -> Sources:
 
 def render_source(path: Path, source: str, course: Course, solved: Collection[str]) -> str:
     """One source with a hole for each function of an unsolved task; the source itself without any."""
+    return join(render_chunks(path, source, course, solved))
+
+
+def render_chunks(path: Path, source: str, course: Course, solved: Collection[str]) -> Sequence[Chunk]:
+    """The chunks of that."""
     owned = owned_functions(path, source, course)
     unsolved = {name: task for name, task in owned.items() if task.id not in solved}
-    if not unsolved:
-        return source
     original = split(path, source)
+    if not unsolved:
+        return original
     dug = [
         with_hole(path, chunk, unsolved[chunk.names[0]])
         if chunk.kind == "function" and chunk.names[0] in unsolved
@@ -47,7 +53,7 @@ def render_source(path: Path, source: str, course: Course, solved: Collection[st
         for chunk in original
     ]
     may_go = droppable(original, {name for name in owned if "." not in name})
-    return join(drop_unused(split(path, join(dug)), may_go))
+    return drop_unused(dug, may_go)
 
 
 def owned_functions(path: Path, source: str, course: Course) -> dict[str, Task]:
@@ -89,10 +95,12 @@ def with_hole(path: Path, chunk: Chunk, task: Task) -> Chunk:
         hole = f"{indent}raise NotImplementedError({sentence})\n"
         if len(hole) > LINE_LENGTH + 1:
             hole = f"{indent}raise NotImplementedError(\n{indent}    {sentence}\n{indent})\n"
-        return chunk.with_inside(hole.replace("\n", line_end))
-    last_line = chunk.inside.rpartition("\n")[2] if "\n" in chunk.inside else chunk.text
-    indent = re.match(r"[ \t]*", last_line)[0]  # type: ignore[index]
-    return chunk.with_inside(f"{line_end}{indent}  NOT_WRITTEN_YET({sentence});{line_end}{indent}")
+        dug = chunk.with_inside(hole.replace("\n", line_end))
+    else:
+        last_line = chunk.inside.rpartition("\n")[2] if "\n" in chunk.inside else chunk.text
+        indent = re.match(r"[ \t]*", last_line)[0]  # type: ignore[index]
+        dug = chunk.with_inside(f"{line_end}{indent}  NOT_WRITTEN_YET({sentence});{line_end}{indent}")
+    return replace(dug, words=words_of(path, dug.text))
 
 
 def tidy(sources: Mapping[Path, str]) -> Sources:

@@ -87,6 +87,18 @@ def test_a_check_names_code_without_a_kept_output(tmp_path: Path) -> None:
     assert fault.startswith(f"book/src/{DAY}:4: no output of this is kept: run")
 
 
+def test_only_the_words_of_a_measurement_are_compared(tmp_path: Path) -> None:
+    code = "from time import time_ns\n\nprint(f'{time_ns() % 7919 / 3:9,.1f} ns')"
+    outputs = Outputs(
+        book_in(tmp_path, {DAY: f"# Day\n\n```python,varies\n{code.replace(chr(39), chr(34))}\n```\n"})
+    )
+    assert keep_outputs(outputs.folders) == []
+    edit(outputs, " ns", "0 ns")
+    assert faults_of(outputs) == []
+    edit(outputs, " ns", " ms")
+    assert len(faults_of(outputs)) == 1
+
+
 def test_a_folder_of_this_machine_is_not_kept(tmp_path: Path) -> None:
     folders = book_in(tmp_path, {DAY: '# Day\n\n```python\nprint("/home/somebody/x")\n```\n'})
     (problem,) = keep_outputs(folders)
