@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Code:
-    """Python to be run; `line` is that of its first line in the page, `varies` if its numbers are measured."""
+    """Python to run; `line` is that of its first line in the page, `varies` if its numbers are measured."""
 
     line: int
     code: str
