@@ -103,19 +103,26 @@ def test_what_is_not_written_yet_is_left_out_or_named(tmp_path: Path) -> None:
     assert re.fullmatch(f"error: your package cannot run yet: {hole}", errors["mixed"])
 
 
+def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which finds the package of a folder."""
+    command, env = [sys.executable, "-m", "benches", *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("name", ["", "growth"])
+def test_it_is_the_learners_package_that_is_measured(name: str, tmp_path: Path) -> None:
+    write_package(tmp_path, "1.4.2")
+    result = bench(tmp_path, *name.split(), "--mine")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert re.fullmatch(r"error: .*: week 1 day 5 task \d: \S+ is not written yet\n", result.stderr)
+
+
 def test_the_number_of_a_day_is_kept_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_own_memory(tmp_path / "cache", monkeypatch)
     kept("speeds").put("1.6", {"prefill": 800.0, "decode": 9.0, "8 requests": 0.5})
     kept("speeds").put("1.7", "damaged")
     write_package(tmp_path, "2.1.3")
-    result = subprocess.run(
-        [sys.executable, "-m", "benches", "--mine", "--repeats", "1"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    result = bench(tmp_path, "--mine", "--repeats", "1")
     assert result.returncode == 0, result.stderr
     speeds = kept("speeds").read()["2.1"]
     assert isinstance(speeds, dict)
