@@ -27,9 +27,13 @@ def load_by_name(name: str, package: ModuleType = tiny_llm_ref) -> tuple[Qwen3Mo
         ValueError: there is no such checkpoint, or it cannot be loaded.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would miss PyTorch aloud
-    dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
-    loaded: tuple[Qwen3Model, TokenizerWrapper] = package.load(resolve_checkpoint(name), dtype)
+    loaded: tuple[Qwen3Model, TokenizerWrapper] = package.load(resolve_checkpoint(name), fastest_dtype())
     return loaded
+
+
+def fastest_dtype() -> mx.Dtype | None:
+    """The type to compute in on the default device; None stands for the checkpoint's."""
+    return mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
 
 
 def as_chat(tokenizer: "TokenizerWrapper", message: str) -> list[int]:

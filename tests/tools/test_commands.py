@@ -24,6 +24,7 @@ from scripts.run.run_options import RunOptions
 from scripts.run.run_report import live_picture
 from scripts.run.runs import make_recorder, prompts_of
 from scripts.sources.files import read_reference, write
+from tests.support.checkpoints import Variant, build, save
 from tests.support.commands import run, run_apart
 
 COMMANDS = {name: module for name, module in scripts().items() if module}
@@ -259,6 +260,49 @@ def test_generate_uses_the_learner_s_package_when_asked(tmp_path: Path) -> None:
     assert mine.stdout != reference.stdout
 
 
+@pytest.mark.parametrize(
+    ("last", "loop"),
+    [
+        ("1.5.4", "a given greedy loop. Week 1 day 6"),
+        ("1.6.3", "your simple_generate. Week 2 day 1"),
+        ("2.1.3", "your simple_generate_with_kv_cache."),
+    ],
+)
+def test_generate_writes_with_what_the_learner_has(last: str, loop: str, tmp_path: Path) -> None:
+    write_package(tmp_path, after(last))
+    arguments = ("scripts.run.generate", "In the beginning", "--max-tokens", "8")
+    mine, reference = run(*arguments, "--mine", folder=tmp_path), run(*arguments)
+    assert mine.returncode == 0, mine.stderr
+    assert mine.stdout == reference.stdout
+    assert mine.stderr.splitlines()[-1].startswith(f"Written by your model with {loop}")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--seed", "1"), "--seed need your sampler (week 1 day 7 task 3: "),
+        (
+            ("--model", "llama"),
+            "yet: week 1 day 5 task 6: load_model is not written yet",
+        ),
+    ],
+)
+def test_generate_refuses_what_the_learner_has_not(
+    options: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    write_package(tmp_path, after("1.5.4"))
+    save(Variant("llama", "llama"), build(Variant("llama", "llama")), tmp_path / "llama")
+    result = run("scripts.run.generate", "In", *options, "--mine", folder=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert sentence in result.stderr.splitlines()[-1]
+
+
+def after(last: str) -> set[str]:
+    """The ids of all tasks behind one."""
+    ids = [task.id for day in load_course().days for task in day.tasks]
+    return set(ids[ids.index(last) + 1 :])
+
+
 # --- the demo ----------------------------------------------------------------------------------------------
 
 
@@ -296,7 +340,7 @@ def test_demo_and_trace_with_the_learner_s_package_say_so(tmp_path: Path, two_pr
         ("demo", (), "2.7.2", "Request.try_prefill"),
         ("demo", ("--engine", "serving"), "3.1.3", "Scheduler.schedule"),
         ("trace", (), "2.7.2", "Request.try_prefill"),
-        ("generate", ("In the beginning",), "2.1.3", "simple_generate_with_kv_cache"),
+        ("generate", ("In the beginning",), "1.5.3", "Qwen3TransformerBlock.__init__"),
     ],
 )
 def test_what_is_not_written_yet_is_said_in_a_sentence(

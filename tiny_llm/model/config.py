@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ops.positional_encoding import RopeScaling
+from .given.optional import once_written
 
 ConfigDict = Mapping[str, Any]  # JSON, so its values may be anything
 
@@ -40,8 +41,28 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a `key` is missing, or its value of the wrong kind (`check_config`); the
-                `num_attention_heads` do not divide `hidden_size`, and there is no head_dim; or something is
-                not supported: shows the `model_type`, `hidden_act` or `rope_type`, or else the `key`.
+            ValueError: as for `check_supported` and `rope_scaling`.
         """
-        raise NotImplementedError("week 1 day 5 task 4: ModelConfig.from_dict is not written yet")
+        raise NotImplementedError("week 1 day 5 task 5: ModelConfig.from_dict is not written yet")
+
+
+@once_written
+def check_supported(config: ConfigDict) -> None:
+    """Refuse what this model would compute otherwise than its checkpoint wants.
+
+    Raises:
+        ValueError: a `key` is missing, or its value of the wrong kind (`check_config`); the
+            `num_attention_heads` do not divide `hidden_size`, and there is no head_dim; the checkpoint is
+            quantized, but not in mlx-lm's layout; or something is not supported: shows the `model_type` or
+            `hidden_act`, or else the `key`.
+    """
+    raise NotImplementedError("week 1 day 5 task 7: check_supported is not written yet")
+
+
+def rope_scaling(kind: str, rope: ConfigDict) -> RopeScaling:
+    """The scaling of this kind that RoPE's settings describe.
+
+    Raises:
+        ValueError: a `key` is missing, or the kind, `rope_type`, is not supported.
+    """
+    raise NotImplementedError("week 1 day 5 task 7: rope_scaling is not written yet")

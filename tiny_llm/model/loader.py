@@ -14,6 +14,7 @@ from ..ops.quantize import QuantizedProjection, QuantizedWeights
 from .config import ModelConfig
 from .embedding import Embedding, QuantizedEmbedding
 from .given.operations import PLAIN_OPERATIONS, Operations
+from .given.optional import once_written
 from .qwen3 import Qwen3Model, Qwen3TransformerBlock
 
 
@@ -25,12 +26,8 @@ class Quantization:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Quantization | None":
-        """The packing that config.json describes, or None for plain weights.
-
-        Raises:
-            ValueError: the checkpoint is quantized, but not in mlx-lm's layout.
-        """
-        raise NotImplementedError("week 1 day 5 task 5: Quantization.from_config is not written yet")
+        """The packing that config.json describes under `quantization`, or None for plain weights."""
+        raise NotImplementedError("week 1 day 5 task 6: Quantization.from_config is not written yet")
 
     def layout(
         self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
@@ -41,7 +38,7 @@ class Quantization:
             ValueError: the `layer` has another `mode` than affine, no biases, or is not packed in `bits` and
                 groups of `group_size`.
         """
-        raise NotImplementedError("week 1 day 5 task 5: Quantization.layout is not written yet")
+        raise NotImplementedError("week 1 day 5 task 6: Quantization.layout is not written yet")
 
 
 class Tensors:
@@ -73,10 +70,9 @@ class Tensors:
         """Remove and return a tensor, expanded if it is packed.
 
         Raises:
-            ValueError: the tensor `name` is missing or packed otherwise; its shape, `tensor.shape`, is not
-                `shape`; or its type, `tensor.dtype`, is none of floats.
+            ValueError: the tensor `name` is missing or packed otherwise, or `check_tensor` refuses it.
         """
-        raise NotImplementedError("week 1 day 5 task 5: Tensors.take is not written yet")
+        raise NotImplementedError("week 1 day 5 task 6: Tensors.take is not written yet")
 
     def take_packed(self, layer: str, *shape: int) -> QuantizedWeights:
         """Remove and return the packed weight of a layer as it is.
@@ -113,7 +109,18 @@ class Tensors:
 
     def check_all_used(self, is_tied: bool) -> None:
         """Raise ValueError for a tensor that nothing used, by `name`: it belongs to a different model."""
-        raise NotImplementedError("week 1 day 5 task 5: Tensors.check_all_used is not written yet")
+        raise NotImplementedError("week 1 day 5 task 6: Tensors.check_all_used is not written yet")
+
+
+@once_written
+def check_tensor(name: str, tensor: mx.array, shape: tuple[int, ...]) -> None:
+    """Refuse a plain or expanded tensor that does not fit the model.
+
+    Raises:
+        ValueError: the shape of the tensor `name`, `tensor.shape`, is not `shape`, or its type,
+            `tensor.dtype`, is none of floats.
+    """
+    raise NotImplementedError("week 1 day 5 task 7: check_tensor is not written yet")
 
 
 def load_model(
@@ -130,19 +137,19 @@ def load_model(
         ValueError: the checkpoint is missing, incomplete or not supported (as for `ModelConfig`); shows the
             `name` of the file, tensor or layer.
     """
-    raise NotImplementedError("week 1 day 5 task 5: load_model is not written yet")
+    raise NotImplementedError("week 1 day 5 task 6: load_model is not written yet")
 
 
 def build_model(config: ModelConfig, tensors: Tensors) -> Qwen3Model:
     """Build a model from tensors under their checkpoint names."""
-    raise NotImplementedError("week 1 day 5 task 5: build_model is not written yet")
+    raise NotImplementedError("week 1 day 5 task 6: build_model is not written yet")
 
 
 def build_block(config: ModelConfig, tensors: Tensors, name: str, rope: Rotation) -> Qwen3TransformerBlock:
     """The block whose tensors start with `name`."""
-    raise NotImplementedError("week 1 day 5 task 5: build_block is not written yet")
+    raise NotImplementedError("week 1 day 5 task 6: build_block is not written yet")
 
 
 def build_mlp(config: ModelConfig, tensors: Tensors, name: str) -> Callable[[mx.array], mx.array]:
     """The MLP whose tensors start with `name`."""
-    raise NotImplementedError("week 1 day 5 task 5: build_mlp is not written yet")
+    raise NotImplementedError("week 1 day 5 task 6: build_mlp is not written yet")

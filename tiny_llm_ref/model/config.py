@@ -6,8 +6,18 @@ from typing import Any
 
 from ..ops.positional_encoding import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 from .given.config_check import check_config
+from .given.optional import once_written
 
 SUPPORTED_MODEL_TYPES = ("qwen3", "qwen2", "llama")
+REQUIRED = (
+    "model_type",
+    "hidden_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
 ConfigDict = Mapping[str, Any]  # JSON, so its values may be anything
 
 
@@ -42,31 +52,28 @@ class ModelConfig:
         """Read the contents of a config.json.
 
         Raises:
-            ValueError: a `key` is missing, or its value of the wrong kind (`check_config`); the
-                `num_attention_heads` do not divide `hidden_size`, and there is no head_dim; or something is
-                not supported: shows the `model_type`, `hidden_act` or `rope_type`, or else the `key`.
+            ValueError: as for `check_supported` and `rope_scaling`.
         """
-        check_config(config)
+        check_supported(config)
         config = _given(config)
-        model_type = _required(config, "model_type")
-        _check_supported(config, model_type)
-        hidden_size = _required(config, "hidden_size")
-        num_heads = _required(config, "num_attention_heads")
+        model_type, hidden_size = config["model_type"], config["hidden_size"]
+        num_heads = config["num_attention_heads"]
         attention_bias = bool(config.get("attention_bias", False))
         rope = {**_given(config.get("rope_scaling") or {}), **_given(config.get("rope_parameters") or {})}
+        kind = rope.get("rope_type") or rope.get("type") or "default"
         return ModelConfig(
             model_type=model_type,
             hidden_size=hidden_size,
-            num_hidden_layers=_required(config, "num_hidden_layers"),
-            intermediate_size=_required(config, "intermediate_size"),
+            num_hidden_layers=config["num_hidden_layers"],
+            intermediate_size=config["intermediate_size"],
             num_attention_heads=num_heads,
             num_key_value_heads=config.get("num_key_value_heads") or num_heads,
-            head_dim=config.get("head_dim") or _derived_head_dim(hidden_size, num_heads),
-            vocab_size=_required(config, "vocab_size"),
-            max_position_embeddings=_required(config, "max_position_embeddings"),
+            head_dim=config.get("head_dim") or hidden_size // num_heads,
+            vocab_size=config["vocab_size"],
+            max_position_embeddings=config["max_position_embeddings"],
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
-            rope_scaling=_rope_scaling(rope),
+            rope_scaling=None if kind == "default" else rope_scaling(kind, rope),
             rope_traditional=bool(config.get("rope_traditional", False)),
             tie_word_embeddings=config.get("tie_word_embeddings"),
             qk_norm=model_type == "qwen3",
@@ -76,18 +83,38 @@ class ModelConfig:
         )
 
 
-def _given(config: ConfigDict) -> ConfigDict:
-    """The config without its null values, which count as missing."""
-    return {key: value for key, value in config.items() if value is not None}
-
-
 def _required(config: ConfigDict, key: str, where: str = "config.json") -> Any:
     if config.get(key) is None:
         raise ValueError(f"{where} does not say {key!r}, which this model needs")
     return config[key]
 
 
-def _check_supported(config: ConfigDict, model_type: str) -> None:
+def _given(config: ConfigDict) -> ConfigDict:
+    """The config without its null values, which count as missing."""
+    return {key: value for key, value in config.items() if value is not None}
+
+
+@once_written
+def check_supported(config: ConfigDict) -> None:
+    """Refuse what this model would compute otherwise than its checkpoint wants.
+
+    Raises:
+        ValueError: a `key` is missing, or its value of the wrong kind (`check_config`); the
+            `num_attention_heads` do not divide `hidden_size`, and there is no head_dim; the checkpoint is
+            quantized, but not in mlx-lm's layout; or something is not supported: shows the `model_type` or
+            `hidden_act`, or else the `key`.
+    """
+    check_config(config)
+    config = _given(config)
+    for key in REQUIRED:
+        _required(config, key)
+    model_type, hidden_size, num_heads = (config[key] for key in REQUIRED[:3])
+    if not config.get("head_dim") and hidden_size % num_heads != 0:
+        raise ValueError(f"config.json gives no head_dim and {num_heads} heads do not divide {hidden_size}")
+    if "quantization_config" in config and "quantization" not in config:
+        raise ValueError(
+            "the checkpoint is quantized, but not in mlx-lm's layout: convert it with `mlx_lm.convert`"
+        )
     if model_type not in SUPPORTED_MODEL_TYPES:
         raise ValueError(
             f"model_type {model_type!r} is not supported: dense {', '.join(SUPPORTED_MODEL_TYPES)} are"
@@ -112,16 +139,12 @@ def _slides(config: ConfigDict) -> bool:
     return in_use and config.get("max_window_layers", 0) < config.get("num_hidden_layers", 0)
 
 
-def _derived_head_dim(hidden_size: int, num_heads: int) -> int:
-    if hidden_size % num_heads != 0:
-        raise ValueError(f"config.json gives no head_dim and {num_heads} heads do not divide {hidden_size}")
-    return hidden_size // num_heads
+def rope_scaling(kind: str, rope: ConfigDict) -> RopeScaling:
+    """The scaling of this kind that RoPE's settings describe.
 
-
-def _rope_scaling(rope: ConfigDict) -> RopeScaling | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
-        return None
+    Raises:
+        ValueError: a `key` is missing, or the kind, `rope_type`, is not supported.
+    """
     where = f"the {kind} RoPE scaling of config.json"
     if kind == "linear":
         return LinearScaling(_required(rope, "factor", where))

@@ -16,6 +16,7 @@ from ..ops.quantize import QuantizedProjection, QuantizedWeights
 from .config import ModelConfig
 from .embedding import Embedding, QuantizedEmbedding
 from .given.operations import PLAIN_OPERATIONS, Operations
+from .given.optional import once_written
 from .qwen3 import Qwen3Model, Qwen3TransformerBlock
 
 FLOAT_TYPES = (mx.float32, mx.float16, mx.bfloat16)
@@ -29,16 +30,8 @@ class Quantization:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Quantization | None":
-        """The packing that config.json describes, or None for plain weights.
-
-        Raises:
-            ValueError: the checkpoint is quantized, but not in mlx-lm's layout.
-        """
+        """The packing that config.json describes under `quantization`, or None for plain weights."""
         quantization = config.get("quantization")
-        if quantization is None and config.get("quantization_config") is not None:
-            raise ValueError(
-                "the checkpoint is quantized, but not in mlx-lm's layout: convert it with `mlx_lm.convert`"
-            )
         return None if quantization is None else Quantization(quantization)
 
     def layout(
@@ -94,18 +87,12 @@ class Tensors:
         """Remove and return a tensor, expanded if it is packed.
 
         Raises:
-            ValueError: the tensor `name` is missing or packed otherwise; its shape, `tensor.shape`, is not
-                `shape`; or its type, `tensor.dtype`, is none of floats.
+            ValueError: the tensor `name` is missing or packed otherwise, or `check_tensor` refuses it.
         """
         layer = name.removesuffix(".weight")
         is_packed = f"{layer}.scales" in self
         tensor = mx.dequantize(*self._pop_packed(layer)) if is_packed else self._pop(name)
-        if tensor.dtype not in FLOAT_TYPES:
-            raise ValueError(
-                f"the tensor {name!r} is of type {tensor.dtype}, not float32, float16 or bfloat16"
-            )
-        if tensor.shape != shape:
-            raise ValueError(f"the tensor {name!r} has shape {tensor.shape}, config.json asks for {shape}")
+        check_tensor(name, tensor, shape)
         return tensor if self._dtype is None else tensor.astype(self._dtype)
 
     def take_packed(self, layer: str, *shape: int) -> QuantizedWeights:
@@ -172,6 +159,20 @@ class Tensors:
             # Cast before the product, or each weight would be rounded to the shorter type of the scales.
             scales, biases = scales.astype(self._dtype), biases.astype(self._dtype)
         return weight, scales, biases, group_size, bits
+
+
+@once_written
+def check_tensor(name: str, tensor: mx.array, shape: tuple[int, ...]) -> None:
+    """Refuse a plain or expanded tensor that does not fit the model.
+
+    Raises:
+        ValueError: the shape of the tensor `name`, `tensor.shape`, is not `shape`, or its type,
+            `tensor.dtype`, is none of floats.
+    """
+    if tensor.dtype not in FLOAT_TYPES:
+        raise ValueError(f"the tensor {name!r} is of type {tensor.dtype}, not float32, float16 or bfloat16")
+    if tensor.shape != shape:
+        raise ValueError(f"the tensor {name!r} has shape {tensor.shape}, config.json asks for {shape}")
 
 
 def load_model(
