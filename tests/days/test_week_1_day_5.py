@@ -775,7 +775,6 @@ def test_task_6_a_loaded_model_equals_mlx_lm(name: str, tmp_path: Path) -> None:
 
 
 def check_loaded(name: str, tmp_path: Path) -> None:
-    __tracebackhide__ = True
     oracle = build(variant(name))
     model = load_model(save(variant(name), oracle, tmp_path), mx.float32)
     check_logits(model, oracle, f"logits of {name}")
