@@ -110,7 +110,8 @@ def write_greedily(
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     start, shown = len(tokens), ""
     for _ in range(max_tokens):
-        token = int(mx.argmax(model(mx.array([tokens]), logits_to_keep=1)[0, -1]).item())
+        token = mx.argmax(model(mx.array([tokens]), logits_to_keep=1)[0, -1]).item()
+        assert isinstance(token, int)
         if token in tokenizer.eos_token_ids:
             break
         tokens.append(token)

@@ -31,9 +31,7 @@ def read_plain_checkpoint(
     content = read_json(path / "config.json")
     is_tied_qwen3 = content.get("model_type") == "qwen3" and content.get("tie_word_embeddings")
     if not is_tied_qwen3 or any(content.get(key) for key in NOT_PLAIN):
-        raise ValueError(
-            f"the plain loader reads Qwen3 models with a tied head, and {path.name} is none"
-        )
+        raise ValueError(f"the plain loader reads Qwen3 models with a tied head, and {path.name} is none")
     sizes = {field.name: content[field.name] for field in fields(ModelConfig) if field.name in content}
     weights = read_tensors(path)
     for layer in [name.removesuffix(".scales") for name in weights if name.endswith(".scales")]:
