@@ -28,10 +28,12 @@ def build_plain_model(config: ModelConfig, weights: dict[str, mx.array]) -> Qwen
 
     def block(name: str) -> Qwen3TransformerBlock:
         own = f"{name}.self_attn"
-        heads = projections(own, "q", "k", "v", "o")
+        wq, wk, wv, wo = projections(own, "q", "k", "v", "o")
         mlp = projections(f"{name}.mlp", "gate", "up", "down")
         return Qwen3TransformerBlock(
-            Qwen3MultiHeadAttention(config, *heads, rope, norm(f"{own}.q_norm"), norm(f"{own}.k_norm")),
+            Qwen3MultiHeadAttention(
+                config, wq, wk, wv, wo, rope, norm(f"{own}.q_norm"), norm(f"{own}.k_norm")
+            ),
             Qwen3MLP(config.hidden_size, config.intermediate_size, *mlp),
             norm(f"{name}.input_layernorm"),
             norm(f"{name}.post_attention_layernorm"),

@@ -35,9 +35,11 @@ def read_plain_checkpoint(
     sizes = {field.name: content[field.name] for field in fields(ModelConfig) if field.name in content}
     weights = read_tensors(path)
     for layer in [name.removesuffix(".scales") for name in weights if name.endswith(".scales")]:
-        packed = [weights.pop(f"{layer}.{part}") for part in ("weight", "scales", "biases")]
+        weight, scales, biases = (weights.pop(f"{layer}.{part}") for part in ("weight", "scales", "biases"))
         packing = content["quantization"]
-        weights[f"{layer}.weight"] = mx.dequantize(*packed, packing["group_size"], packing["bits"])
+        weights[f"{layer}.weight"] = mx.dequantize(
+            weight, scales, biases, packing["group_size"], packing["bits"]
+        )
     if dtype is not None:
         weights = {name: weight.astype(dtype) for name, weight in weights.items()}
     return ModelConfig(**sizes, qk_norm=True), weights
