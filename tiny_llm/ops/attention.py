@@ -1,21 +1,21 @@
-"""Scaled dot-product attention, from its formula. Source: arXiv:1706.03762, section 3.2."""
+"""Scaled dot-product attention, straight from the formula. Source: arXiv:1706.03762, section 3.2."""
 
 from typing import Literal, Protocol
 
 import mlx.core as mx
 
 Mask = mx.array | Literal["causal"] | None
-"""Added to the scores: 0 where a query may look, -inf where it may not; or the word "causal"; or nothing."""
+"""An array added to the scores (0 where a query may look, -inf where it may not), "causal", or None."""
 
 
 def check_mask(mask: Mask) -> None:
-    """ValueError if the `mask` is a string other than "causal"."""
+    """Raise ValueError if `mask` is a string other than "causal"."""
     if isinstance(mask, str) and mask != "causal":
-        raise ValueError(f'mask must be an array, None or the word "causal", got {mask!r}')
+        raise ValueError(f'mask must be an array, None or "causal", got {mask!r}')
 
 
 class Attention(Protocol):
-    """What the model asks of an attention function; later days bring faster ones."""
+    """An attention function as the model calls it. Later days add faster ones."""
 
     def __call__(
         self, query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
@@ -29,20 +29,20 @@ def scaled_dot_product_attention_simple(
     scale: float | None = None,
     mask: mx.array | None = None,
 ) -> mx.array:
-    """Each query's average of the values, weighted by softmax of its products with the keys.
+    """For each query, average the values, weighted by the softmax of its products with the keys.
 
     Args:
         query: [..., L, D]
         key: [..., S, D]
         value: [..., S, D]
-        scale: factor of the scores, 1 / sqrt(D) unless given.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
         mask: broadcast to [..., L, S] and added to the scaled scores.
 
     Returns:
         [..., L, D], in the promoted type of query, key, value and mask.
 
     Raises:
-        ValueError: the `mask` is a string, "causal" included.
+        ValueError: `mask` is a string, even "causal".
     """
     raise NotImplementedError("week 1 day 1 task 2: scaled_dot_product_attention_simple is not written yet")
 
@@ -51,11 +51,11 @@ def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> mx.array:
     """Additive mask that lets each query see itself and every earlier key.
 
     The L queries are the last L of the S positions, so a chunk of a longer prompt
-    sees all that was cached before it.
+    sees everything that was cached before it.
 
     Args:
         L: number of queries, at most S.
-        S: number of keys, cached ones included.
+        S: number of keys, including cached ones.
         dtype: type of the mask.
 
     Returns:
@@ -74,38 +74,38 @@ def scaled_dot_product_attention_grouped(
     scale: float | None = None,
     mask: Mask = None,
 ) -> mx.array:
-    """Attention in which H_q / H neighbouring query heads share one key and value head.
+    """Attention in which each group of H_q / H neighboring query heads shares one KV head.
 
-    The keys and values are broadcast over their group and never copied. Source: arXiv:2305.13245.
+    Broadcast the keys and values over their group; don't copy them. Source: arXiv:2305.13245.
 
     Args:
         query: [..., H_q, L, D]
-        key: [..., H, S, D], H a divisor of H_q.
+        key: [..., H, S, D], where H divides H_q.
         value: [..., H, S, D]
-        scale: factor of the scores, 1 / sqrt(D) unless given.
-        mask: broadcast to [..., H_q, L, S] and added; or "causal".
+        scale: multiplies the scores; 1 / sqrt(D) by default.
+        mask: broadcast to [..., H_q, L, S] and added to the scores; or "causal".
 
     Returns:
         [..., H_q, L, D]
 
     Raises:
-        ValueError: `H_q` is not a multiple of `H` (`kernel_runtime.shapes.heads_per_kv_head` checks it); the
-            mask is causal and `L` larger than `S`; or the `mask` is another string than "causal".
+        ValueError: `H_q` is not a multiple of `H` (`kernel_runtime.shapes.heads_per_kv_head` checks this);
+            the mask is causal and `L` is larger than `S`; or `mask` is a string other than "causal".
     """
     raise NotImplementedError("week 1 day 3 task 2: scaled_dot_product_attention_grouped is not written yet")
 
 
 class SimpleMultiHeadAttention:
-    """Attention of `num_heads` heads side by side, each on its own slice of the projections.
+    """Multi-head attention: each of the `num_heads` heads attends with its own slice of the projections.
 
     Args:
-        hidden_size: E, the width of the input; a multiple of num_heads.
+        hidden_size: E, the width of the input; must be a multiple of num_heads.
         num_heads: H; each head has D = E / H dimensions.
         wq, wk, wv: [H x D, E]
         wo: [E, H x D]
 
     Raises:
-        ValueError: `hidden_size` is not a multiple of `num_heads`.
+        ValueError: `hidden_size` is not a multiple of `num_heads`. Checked on construction.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class SimpleMultiHeadAttention:
     def __call__(
         self, query: mx.array, key: mx.array, value: mx.array, mask: mx.array | None = None
     ) -> mx.array:
-        """Project, attend head by head, join the heads, project back.
+        """Project the inputs, attend in each head, join the heads and project the result.
 
         Args:
             query: [B, L, E]
@@ -128,6 +128,6 @@ class SimpleMultiHeadAttention:
             [B, L, E]
 
         Raises:
-            ValueError: the `mask` is a string.
+            ValueError: `mask` is a string.
         """
         raise NotImplementedError("week 1 day 1 task 3: SimpleMultiHeadAttention.__call__ is not written yet")

@@ -1,6 +1,6 @@
-"""FlashAttention in array operations: softmax over blocks of keys, so that no [L, S] array is ever made.
+"""FlashAttention in array operations: softmax block by block of keys, without ever making an [L, S] array.
 
-Source: arXiv:2307.08691, algorithm 1; the softmax in pieces is that of arXiv:1805.02867.
+Source: arXiv:2307.08691, algorithm 1; the online softmax is that of arXiv:1805.02867.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ KEY_BLOCK = 512
 
 @dataclass(frozen=True)
 class SoftmaxState:
-    """What attention to some of the keys leaves behind: enough to go on with the others. All in float32.
+    """Running sums of attention over the keys read so far, enough to continue with the rest. All in float32.
 
     Attributes:
-        maximum: [..., L, 1], the largest score so far; -inf as long as all were hidden.
+        maximum: [..., L, 1], the largest score so far; -inf while every key has been hidden.
         total: [..., L, 1], the sum of exp(score - maximum).
         weighted: [..., L, D], the sum of exp(score - maximum) x value.
     """
@@ -30,69 +30,71 @@ class SoftmaxState:
 
 
 def empty_state(shape: Sequence[int], D: int) -> SoftmaxState:
-    """The state before the first key.
+    """Make the state before the first key.
 
     Args:
-        shape: [..., L], the queries.
-        D: dimensions of a value.
+        shape: [..., L], the shape of the queries without their last axis.
+        D: number of dimensions of a value.
     """
     raise NotImplementedError("week 2 day 4 task 1: empty_state is not written yet")
 
 
 def absorb_block(state: SoftmaxState, scores: mx.array, value: mx.array) -> SoftmaxState:
-    """The state after one more block of keys.
+    """Add one more block of keys to the state.
 
-    The maximum can only rise. When it does, what was summed up under the old one shrinks by
+    The maximum can only rise. When it does, multiply the sums collected under the old maximum by
     exp(old maximum - new maximum).
 
     Args:
-        state: what the keys before left.
-        scores: [..., L, s] in float32, scaled and masked; -inf hides a key, and may hide all of a row.
+        state: after the earlier keys.
+        scores: [..., L, s] in float32, scaled and masked. A score of -inf hides a key. A row may hide all
+            of its keys.
         value: [..., s, D] in float32
 
     Returns:
-        A new state; the old one stays as it is.
+        A new state. The old one is unchanged.
     """
     raise NotImplementedError("week 2 day 4 task 1: absorb_block is not written yet")
 
 
 def weighted_average(state: SoftmaxState) -> mx.array:
-    """The values [..., L, D] averaged by softmax of all scores; nan in a row that saw no key at all."""
+    """Return the values averaged by the softmax of all scores, [..., L, D]; nan in a row that saw no key."""
     raise NotImplementedError("week 2 day 4 task 1: weighted_average is not written yet")
 
 
 def visible_blocks(queries: range, L: int, S: int, block_size: int, is_causal: bool) -> list[range]:
-    """The blocks of keys that a block of queries has to visit, first to last.
+    """List the blocks of keys that a block of queries has to read, first to last.
 
-    The L queries are the last L of the S positions. Under the causal mask the keys end at the last query
-    of the block: no block lies wholly above the diagonal.
+    The L queries are the last L of the S positions. Under the causal mask, stop at the key of the block's
+    last query, so that no block lies entirely above the diagonal.
 
     Args:
-        queries: the rows of the block, among 0 to L - 1.
-        L: number of all queries.
-        S: number of all keys, at least L if is_causal.
-        block_size: keys of a block; the last one may be shorter.
-        is_causal: whether a query sees only itself and what came before.
+        queries: the rows of the block, within 0 to L - 1.
+        L: total number of queries.
+        S: total number of keys, at least L if is_causal.
+        block_size: keys per block; the last block may be shorter.
+        is_causal: whether a query sees only itself and earlier positions.
     """
     raise NotImplementedError("week 2 day 4 task 2: visible_blocks is not written yet")
 
 
 def block_mask(mask: Mask, queries: range, keys: range, L: int, S: int) -> mx.array | None:
-    """The part of a mask that falls on one block of queries and keys.
+    """Cut out the part of a mask that belongs to one block of queries and one block of keys.
 
     Args:
-        mask: broadcast to [..., L, S], "causal", or None. An axis of size 1, or one that is not
-            there, stands for all queries or all keys.
-        queries: rows, among 0 to L - 1.
-        keys: columns, among 0 to S - 1.
-        L: number of all queries.
-        S: number of all keys.
+        mask: broadcast to [..., L, S], "causal", or None. A missing axis, or one of size 1, applies
+            to all queries or all keys.
+        queries: rows, within 0 to L - 1.
+        keys: columns, within 0 to S - 1.
+        L: total number of queries.
+        S: total number of keys.
 
     Returns:
-        Broadcast to [..., len(queries), len(keys)]; None where a causal mask or none hides nothing.
+        An array that broadcasts to [..., len(queries), len(keys)]; None if there is no mask, or if the
+        causal mask hides nothing in this block.
 
     Raises:
-        ValueError: the `mask` is another string than "causal".
+        ValueError: `mask` is a string other than "causal".
     """
     raise NotImplementedError("week 2 day 4 task 2: block_mask is not written yet")
 
@@ -100,17 +102,17 @@ def block_mask(mask: Mask, queries: range, keys: range, L: int, S: int) -> mx.ar
 def attend_queries(
     query: mx.array, key: mx.array, value: mx.array, mask: Mask, queries: range, key_block: int = KEY_BLOCK
 ) -> mx.array:
-    """Attention of one block of queries, key block by key block.
+    """Attend with one block of queries, one block of keys at a time.
 
-    A block of scores is not begun before the one before is summed up, so that few are held at once.
+    Start a block of scores only after the previous one has been summed up, so that few are in memory at once.
 
     Args:
-        query: [..., L, D], multiplied by the scale already.
+        query: [..., L, D], already multiplied by the scale.
         key: [..., S, D]
         value: [..., S, D]
         mask: broadcast to [..., L, S] and added to the scores; or "causal".
-        queries: the rows of the block, among 0 to L - 1.
-        key_block: most keys of a block.
+        queries: the rows of the block, within 0 to L - 1.
+        key_block: largest number of keys in a block.
 
     Returns:
         [..., len(queries), D] in float32, whatever the types of the inputs.
@@ -127,25 +129,25 @@ def flash_attention(
     query_block: int = QUERY_BLOCK,
     key_block: int = KEY_BLOCK,
 ) -> mx.array:
-    """Grouped-query attention in memory that grows with L + S, not with L x S.
+    """Grouped-query attention whose memory grows with L + S, not with L x S.
 
-    The result is that of `scaled_dot_product_attention_grouped`. A query whose keys are all hidden
-    gets nan there and here: there is nothing to average.
+    The result equals that of `scaled_dot_product_attention_grouped`. In both, a query whose keys are all
+    hidden gets nan, since it has nothing to average.
 
     Args:
         query: [..., H_q, L, D]
-        key: [..., H, S, D], H a divisor of H_q.
+        key: [..., H, S, D], where H divides H_q.
         value: [..., H, S, D]
-        scale: factor of the scores, 1 / sqrt(D) unless given.
-        mask: broadcast to [..., H_q, L, S] and added; or "causal", which skips what it hides.
-        query_block: most queries of a block.
-        key_block: most keys of a block.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
+        mask: broadcast to [..., H_q, L, S] and added to the scores; or "causal", which skips hidden keys.
+        query_block: largest number of queries in a block.
+        key_block: largest number of keys in a block.
 
     Returns:
         [..., H_q, L, D] in the type of the query; the sums are float32.
 
     Raises:
-        ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` larger than `S`; the `mask` is
-            another string than "causal"; or one of `query_block` and `key_block` is below 1.
+        ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` is larger than `S`; `mask` is
+            a string other than "causal"; or `query_block` or `key_block` is below 1.
     """
     raise NotImplementedError("week 2 day 4 task 4: flash_attention is not written yet")

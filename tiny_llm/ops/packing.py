@@ -1,4 +1,4 @@
-"""Codes of a few bits, packed into words of 32 as MLX lays them out."""
+"""Codes of a few bits, packed into 32-bit words in MLX's layout."""
 
 import mlx.core as mx
 
@@ -6,15 +6,15 @@ BITS = (2, 3, 4, 5, 6, 8)
 
 
 def check_bits(bits: int) -> None:
-    """ValueError unless MLX packs codes of so many `bits`."""
+    """Raise ValueError unless `bits` is a width that MLX can pack."""
     if bits not in BITS:
-        raise ValueError(f"codes have 2, 3, 4, 5, 6 or 8 bits, not {bits}")
+        raise ValueError(f"bits must be 2, 3, 4, 5, 6 or 8, got {bits}")
 
 
 def unpack(packed: mx.array, bits: int) -> mx.array:
-    """Codes out of words: along the last axis, one little-endian stream of bits.
+    """Unpack the codes of each row, which is one little-endian stream of bits along the last axis.
 
-    Code i lies in bits [i x bits, (i + 1) x bits) of its row; bit 0 is the lowest of the first word.
+    Code i occupies bits [i x bits, (i + 1) x bits) of its row. Bit 0 is the lowest bit of the first word.
     A code of 3, 5 or 6 bits may begin in one word and end in the next.
 
     Args:
@@ -25,13 +25,14 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
         [..., words x 32 / bits], uint32, each from 0 to 2**bits - 1.
 
     Raises:
-        ValueError: no code has so many `bits`, or the `words` of a row hold no whole number of codes.
+        ValueError: MLX does not pack codes of that many `bits`; or the `words` of a row do not hold a
+            whole number of codes, in which case it shows `bits` as well.
     """
     raise NotImplementedError("week 2 day 2 task 1: unpack is not written yet")
 
 
 def pack(values: mx.array, bits: int) -> mx.array:
-    """Codes into words, so that `unpack` gives them back.
+    """Pack codes into words, the inverse of `unpack`.
 
     Args:
         values: [..., codes], integers from 0 to 2**bits - 1.
@@ -41,6 +42,7 @@ def pack(values: mx.array, bits: int) -> mx.array:
         [..., codes x bits / 32], uint32.
 
     Raises:
-        ValueError: no code has so many `bits`, or the `codes` of a row do not fill whole words.
+        ValueError: MLX does not pack codes of that many `bits`; or the `codes` of a row do not fill whole
+            words, in which case it shows `bits` as well.
     """
     raise NotImplementedError("week 2 day 2 task 1: pack is not written yet")

@@ -1,4 +1,4 @@
-"""Attention over keys and values that lie in blocks, for a ragged batch of queries."""
+"""Attention over keys and values stored in blocks, for a ragged batch of queries."""
 
 import mlx.core as mx
 
@@ -15,28 +15,29 @@ def paged_attention_simple(
     context_lengths: mx.array,
     scale: float | None = None,
 ) -> mx.array:
-    """Causal attention, sequence by sequence, on a copy of its blocks.
+    """Causal attention, one sequence at a time, on a copy of its blocks.
 
-    The T queries are those of N sequences, one behind the other; those of a sequence are the last of its
-    context, whose keys are in place already.
+    The T queries belong to N sequences and are stored back to back. A sequence's queries are the last
+    tokens of its context, and their keys are already in the blocks.
 
     Args:
         query: [T, H_q, D]
         keys, values: [num_blocks, block_size, H, D]
-        block_tables: [N, longest]; entry j of row i is the block of tokens j x block_size on of sequence i;
-            what lies behind its context is not looked at.
-        query_starts: [N + 1]; the queries of sequence i are those from entry i to before entry i + 1.
-        context_lengths: [N]
-        scale: factor of the scores, 1 / sqrt(D) unless given.
+        block_tables: [N, longest]; entry j of row i is the block that holds tokens j x block_size and up of
+            sequence i. Entries beyond the context are ignored.
+        query_starts: [N + 1]; the queries of sequence i are rows query_starts[i] to query_starts[i + 1] - 1.
+        context_lengths: [N]; tokens of each sequence, including its queries.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
 
     Returns:
         [T, H_q, D], in the type of the query; scores, softmax and sums are float32.
 
     Raises:
-        ValueError: by `checked`. The shapes of `query`, `keys` and `values` do not fit each other; `H_q` is
-            not a multiple of `H`; the shapes of `block_tables`, `query_starts` and `context_lengths` do not
-            fit; `query_starts` do not rise from 0 to T; a sequence's `context_length` is below its
-            `num_queries` or beyond its table; or the table has a `block_id` that is none of the pool's.
+        ValueError: raised by `checked`. The shapes of `query`, `keys` and `values` do not fit each other;
+            `H_q` is not a multiple of `H`; the shapes of `block_tables`, `query_starts` and
+            `context_lengths` do not fit each other, or one of them does not hold integers; `query_starts`
+            do not rise from 0 to T; a sequence's `context_length` is smaller than its `num_queries` or too
+            long for its table; or the table has a `block_id` that is not in the pool.
 
     Source: PagedAttention, arXiv:2309.06180.
     """
@@ -53,9 +54,10 @@ def paged_attention(
     context_lengths: mx.array,
     scale: float | None = None,
 ) -> mx.array:
-    """`paged_attention_simple` with one call for all sequences of as many queries, such as all that decode.
+    """Do what `paged_attention_simple` does, with one call for all sequences of equal query length.
 
-    Arguments, result and ValueError are those of `paged_attention_simple`.
+    All decoding sequences, for example, have one query each. Arguments, result and ValueError are those of
+    `paged_attention_simple`.
     """
     raise NotImplementedError("week 3 day 3 task 3: paged_attention is not written yet")
 
@@ -63,7 +65,7 @@ def paged_attention(
 def attend_alike(
     query: mx.array, keys: mx.array, values: mx.array, tables: Ints, lengths: Ints, scale: float | None
 ) -> mx.array:
-    """Attention of n sequences with L queries each, on copies of their blocks as long as the longest.
+    """Attend for n sequences with L queries each, on copies of their blocks, padded to the longest context.
 
     Args:
         query: [n, L, H_q, D]
@@ -72,16 +74,16 @@ def attend_alike(
         scale: as for `paged_attention_simple`.
 
     Returns:
-        [n, L, H_q, D] in float32, as are scores, softmax and sums.
+        [n, L, H_q, D] in float32; scores, softmax and sums are float32 as well.
     """
     raise NotImplementedError("week 3 day 3 task 3: attend_alike is not written yet")
 
 
 def padded_slots(tables: Ints, lengths: Ints, block_size: int) -> Ints:
-    """The slot of each token of some contexts, [n, longest]; behind the end of one, that of its first token.
+    """Slot of each token of each context, [n, longest], padded with the slot of the context's first token.
 
-    A masked weight is 0, and 0 times NaN is NaN: what is masked must be a number, so it is one of the
-    sequence's own.
+    The padding is masked, so its weight is 0. But 0 times NaN is NaN, and another sequence's slot could hold
+    NaN. A slot of the sequence itself is safe.
 
     Args:
         tables, lengths: [n, longest] and [n], as for `attend_alike`.

@@ -1,4 +1,4 @@
-"""The three operations everything else is made of."""
+"""Three operations that everything else is built from."""
 
 from collections.abc import Callable
 
@@ -7,18 +7,18 @@ import mlx.core as mx
 from kernel_runtime.native import is_invariant
 
 Projection = Callable[[mx.array], mx.array]
-"""A matrix product as a callable, `[..., in] -> [..., out]`: plain weights or quantized ones behind it."""
+"""A matrix product as a callable, `[..., in] -> [..., out]`, with plain or quantized weights."""
 
 
 def softmax(x: mx.array, axis: int) -> mx.array:
-    """Exponentials along an axis, divided by their sum.
+    """Compute the exponentials along an axis, divided by their sum.
 
-    The largest value is subtracted first, so that no exponential overflows. The sum is taken in
-    float32 whatever the type of x, since low precision loses the small terms of a long row.
+    Subtract the largest value first so that no exponential overflows. Compute in float32 whatever the
+    type of x, since a sum in low precision loses the small terms of a long row.
 
     Args:
-        x: any shape; -inf stands for an entry that takes no part.
-        axis: the axis that sums to one.
+        x: any shape; an entry of -inf gets the probability 0.
+        axis: the axis along which the result sums to 1.
 
     Returns:
         Same shape and type as x.
@@ -29,7 +29,7 @@ def softmax(x: mx.array, axis: int) -> mx.array:
 
 
 def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Matrix product with a weight stored as it is in a checkpoint, one row an output.
+    """Multiply x by a weight stored as in a checkpoint, one row per output, and add the bias.
 
     Args:
         x: [..., in]
@@ -37,22 +37,22 @@ def linear(x: mx.array, w: mx.array, bias: mx.array | None = None) -> mx.array:
         bias: [out]
 
     Returns:
-        [..., out], in the promoted type of x, w and the bias.
+        [..., out], in the promoted type of x, w and bias.
     """
     product = x @ w.T
     return product if bias is None else product + bias
 
 
 def silu(x: mx.array) -> mx.array:
-    """x times its sigmoid, elementwise, in any shape and type; a small value is as accurate as a large one.
+    """Compute x times its sigmoid, elementwise, in any shape and type.
 
-    Source: arXiv:1702.03118.
+    The relative error stays small even where the result is close to zero. Source: arXiv:1702.03118.
     """
     return x * mx.sigmoid(x)
 
 
 def as_projection(weight: mx.array | Projection, bias: mx.array | None = None) -> Projection:
-    """A weight `[out, in]` as a callable; what is callable already is returned as it is."""
+    """Return a weight `[out, in]` as a callable. A callable is returned unchanged."""
     if not isinstance(weight, mx.array):
         return weight
 
@@ -63,7 +63,7 @@ def as_projection(weight: mx.array | Projection, bias: mx.array | None = None) -
 
 
 def one_by_one(project: Projection) -> Projection:
-    """The projection, a row of x at a time: however many there are, each is the same product for a BLAS."""
+    """Apply the projection to one row of x at a time, so that a row's bits don't depend on the others."""
 
     def project_rows(x: mx.array) -> mx.array:
         rows = x.reshape(-1, x.shape[-1])

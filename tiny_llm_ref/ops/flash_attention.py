@@ -1,6 +1,6 @@
-"""FlashAttention in array operations: softmax over blocks of keys, so that no [L, S] array is ever made.
+"""FlashAttention in array operations: softmax block by block of keys, without ever making an [L, S] array.
 
-Source: arXiv:2307.08691, algorithm 1; the softmax in pieces is that of arXiv:1805.02867.
+Source: arXiv:2307.08691, algorithm 1; the online softmax is that of arXiv:1805.02867.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ KEY_BLOCK = 512
 
 @dataclass(frozen=True)
 class SoftmaxState:
-    """What attention to some of the keys leaves behind: enough to go on with the others. All in float32.
+    """Running sums of attention over the keys read so far, enough to continue with the rest. All in float32.
 
     Attributes:
-        maximum: [..., L, 1], the largest score so far; -inf as long as all were hidden.
+        maximum: [..., L, 1], the largest score so far; -inf while every key has been hidden.
         total: [..., L, 1], the sum of exp(score - maximum).
         weighted: [..., L, D], the sum of exp(score - maximum) x value.
     """
@@ -32,11 +32,11 @@ class SoftmaxState:
 
 
 def empty_state(shape: Sequence[int], D: int) -> SoftmaxState:
-    """The state before the first key.
+    """Make the state before the first key.
 
     Args:
-        shape: [..., L], the queries.
-        D: dimensions of a value.
+        shape: [..., L], the shape of the queries without their last axis.
+        D: number of dimensions of a value.
     """
     return SoftmaxState(
         maximum=mx.full((*shape, 1), -mx.inf), total=mx.zeros((*shape, 1)), weighted=mx.zeros((*shape, D))
@@ -44,21 +44,22 @@ def empty_state(shape: Sequence[int], D: int) -> SoftmaxState:
 
 
 def absorb_block(state: SoftmaxState, scores: mx.array, value: mx.array) -> SoftmaxState:
-    """The state after one more block of keys.
+    """Add one more block of keys to the state.
 
-    The maximum can only rise. When it does, what was summed up under the old one shrinks by
+    The maximum can only rise. When it does, multiply the sums collected under the old maximum by
     exp(old maximum - new maximum).
 
     Args:
-        state: what the keys before left.
-        scores: [..., L, s] in float32, scaled and masked; -inf hides a key, and may hide all of a row.
+        state: after the earlier keys.
+        scores: [..., L, s] in float32, scaled and masked. A score of -inf hides a key. A row may hide all
+            of its keys.
         value: [..., s, D] in float32
 
     Returns:
-        A new state; the old one stays as it is.
+        A new state. The old one is unchanged.
     """
     maximum = mx.maximum(state.maximum, mx.max(scores, axis=-1, keepdims=True))
-    # A row that has seen no key yet is still at -inf, and -inf minus -inf is not a number.
+    # The maximum of a row that has seen no key yet is -inf, and -inf minus -inf is NaN.
     reference = mx.where(maximum == -mx.inf, 0.0, maximum)
     shrink = mx.exp(state.maximum - reference)
     weights = mx.exp(scores - reference)
@@ -70,43 +71,44 @@ def absorb_block(state: SoftmaxState, scores: mx.array, value: mx.array) -> Soft
 
 
 def weighted_average(state: SoftmaxState) -> mx.array:
-    """The values [..., L, D] averaged by softmax of all scores; nan in a row that saw no key at all."""
+    """Return the values averaged by the softmax of all scores, [..., L, D]; nan in a row that saw no key."""
     return state.weighted / state.total
 
 
 def visible_blocks(queries: range, L: int, S: int, block_size: int, is_causal: bool) -> list[range]:
-    """The blocks of keys that a block of queries has to visit, first to last.
+    """List the blocks of keys that a block of queries has to read, first to last.
 
-    The L queries are the last L of the S positions. Under the causal mask the keys end at the last query
-    of the block: no block lies wholly above the diagonal.
+    The L queries are the last L of the S positions. Under the causal mask, stop at the key of the block's
+    last query, so that no block lies entirely above the diagonal.
 
     Args:
-        queries: the rows of the block, among 0 to L - 1.
-        L: number of all queries.
-        S: number of all keys, at least L if is_causal.
-        block_size: keys of a block; the last one may be shorter.
-        is_causal: whether a query sees only itself and what came before.
+        queries: the rows of the block, within 0 to L - 1.
+        L: total number of queries.
+        S: total number of keys, at least L if is_causal.
+        block_size: keys per block; the last block may be shorter.
+        is_causal: whether a query sees only itself and earlier positions.
     """
     num_visible = S - L + queries.stop if is_causal else S
     return [range(start, min(start + block_size, num_visible)) for start in range(0, num_visible, block_size)]
 
 
 def block_mask(mask: Mask, queries: range, keys: range, L: int, S: int) -> mx.array | None:
-    """The part of a mask that falls on one block of queries and keys.
+    """Cut out the part of a mask that belongs to one block of queries and one block of keys.
 
     Args:
-        mask: broadcast to [..., L, S], "causal", or None. An axis of size 1, or one that is not
-            there, stands for all queries or all keys.
-        queries: rows, among 0 to L - 1.
-        keys: columns, among 0 to S - 1.
-        L: number of all queries.
-        S: number of all keys.
+        mask: broadcast to [..., L, S], "causal", or None. A missing axis, or one of size 1, applies
+            to all queries or all keys.
+        queries: rows, within 0 to L - 1.
+        keys: columns, within 0 to S - 1.
+        L: total number of queries.
+        S: total number of keys.
 
     Returns:
-        Broadcast to [..., len(queries), len(keys)]; None where a causal mask or none hides nothing.
+        An array that broadcasts to [..., len(queries), len(keys)]; None if there is no mask, or if the
+        causal mask hides nothing in this block.
 
     Raises:
-        ValueError: the `mask` is another string than "causal".
+        ValueError: `mask` is a string other than "causal".
     """
     check_mask(mask)
     if mask is None:
@@ -122,7 +124,7 @@ def block_mask(mask: Mask, queries: range, keys: range, L: int, S: int) -> mx.ar
 
 
 def _part(x: mx.array, axis: int, block: range) -> mx.array:
-    """x[block] along an axis, unless x is alike along it."""
+    """Slice x along an axis, unless the axis is missing or of size 1."""
     if x.ndim < -axis or x.shape[axis] == 1:
         return x
     return x[..., block.start : block.stop] if axis == -1 else x[..., block.start : block.stop, :]
@@ -131,17 +133,17 @@ def _part(x: mx.array, axis: int, block: range) -> mx.array:
 def attend_queries(
     query: mx.array, key: mx.array, value: mx.array, mask: Mask, queries: range, key_block: int = KEY_BLOCK
 ) -> mx.array:
-    """Attention of one block of queries, key block by key block.
+    """Attend with one block of queries, one block of keys at a time.
 
-    A block of scores is not begun before the one before is summed up, so that few are held at once.
+    Start a block of scores only after the previous one has been summed up, so that few are in memory at once.
 
     Args:
-        query: [..., L, D], multiplied by the scale already.
+        query: [..., L, D], already multiplied by the scale.
         key: [..., S, D]
         value: [..., S, D]
         mask: broadcast to [..., L, S] and added to the scores; or "causal".
-        queries: the rows of the block, among 0 to L - 1.
-        key_block: most keys of a block.
+        queries: the rows of the block, within 0 to L - 1.
+        key_block: largest number of keys in a block.
 
     Returns:
         [..., len(queries), D] in float32, whatever the types of the inputs.
@@ -161,15 +163,15 @@ def attend_queries(
 
 
 def _rows(x: mx.array, block: range) -> mx.array:
-    """Some rows of [..., rows, D], in float32: half precision is for what is stored, not for sums."""
+    """Slice the rows of [..., rows, D] and cast them to float32, the type of all sums."""
     return x[..., block.start : block.stop, :].astype(mx.float32)
 
 
 def _after(x: mx.array, *earlier: mx.array) -> mx.array:
-    """x itself, but what is computed from it is computed after `earlier`.
+    """Return x, but make MLX compute `earlier` before anything that uses it.
 
-    MLX is lazy and evaluates in an order of its own: it would begin many blocks at once, each with its
-    scores in memory.
+    MLX is lazy and chooses its own order. It would start many blocks at once and keep all of their scores
+    in memory.
     """
     ordered: mx.array = mx.depends(x, earlier)
     return ordered
@@ -184,26 +186,26 @@ def flash_attention(
     query_block: int = QUERY_BLOCK,
     key_block: int = KEY_BLOCK,
 ) -> mx.array:
-    """Grouped-query attention in memory that grows with L + S, not with L x S.
+    """Grouped-query attention whose memory grows with L + S, not with L x S.
 
-    The result is that of `scaled_dot_product_attention_grouped`. A query whose keys are all hidden
-    gets nan there and here: there is nothing to average.
+    The result equals that of `scaled_dot_product_attention_grouped`. In both, a query whose keys are all
+    hidden gets nan, since it has nothing to average.
 
     Args:
         query: [..., H_q, L, D]
-        key: [..., H, S, D], H a divisor of H_q.
+        key: [..., H, S, D], where H divides H_q.
         value: [..., H, S, D]
-        scale: factor of the scores, 1 / sqrt(D) unless given.
-        mask: broadcast to [..., H_q, L, S] and added; or "causal", which skips what it hides.
-        query_block: most queries of a block.
-        key_block: most keys of a block.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
+        mask: broadcast to [..., H_q, L, S] and added to the scores; or "causal", which skips hidden keys.
+        query_block: largest number of queries in a block.
+        key_block: largest number of keys in a block.
 
     Returns:
         [..., H_q, L, D] in the type of the query; the sums are float32.
 
     Raises:
-        ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` larger than `S`; the `mask` is
-            another string than "causal"; or one of `query_block` and `key_block` is below 1.
+        ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` is larger than `S`; `mask` is
+            a string other than "causal"; or `query_block` or `key_block` is below 1.
     """
     check_mask(mask)
     *batch, H_q, L, D = query.shape
@@ -212,14 +214,17 @@ def flash_attention(
     if isinstance(mask, str) and L > S:
         raise ValueError(f"a causal mask of {L} queries needs at least {L} keys, got {S}")
     if query_block < 1 or key_block < 1:
-        raise ValueError(f"a block holds at least 1, got query_block {query_block}, key_block {key_block}")
+        raise ValueError(
+            f"query_block and key_block must be at least 1, got query_block {query_block}, "
+            f"key_block {key_block}"
+        )
     factor = D**-0.5 if scale is None else scale
     scaled = query.reshape(*batch, H, num_groups, L, D).astype(mx.float32) * factor
     key, value = mx.expand_dims(key, -3), mx.expand_dims(value, -3)
     if isinstance(mask, mx.array):
         mask = _by_group(mask, num_groups)
     outputs: list[mx.array] = []
-    for start in range(0, max(L, 1), query_block):  # without queries, one empty block
+    for start in range(0, max(L, 1), query_block):  # no queries: one empty block
         queries = range(start, min(start + query_block, L))
         output = attend_queries(scaled, key, value, mask, queries, key_block)
         outputs.append(output.astype(query.dtype))
@@ -228,7 +233,7 @@ def flash_attention(
 
 
 def _by_group(mask: mx.array, num_groups: int) -> mx.array:
-    """A mask [..., H_q or 1, L, S] as [..., H, groups, L, S], alike for all where it was."""
+    """Reshape a mask [..., H_q or 1, L, S] to [..., H or 1, groups or 1, L, S]."""
     if mask.ndim < 3:
         return mask
     if mask.shape[-3] == 1:

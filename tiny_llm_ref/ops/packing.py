@@ -1,4 +1,4 @@
-"""Codes of a few bits, packed into words of 32 as MLX lays them out."""
+"""Codes of a few bits, packed into 32-bit words in MLX's layout."""
 
 from math import gcd
 
@@ -8,15 +8,15 @@ BITS = (2, 3, 4, 5, 6, 8)
 
 
 def check_bits(bits: int) -> None:
-    """ValueError unless MLX packs codes of so many `bits`."""
+    """Raise ValueError unless `bits` is a width that MLX can pack."""
     if bits not in BITS:
-        raise ValueError(f"codes have 2, 3, 4, 5, 6 or 8 bits, not {bits}")
+        raise ValueError(f"bits must be 2, 3, 4, 5, 6 or 8, got {bits}")
 
 
 def unpack(packed: mx.array, bits: int) -> mx.array:
-    """Codes out of words: along the last axis, one little-endian stream of bits.
+    """Unpack the codes of each row, which is one little-endian stream of bits along the last axis.
 
-    Code i lies in bits [i x bits, (i + 1) x bits) of its row; bit 0 is the lowest of the first word.
+    Code i occupies bits [i x bits, (i + 1) x bits) of its row. Bit 0 is the lowest bit of the first word.
     A code of 3, 5 or 6 bits may begin in one word and end in the next.
 
     Args:
@@ -27,18 +27,21 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
         [..., words x 32 / bits], uint32, each from 0 to 2**bits - 1.
 
     Raises:
-        ValueError: no code has so many `bits`, or the `words` of a row hold no whole number of codes.
+        ValueError: MLX does not pack codes of that many `bits`; or the `words` of a row do not hold a
+            whole number of codes, in which case it shows `bits` as well.
     """
-    num_words = _words_of_a_period(bits)
+    num_words = _words_per_period(bits)
     if packed.shape[-1] % num_words != 0:
-        raise ValueError(f"rows of {bits} bits come in {num_words} words at a time, got {packed.shape[-1]}")
+        raise ValueError(
+            f"with {bits} bits, a row must have a multiple of {num_words} words, got {packed.shape[-1]}"
+        )
     words = packed.reshape(*packed.shape[:-1], -1, num_words)
     codes = [_code_at(words, start, bits) for start in range(0, 32 * num_words, bits)]
     return mx.stack(codes, axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 def pack(values: mx.array, bits: int) -> mx.array:
-    """Codes into words, so that `unpack` gives them back.
+    """Pack codes into words, the inverse of `unpack`.
 
     Args:
         values: [..., codes], integers from 0 to 2**bits - 1.
@@ -48,12 +51,15 @@ def pack(values: mx.array, bits: int) -> mx.array:
         [..., codes x bits / 32], uint32.
 
     Raises:
-        ValueError: no code has so many `bits`, or the `codes` of a row do not fill whole words.
+        ValueError: MLX does not pack codes of that many `bits`; or the `codes` of a row do not fill whole
+            words, in which case it shows `bits` as well.
     """
-    num_words = _words_of_a_period(bits)
+    num_words = _words_per_period(bits)
     num_codes = 32 * num_words // bits
     if values.shape[-1] % num_codes != 0:
-        raise ValueError(f"rows of {bits} bits come in {num_codes} codes at a time, got {values.shape[-1]}")
+        raise ValueError(
+            f"with {bits} bits, a row must have a multiple of {num_codes} codes, got {values.shape[-1]}"
+        )
     codes = values.astype(mx.uint32).reshape(*values.shape[:-1], -1, num_codes)
     words = [mx.zeros(codes.shape[:-1], mx.uint32)] * num_words
     for i in range(num_codes):
@@ -64,14 +70,14 @@ def pack(values: mx.array, bits: int) -> mx.array:
     return mx.stack(words, axis=-1).reshape(*values.shape[:-1], -1)
 
 
-def _words_of_a_period(bits: int) -> int:
-    """After how many words codes begin at the start of a word again."""
+def _words_per_period(bits: int) -> int:
+    """Smallest number of words that hold a whole number of codes."""
     check_bits(bits)
     return bits // gcd(bits, 32)
 
 
 def _code_at(words: mx.array, start: int, bits: int) -> mx.array:
-    """The code that begins at bit `start` of the words of a period."""
+    """Read the code that begins at bit `start` of a period."""
     word, shift = divmod(start, 32)
     code = words[..., word] >> shift
     if shift + bits > 32:

@@ -1,4 +1,4 @@
-"""Rotary position embedding (RoPE, arXiv:2104.09864) and its published ways of reaching further."""
+"""Rotary position embedding (RoPE, arXiv:2104.09864) and published ways to extend its context."""
 
 import math
 from dataclasses import dataclass
@@ -8,34 +8,34 @@ import mlx.core as mx
 
 
 class RopeScaling(Protocol):
-    """A change of the rotation frequencies that lets a model read further than it was trained."""
+    """Changed rotation frequencies, which let a model read longer texts than it was trained on."""
 
     @property
     def amplitude(self) -> float:
-        """Factor of the rotated vectors."""
+        """Factor by which the rotated vectors are multiplied."""
         ...
 
     def frequencies(self, dims: int, base: float) -> mx.array:
-        """[dims / 2] radians a position, in place of `rope_frequencies`."""
+        """[dims / 2], radians per position; replaces `rope_frequencies`."""
         ...
 
 
 class Rotation(Protocol):
-    """A rotation as the model calls it, with RoPE's arguments; later days add a faster one."""
+    """A rotation as the model calls it, with RoPE's arguments. A later day adds a faster one."""
 
     def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array: ...
 
 
 class RoPE:
-    """Rotates pairs of dimensions by an angle that grows with the position.
+    """Rotate pairs of dimensions by an angle that grows with the position.
 
     Args:
-        dims: D, the even head dimension.
-        seq_len: number of positions the tables hold.
-        base: the rotation of pair i is base ** (-2 i / D) radians a position.
-        traditional: pairs are neighbours (0, 1), (2, 3), ... as in the paper; otherwise each half of
-            the vector holds one member of every pair, as Qwen and Llama checkpoints have it.
-        scaling: changed frequencies, for checkpoints that ask for them.
+        dims: D, the head dimension; must be even.
+        seq_len: number of positions in the tables.
+        base: pair i turns by base ** (-2 i / D) radians per position.
+        traditional: if true, the pairs are neighbors, (0, 1), (2, 3), ..., as in the paper. Otherwise
+            dimension i is paired with dimension i + D / 2, as in Qwen and Llama checkpoints.
+        scaling: changed frequencies, for checkpoints that need them.
 
     Raises:
         ValueError: `dims` is odd.
@@ -50,7 +50,7 @@ class RoPE:
         scaling: RopeScaling | None = None,
     ) -> None:
         if dims % 2 != 0:
-            raise ValueError(f"RoPE rotates pairs, so dims must be even, got {dims}")
+            raise ValueError(f"RoPE rotates pairs of dimensions, so dims must be even, got {dims}")
         self.dims = dims
         self.seq_len = seq_len
         self.traditional = traditional
@@ -61,27 +61,28 @@ class RoPE:
         self._sin = mx.sin(angles) * amplitude
 
     def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array:
-        """Rotate each vector by its position.
+        """Rotate each vector by the angles of its position.
 
         Args:
             x: [B, L, H, D]
-            offset: position of the first of the L vectors: one for all rows, or a list with one a row;
-                or the slice of the L positions; 0 unless given.
+            offset: position of the first of the L vectors: a number for all rows, or a list with one
+                per row. A slice names all L positions. None means 0.
 
         Returns:
             [B, L, H, D], in the type of x.
 
         Raises:
-            ValueError: the `D` of x is not `dims`; the offset does not match x (`first_positions`); or a
-                position is outside the table, which has `seq_len`.
+            ValueError: the last axis of x, `D`, is not `dims`; `first_positions` refuses the offset; or a
+                position is negative or not below `seq_len`, the size of the tables.
         """
         B, L, _, D = x.shape
         if self.dims != D:
-            raise ValueError(f"this RoPE rotates {self.dims} dimensions, x has {D}")
+            raise ValueError(f"this RoPE rotates {self.dims} dimensions, but x has {D}")
         first = self.first_positions(offset, B, L)
         if min(first) < 0 or max(first) + L > self.seq_len:
             raise ValueError(
-                f"positions {min(first)} to {max(first) + L - 1} are outside the {self.seq_len} of this RoPE"
+                f"positions {min(first)} to {max(first) + L - 1} are outside the tables of this RoPE, "
+                f"which hold {self.seq_len} positions"
             )
         positions = mx.array(first)[:, None] + mx.arange(L)[None, :]  # [B or 1, L]
         cos = self._cos[positions][:, :, None, :]  # [B or 1, L, 1, D / 2]
@@ -90,23 +91,23 @@ class RoPE:
 
     @staticmethod
     def first_positions(offset: int | slice | list[int] | None, B: int, L: int) -> list[int]:
-        """The first position of each of the B rows, or a single one that all rows share.
+        """First position of each of the B rows, or a single one that all rows share.
 
         Raises:
-            ValueError: a list has not one offset a row, `len(offset)` for `B`; or a slice does not name `L`
-                positions.
+            ValueError: a list does not have one offset per row (`len(offset)` is not `B`), or a slice does
+                not name exactly `L` consecutive positions.
         """
         if offset is None:
             return [0]
         if isinstance(offset, slice):
             start = offset.start or 0
             if offset.stop is None or offset.step not in (None, 1) or offset.stop - start != L:
-                raise ValueError(f"{offset} does not name the {L} positions of x")
+                raise ValueError(f"the slice must name the {L} positions of x, got {offset}")
             return [start]
         if isinstance(offset, list):
             if len(offset) != B:
-                raise ValueError(f"{len(offset)} offsets for the {B} rows of x: give one a row")
-            return offset or [0]  # without rows any position will do
+                raise ValueError(f"offset must have one entry per row of x: got {len(offset)} for {B} rows")
+            return offset or [0]  # no rows: any position will do
         return [offset]
 
     def _rotate(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
@@ -118,13 +119,13 @@ class RoPE:
 
 
 def rope_frequencies(dims: int, base: float) -> mx.array:
-    """Radians a position for each pair, from 1 down to nearly 1 / base: [dims / 2]."""
+    """Radians per position for each pair, from 1 down to almost 1 / base: [dims / 2]."""
     return mx.power(float(base), -mx.arange(0, dims, 2, dtype=mx.float32) / dims)
 
 
 @dataclass(frozen=True)
 class LinearScaling:
-    """Positions divided by a factor. Source: arXiv:2306.15595."""
+    """Divide every position by a factor. Source: arXiv:2306.15595."""
 
     factor: float
     amplitude: float = 1.0
@@ -135,10 +136,10 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Slow rotations divided by a factor, fast ones left, those between mixed. Source: Llama 3.1's code.
+    """Divide slow rotations by a factor and keep fast ones. Source: Llama 3.1's code.
 
-    A pair is slow when fewer than `low_freq_factor` of its turns fit in the context trained on, fast when
-    more than `high_freq_factor` do.
+    Count how many full turns a pair makes in the training context. A pair is slow below `low_freq_factor`
+    turns and fast above `high_freq_factor`. Between the two, the kept share grows linearly with the turns.
     """
 
     factor: float
@@ -157,11 +158,11 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """Interpolation pair by pair, and sharper attention for the longer context. Source: arXiv:2309.00071.
+    """Interpolate slow pairs only, and sharpen attention for the longer context. Source: arXiv:2309.00071.
 
-    Pairs that turn more than `beta_fast` times in the context trained on are left as they are, pairs that
-    turn less than `beta_slow` times are interpolated in full, with a linear ramp over the pairs between.
-    `amplitude` is the paper's sqrt(1 / t).
+    Pairs that turn more than `beta_fast` times in the training context keep their frequency. Pairs that
+    turn less than `beta_slow` times are divided by the factor. A linear ramp over the pairs' indices
+    connects the two. `amplitude` is the paper's sqrt(1 / t).
     """
 
     factor: float
@@ -173,7 +174,7 @@ class YarnScaling:
 
     @staticmethod
     def default_amplitude(factor: float, mscale: float = 1.0) -> float:
-        """0.1 ln(factor) + 1, the paper's equation 22; `mscale` weighs the logarithm."""
+        """0.1 ln(factor) + 1, the paper's equation 22; `mscale` multiplies the logarithm."""
         return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     def frequencies(self, dims: int, base: float) -> mx.array:
@@ -188,6 +189,6 @@ class YarnScaling:
         return frequencies * ((1 - share_interpolated) + share_interpolated / self.factor)
 
     def _pair_that_turns(self, num_turns: float, dims: int, base: float) -> float:
-        """Index, as a real number, of the pair that turns so often in the context trained on."""
+        """Fractional index of the pair that makes this many turns in the training context."""
         context = self.original_max_position_embeddings
         return dims * math.log(context / (num_turns * 2 * math.pi)) / (2 * math.log(base))

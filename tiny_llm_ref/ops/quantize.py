@@ -1,6 +1,6 @@
-"""Quantized weights in MLX's affine layout: codes of a few bits, with a scale and a bias for each group.
+"""Quantized weights in MLX's affine layout: codes of a few bits, with a scale and a bias per group.
 
-A weight is `scale x code + bias`. The codes stay packed in uint32 words; the scales and biases are floats.
+A weight is `scale x code + bias`. The codes are packed into uint32 words; the scales and biases are floats.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from .basics import linear
 from .packing import check_bits, pack, unpack
 
 GROUP_SIZES = (32, 64, 128)
-SMALLEST_STEP = 1e-7  # of a group whose weights are all alike
+SMALLEST_STEP = 1e-7  # for a group whose weights are all equal
 
 
 def check_layout(group_size: int, bits: int) -> None:
-    """ValueError unless MLX has groups of `group_size`, and codes of so many `bits`."""
+    """Raise ValueError unless MLX supports this `group_size` and this many `bits`."""
     check_bits(bits)
     if group_size not in GROUP_SIZES:
-        raise ValueError(f"groups have 32, 64 or 128 weights, not {group_size}")
+        raise ValueError(f"group_size must be 32, 64 or 128, got {group_size}")
 
 
 # --- groups ------------------------------------------------------------------------------------------------
@@ -27,19 +27,20 @@ def check_layout(group_size: int, bits: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """The weight `[out, in]` of a projection or an embedding, packed.
+    """The packed weight `[out, in]` of a projection or an embedding.
 
-    Each row is cut into groups of `group_size` neighbours, and each group has a scale and a bias.
+    Each row is cut into groups of `group_size` neighboring weights. Each group has a scale and a bias.
 
     Args:
         weight: [out, in x bits / 32], uint32.
-        scales, biases: [out, in / group_size], floats of one type.
+        scales, biases: [out, in / group_size], floats of the same type.
         group_size: 32, 64 or 128.
         bits: width of a code: 2, 3, 4, 5, 6 or 8.
 
     Raises:
-        ValueError: there is no such `group_size`, or width `bits`; the `weight` is not [out, words] of
-            uint32; or `scales` and `biases` are not alike, no floats, or not one a group.
+        ValueError: `group_size` or `bits` is not one of these values; the shape of `weight` is not
+            [out, words], or its type is not uint32; `scales` and `biases` differ in shape or type, are
+            not floats, or are not one per group.
     """
 
     weight: mx.array
@@ -52,11 +53,11 @@ class QuantizedWeights:
         check_layout(self.group_size, self.bits)
         if self.weight.dtype != mx.uint32 or self.weight.ndim != 2:
             raise ValueError(
-                f"packed weights are [out, words] of uint32, got {self.weight.dtype} {self.weight.shape}"
+                f"weight must be [out, words] of uint32, got {self.weight.dtype} {self.weight.shape}"
             )
         if self.scales.shape != self.biases.shape or self.scales.dtype != self.biases.dtype:
             raise ValueError(
-                "scales and biases must have one shape and one type, "
+                "scales and biases must have the same shape and type, "
                 f"got {self.scales.dtype} {self.scales.shape} and {self.biases.dtype} {self.biases.shape}"
             )
         if not mx.issubdtype(self.scales.dtype, mx.floating):
@@ -64,39 +65,44 @@ class QuantizedWeights:
         num_outputs, num_inputs = self.shape
         if self.scales.shape != (num_outputs, num_inputs / self.group_size):
             raise ValueError(
-                f"a weight {self.shape} of {self.bits} bits in groups of {self.group_size} needs scales "
+                f"a weight {self.shape} with {self.bits} bits in groups of {self.group_size} needs scales of "
                 f"[{num_outputs}, {num_inputs / self.group_size:g}], got {self.scales.shape}"
             )
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(out, in): the shape of the weight that is packed here."""
+        """(out, in), the shape of the unpacked weight."""
         num_outputs, num_words = self.weight.shape
         return num_outputs, num_words * 32 // self.bits
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all three parts: what a product with all rows must read."""
+        """Bytes of the three arrays together. A product with all rows reads every one of them."""
         return self.weight.nbytes + self.scales.nbytes + self.biases.nbytes
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits that a weight costs, its share of scale and bias included."""
+        """Bits per weight, including its share of the scale and the bias."""
         num_outputs, num_inputs = self.shape
         return 8 * self.num_bytes / (num_outputs * num_inputs)
 
 
 def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> QuantizedWeights:
-    """The nearest packed weights to w, with the grids that `mx.quantize` chooses.
+    """Quantize w by rounding each weight to its group's grid, which is the one `mx.quantize` chooses.
 
-    A group's grid has 2**bits values from its smallest weight to its largest. The one of these two that is
-    further from zero becomes the bias, code 0, and stays exact; the scale leads from there to the other. The
-    scale is then stretched or shrunk a little so that zero lies a whole number of steps from the bias: a
-    weight of zero stays zero. Shrinking may cut the other end by up to a step. All of it is computed in
-    float32, whatever the type of w.
+    A grid has 2**bits values, from the group's smallest weight to its largest. Whichever of the two is
+    further from zero (the largest if they are equally far) becomes the bias, so code 0 reproduces it exactly.
+    The scale is the step from the bias toward the other one: positive if the bias is the smallest weight,
+    negative otherwise, and at least 1e-7 in size.
+
+    Then divide the bias by the scale and round: this is how many steps zero is away from the bias. Change
+    the scale so that this number of steps leads exactly to zero, and a weight of zero stays zero. A smaller
+    scale may cut off the far end by up to a step. Compute in float32, whatever the type of w.
+
+    If the rounded number of steps is 0, leave the scale as it is and set the bias to 0.
 
     Args:
-        w: [out, in], in a multiple of group_size.
+        w: [out, in], where in is a multiple of group_size.
         group_size: 32, 64 or 128.
         bits: width of a code: 2, 3, 4, 5, 6 or 8.
 
@@ -104,12 +110,12 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> Quanti
         Packed weights whose scales and biases have the type of w.
 
     Raises:
-        ValueError: there is no such `group_size`, or width `bits`; or `w` is not [out, in], with in a
-            multiple of `group_size`.
+        ValueError: `group_size` or `bits` is not one of these values; or the shape of `w` is not [out, in]
+            with in a multiple of `group_size`.
     """
     check_layout(group_size, bits)
     if w.ndim != 2 or w.shape[1] % group_size != 0:
-        raise ValueError(f"weights [out, in] with in a multiple of {group_size} are needed, got {w.shape}")
+        raise ValueError(f"w must be [out, in] with in a multiple of {group_size}, got {w.shape}")
     num_outputs, num_inputs = w.shape
     groups = w.astype(mx.float32).reshape(num_outputs, -1, group_size)
     scales, biases = _choose_grids(groups, bits)
@@ -124,14 +130,14 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> Quanti
 
 
 def dequantize_weights(weights: QuantizedWeights) -> mx.array:
-    """The weights [out, in] that the codes stand for, scale x code + bias, in the type of the scales."""
+    """Expand the packed weights to [out, in]: scale x code + bias, in the type of the scales."""
     groups = unpack(weights.weight, weights.bits).reshape(*weights.scales.shape, weights.group_size)
     values = mx.expand_dims(weights.scales, -1) * groups + mx.expand_dims(weights.biases, -1)
     return values.reshape(weights.shape)
 
 
 def _choose_grids(groups: mx.array, bits: int) -> tuple[mx.array, mx.array]:
-    """Scale and bias [..., 1] of each group [..., group_size]."""
+    """Choose the scale and the bias, [..., 1] each, of every group [..., group_size]."""
     lowest, highest = mx.min(groups, axis=-1, keepdims=True), mx.max(groups, axis=-1, keepdims=True)
     is_lowest_further = mx.abs(lowest) > mx.abs(highest)
     edge = mx.where(is_lowest_further, lowest, highest)
@@ -146,11 +152,11 @@ def _choose_grids(groups: mx.array, bits: int) -> tuple[mx.array, mx.array]:
 # --- the product -------------------------------------------------------------------------------------------
 
 QuantizedMatmul = Callable[[mx.array, QuantizedWeights], mx.array]
-"""x `[..., in]` times packed weights `[out, in]`, transposed: `[..., out]`. Later days bring faster ones."""
+"""Multiplies x `[..., in]` by packed weights `[out, in]` to give `[..., out]`. Later days add faster ones."""
 
 
 def quantized_matmul_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
-    """The product with packed weights by array operations: they are expanded for as long as it takes.
+    """Multiply by packed weights with array operations: expand the weights, then use `linear`.
 
     Args:
         x: [..., in]
@@ -160,11 +166,11 @@ def quantized_matmul_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: `x` has another number of inputs than the `weights`.
+        ValueError: the last axis of `x` is not the number of inputs of `weights`; shows both shapes.
     """
     if x.shape[-1] != weights.shape[1]:
         raise ValueError(
-            f"weights of shape {weights.shape} need x of [..., {weights.shape[1]}], got {x.shape}"
+            f"x must be [..., {weights.shape[1]}] for weights of shape {weights.shape}, got {x.shape}"
         )
     return linear(x, dequantize_weights(weights))
 
@@ -175,13 +181,13 @@ def quantized_linear(
     bias: mx.array | None = None,
     matmul: QuantizedMatmul = quantized_matmul_simple,
 ) -> mx.array:
-    """`linear` with packed weights.
+    """Do what `linear` does, with packed weights.
 
     Args:
         x: [..., in]
         weights: of shape (out, in).
-        bias: [out], added to the product; not to be taken for the biases of the groups.
-        matmul: the function that multiplies.
+        bias: [out], added to the product. Don't confuse it with the biases of the groups.
+        matmul: computes the product.
 
     Returns:
         [..., out], in the promoted type of the product and the bias.
@@ -192,7 +198,7 @@ def quantized_linear(
 
 @dataclass(frozen=True, eq=False)
 class QuantizedProjection:
-    """A projection of the model with its packed weights in hand: `quantized_linear` as a callable."""
+    """A projection of the model that holds its packed weights: `quantized_linear` as a callable."""
 
     weights: QuantizedWeights
     bias: mx.array | None = None
