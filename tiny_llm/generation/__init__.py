@@ -1,1 +1,1 @@
-"""From logits to text: the sampler and the loop, one request at a time."""
+"""From logits to text: the sampler and the generation loop, one request at a time."""

@@ -1,4 +1,4 @@
-"""One request at a time, from a prompt to text."""
+"""Generate text from a prompt, one request at a time."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from .sampler import Sampler
 
 
 class Tokenizer(Protocol):
-    """What generation asks of a tokenizer; mlx-lm's has it."""
+    """The part of a tokenizer that generation uses; mlx-lm's tokenizers have it."""
 
     @property
     def eos_token_ids(self) -> set[int]: ...
@@ -31,21 +31,21 @@ def simple_generate(
     max_tokens: int = 256,
     on_text: Callable[[str], None] | None = None,
 ) -> str:
-    """Continue a prompt, computing every token of it again for each new one.
+    """Continue a prompt. For each new token, compute all tokens before it again.
 
     Args:
         model: called as (tokens [1, L], logits_to_keep=1).
-        tokenizer: encodes the prompt, decodes the answer and names the end-of-text ids.
-        prompt: text that encodes to a token or more, or token ids.
+        tokenizer: encodes the prompt, decodes the answer and lists the end-of-text ids.
+        prompt: text or token ids; at least one token.
         sampler: log-probabilities [1, V] -> [1]
-        max_tokens: the most tokens to generate.
+        max_tokens: largest number of tokens to generate.
         on_text: called with each new piece of text.
 
     Returns:
-        The text generated, without the end-of-text token.
+        The generated text, without the end-of-text token.
 
     Raises:
-        ValueError: the prompt is empty.
+        ValueError: the prompt is empty. The model is not called then.
     """
     raise NotImplementedError("week 1 day 6 task 3: simple_generate is not written yet")
 
@@ -58,9 +58,9 @@ def simple_generate_with_kv_cache(
     max_tokens: int = 256,
     on_text: Callable[[str], None] | None = None,
 ) -> str:
-    """Continue a prompt, computing each token once: the prompt in one pass, then one token a pass.
+    """Continue a prompt, computing each token once: the whole prompt in one pass, then one token per pass.
 
-    The other arguments, the result and the errors are those of `simple_generate`, and so is the text.
+    The text, the other arguments and the errors are those of `simple_generate`.
 
     Args:
         model: called as (tokens [1, L], offset, cache, logits_to_keep=1).
@@ -69,37 +69,39 @@ def simple_generate_with_kv_cache(
 
 
 def to_logprobs(logits: mx.array) -> mx.array:
-    """Log-probabilities [B, V], in float32, of the token after the last of logits [B, L, V]."""
+    """Turn the last position of logits [B, L, V] into log-probabilities [B, V], in float32."""
     raise NotImplementedError("week 1 day 6 task 1: to_logprobs is not written yet")
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int]:
-    """Token ids of a prompt: text is encoded, ids are taken as they are.
+    """Return the token ids of a prompt: encode text, and copy ids unchanged.
 
-    A prompt that starts with the beginning-of-text token already does not get a second one.
+    If the text already starts with the beginning-of-text token, don't let the tokenizer add a second one.
 
     Raises:
-        ValueError: the prompt is empty: it holds no token.
+        ValueError: the prompt is empty, so it has no token.
     """
     raise NotImplementedError("week 1 day 6 task 1: encode_prompt is not written yet")
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
-    """ValueError for a `token_id` outside a vocabulary of this size: a model would read past its end."""
+    """Raise ValueError for a `token_id` outside the vocabulary; a model would read past its embedding."""
     for place, token in enumerate(token_ids):
         if not isinstance(token, int) or isinstance(token, bool):
-            raise ValueError(f"token {place} of the prompt is {token!r}: token ids are Python integers")
+            raise ValueError(
+                f"token ids must be Python integers, but token {place} of the prompt is {token!r}"
+            )
         if not 0 <= token < vocab_size:
             raise ValueError(
-                f"token {place} of the prompt is {token}, and the vocabulary ends with {vocab_size - 1}"
+                f"token ids must be from 0 to {vocab_size - 1}, but token {place} of the prompt is {token}"
             )
 
 
 class TextStream:
-    """The text of the tokens added so far, handed on piece by piece at a constant cost per token.
+    """Turn tokens into text as they are added, and pass it on piece by piece at a constant cost per token.
 
-    A character may be spread over several tokens; its bytes are held back until it is complete. The text of
-    a token may depend on the tokens right before it, so the newest few are decoded together.
+    A character may be spread over several tokens. Its bytes are held back until it is complete. A token's
+    text may depend on the tokens right before it, so the newest few tokens are decoded together.
     """
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None] | None = None) -> None:
@@ -109,5 +111,5 @@ class TextStream:
         raise NotImplementedError("week 1 day 6 task 2: TextStream.add is not written yet")
 
     def finish(self) -> str:
-        """Hand on what was held back and return the whole text."""
+        """Pass on the text that was held back, and return the whole text."""
         raise NotImplementedError("week 1 day 6 task 2: TextStream.finish is not written yet")

@@ -1,4 +1,4 @@
-"""From log-probabilities to a token: greedy, or at random within bounds."""
+"""Choose a token from log-probabilities: the likeliest, or a random one among the likely."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,19 +8,21 @@ import mlx.core as mx
 from .given.request_params import RequestParams
 
 Sampler = Callable[[mx.array], mx.array]
-"""Log-probabilities [B, V] to token ids [B], each row on its own."""
+"""Log-probabilities [B, V] -> token ids [B]; rows are independent."""
 
 
 @dataclass(frozen=True)
 class SamplingParams(RequestParams):
-    """How one request is sampled and when it ends. The first five are those of `make_sampler`.
+    """How to sample one request, and when to end it. The first five parameters are those of `make_sampler`.
 
-    `max_tokens` bounds the tokens generated; generation also ends at any of the strings in `stop`, which
-    is then not part of the text. The engine of week 3 adds what `RequestParams` has, which checks its own
-    part in its `__post_init__`.
+    Generation ends after `max_tokens` tokens (None for no limit), or at any of the strings in `stop`. The
+    text then ends before the stop string. The engine of week 3 uses the parameters of `RequestParams` as
+    well, whose `__post_init__` checks them.
 
     Raises:
-        ValueError: a value is out of its range; shows its `name` and the `value`.
+        ValueError: a value is out of range; shows its `name` and the `value`. Besides the ranges of
+            `make_sampler`, max_tokens must be at least 1 or None, and stop a tuple of nonempty strings
+            rather than one string.
     """
 
     temperature: float = 0.0
@@ -35,46 +37,50 @@ class SamplingParams(RequestParams):
         raise NotImplementedError("week 1 day 7 task 3: SamplingParams.__post_init__ is not written yet")
 
     def make_sampler(self) -> Sampler:
-        """A sampler of its own for a request: one that is seeded counts its draws."""
+        """Make a sampler for one request. Don't share it: a seeded sampler counts its draws."""
         raise NotImplementedError("week 1 day 7 task 3: SamplingParams.make_sampler is not written yet")
 
 
 def make_sampler(
     temp: float, top_p: float = 0, top_k: int | None = None, min_p: float = 0, seed: int | None = None
 ) -> Sampler:
-    """A sampler that draws from the model's distribution, cut to its likely part and tempered.
+    """Make a sampler that draws from the likely part of the model's distribution.
 
-    The cuts look at the distribution as the model gives it; the temperature is applied to what they leave.
-    A seeded sampler makes the same draws whatever else runs, so give each request one of its own.
+    First drop unlikely tokens (`keep_likely`), judged by the distribution as the model gives it. Then divide
+    the log-probabilities of the rest by the temperature and draw. A seeded sampler makes the same draws
+    whatever else runs, so give each request a sampler of its own.
 
     Args:
-        temp: log-probabilities are divided by it; 0 takes the likeliest token.
-        top_p: keep the fewest likeliest tokens that reach this probability together; 0 and 1 keep all.
-        top_k: keep this many of the likeliest tokens.
-        min_p: keep tokens at least this fraction as likely as the likeliest.
-        seed: start of the sequence of draws; without one the draws differ from run to run.
+        temp: divides the log-probabilities; 0 always takes the likeliest token.
+        top_p: keep the smallest set of likeliest tokens whose probabilities add up to at least this much;
+            0 and 1 keep all tokens.
+        top_k: keep this many of the likeliest tokens; all by default.
+        min_p: keep tokens whose probability is at least this fraction of the likeliest token's.
+        seed: where the sequence of draws starts; without a seed, draws differ from run to run.
 
     Returns:
         sampler: log-probabilities [B, V] -> token ids [B]
 
     Raises:
-        ValueError: an argument is out of its range; shows its `name` and its `value`.
+        ValueError: an argument is out of range; shows its `name` and its `value`. temp must be at least 0
+            and finite, top_p and min_p from 0 to 1, top_k at least 1 or None, and seed from 0 to 2**64 - 1
+            or None.
     """
     raise NotImplementedError("week 1 day 7 task 1: make_sampler is not written yet")
 
 
 def keep_likely(logprobs: mx.array, top_p: float, top_k: int | None, min_p: float) -> mx.array:
-    """Log-probabilities [B, V] with -inf for every token that one of the three cuts drops."""
+    """Return the log-probabilities [B, V], with -inf for each token that top_p, top_k or min_p drops."""
     raise NotImplementedError("week 1 day 7 task 2: keep_likely is not written yet")
 
 
 def token_id(sampled: mx.array) -> int:
-    """The id in an array that holds one, as sampled for a single row; computes it."""
+    """Return the id in an array with a single one, as sampled for one row. This evaluates the array."""
     value = sampled.item()
     assert isinstance(value, int)
     return value
 
 
 def random_keys(seed: int | None) -> Iterator[mx.array | None]:
-    """A key a draw; without a seed None, which stands for MLX's own state."""
+    """Yield one key per draw. Without a seed, yield None, which makes MLX use its global state."""
     raise NotImplementedError("week 1 day 7 task 3: random_keys is not written yet")

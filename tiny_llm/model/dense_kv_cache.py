@@ -1,4 +1,4 @@
-"""Caches with contiguous keys and values: of one request, or of several in the rows of a batch."""
+"""Caches with contiguous keys and values, for one request or for several as the rows of a batch."""
 
 import mlx.core as mx
 
@@ -7,10 +7,10 @@ from .kv_cache import DenseKvCache
 
 
 class TinyKvFullCache(DenseKvCache):
-    """Keeps every token; all rows of the batch have the same length, `offset`.
+    """Keep every token. All rows of the batch have the same length, `offset`.
 
-    Its arrays have room to spare and at least double when full, so n appends copy O(n) tokens. What it
-    returns is cut to `offset`, with the mask unchanged.
+    The arrays have spare room and at least double when they are full, so appending n tokens copies O(n)
+    tokens in total. `update_and_fetch` returns the first `offset` tokens of them, and the caller's mask.
     """
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class TinyKvFullCache(DenseKvCache):
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.update_and_fetch is not written yet")
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """All that is cached, keys and values [B, H, offset, D]; after a rewind to 0, arrays of length 0.
+        """Return the cached keys and values, [B, H, offset, D] each; of length 0 after a rewind to 0.
 
         Raises:
-            ValueError: the cache never held anything, or was released.
+            ValueError: nothing has been stored since the cache was made or released.
         """
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.fetch is not written yet")
 
@@ -33,7 +33,7 @@ class TinyKvFullCache(DenseKvCache):
         """Forget the last n tokens.
 
         Raises:
-            ValueError: `n` is negative or more than is cached.
+            ValueError: `n` is negative or larger than the number of cached tokens.
         """
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.rewind is not written yet")
 
@@ -52,14 +52,18 @@ class TinyKvFullCache(DenseKvCache):
 class BatchingKvCache(DenseKvCache):
     """Slots for requests of different lengths that decode together.
 
-    The rows of a batch are the occupied slots in the order of `active_slots`; a free slot is not computed
-    at all. Rows shorter than the longest are masked to their own length. In memory the occupied rows
-    always come first, so that attention reads them where they lie: a request that leaves makes room for
-    the last row.
+    The rows of a batch are the occupied slots, in the order of `active_slots`. Free slots are not computed.
+    `update_and_fetch` returns an additive mask that limits each row to its own tokens.
+
+    In memory, occupied rows always come first, so attention can read them in place. When a request leaves,
+    the last row moves into its place.
 
     Args:
         max_active_requests: number of slots.
-        max_seq_len: most tokens a slot may hold; without it the cache grows as needed.
+        max_seq_len: largest number of tokens in a slot; by default, the cache grows as needed.
+
+    Raises:
+        ValueError: `max_active_requests` is below 1.
     """
 
     def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
@@ -76,19 +80,20 @@ class BatchingKvCache(DenseKvCache):
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.offset is not written yet")
 
     def add_request(self, cache: TinyKvFullCache, id: int) -> None:
-        """Copy a prefilled cache of one row into the free slot `id`; the caller still owns `cache`.
+        """Copy a prefilled cache of one row into the free slot `id`. The caller still owns `cache`.
 
         Raises:
-            ValueError: there is no slot `id`, it is occupied, or the cache does not fit; if it is too long,
-                shows its `num_tokens` and `max_seq_len`.
+            ValueError: slot `id` does not exist or is occupied; `cache` is empty, does not have exactly one
+                row, or has other heads, dimensions or types; or its `num_tokens` exceed `max_seq_len`.
+                Nothing changes then.
         """
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.add_request is not written yet")
 
     def remove_request(self, id: int) -> None:
-        """Free the slot `id`; the last row of the batch moves into its place, a copy of that row alone.
+        """Free slot `id`. The last row of the batch moves into its place; copy only that row.
 
         Raises:
-            ValueError: there is no slot `id`, or it is free already.
+            ValueError: slot `id` does not exist or is already free.
         """
         raise NotImplementedError("week 2 day 6 task 1: BatchingKvCache.remove_request is not written yet")
 

@@ -6,7 +6,7 @@ from ..ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_s
 
 
 class Embedding:
-    """One vector for each token of the vocabulary.
+    """A table with one vector per token of the vocabulary.
 
     Args:
         vocab_size: V
@@ -14,7 +14,7 @@ class Embedding:
         weight: [V, E]
 
     Raises:
-        ValueError: the `weight` has another shape.
+        ValueError: `weight` does not have the shape [V, E].
     """
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: mx.array) -> None:
@@ -25,21 +25,21 @@ class Embedding:
         raise NotImplementedError("week 1 day 5 task 1: Embedding.__call__ is not written yet")
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """The output head of a model that shares its embedding, typed as `linear`: [..., E] -> [..., V]"""
+        """Use the table as a tied model's output head: [..., E] -> [..., V], in the type of `linear`."""
         raise NotImplementedError("week 1 day 5 task 1: Embedding.as_linear is not written yet")
 
 
 class QuantizedEmbedding:
-    """An embedding whose weight stays packed: only the rows that are looked up are expanded.
+    """An embedding whose weight stays packed. A lookup expands only the rows of its tokens.
 
     Args:
         vocab_size: V
         embedding_dim: E
         weights: of shape (V, E)
-        matmul: the product of the output head.
+        matmul: computes the product of the output head.
 
     Raises:
-        ValueError: the shape of the `weights` is not `(vocab_size, embedding_dim)`.
+        ValueError: the shape of `weights` is not `(vocab_size, embedding_dim)`; shows both.
     """
 
     def __init__(
@@ -56,5 +56,5 @@ class QuantizedEmbedding:
         raise NotImplementedError("week 2 day 2 task 4: QuantizedEmbedding.__call__ is not written yet")
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """The output head of a model that shares its embedding: [..., E] -> [..., V]."""
+        """Use the table as a tied model's output head: [..., E] -> [..., V]."""
         raise NotImplementedError("week 2 day 2 task 4: QuantizedEmbedding.as_linear is not written yet")

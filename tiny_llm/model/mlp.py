@@ -6,11 +6,11 @@ from ..ops.basics import Projection
 
 
 class Qwen3MLP:
-    """SwiGLU: one projection gates another, a third leads back. Source: arXiv:2002.05202.
+    """SwiGLU: w_down(silu(w_gate(x)) * w_up(x)). Source: arXiv:2002.05202.
 
     Args:
         dim: E
-        hidden_dim: I, the width between.
+        hidden_dim: I, the width of the hidden layer.
         w_gate, w_up: [I, E], or projections from E to I.
         w_down: [E, I], or a projection from I to E.
     """

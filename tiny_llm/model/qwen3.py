@@ -1,7 +1,7 @@
-"""The decoder: written once, for every week. What it is made of comes from outside.
+"""The decoder: written once, for every week. All of its parts are passed in.
 
-Its projections are callables, its attention is a function and its cache an interface, so later days make
-it faster without touching it. Switches of `ModelConfig` make it Qwen3, Qwen2.5 or Llama.
+Projections are callables, attention is a function, and the cache is an interface, so later days make the
+model faster without touching it. Switches in `ModelConfig` make it a Qwen3, Qwen2.5 or Llama model.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from .kv_cache import TinyKvCache
 
 
 class SelfAttention(Protocol):
-    """A layer's attention as its block calls it, with Qwen3MultiHeadAttention's arguments."""
+    """A layer's attention as its block calls it, with the arguments of Qwen3MultiHeadAttention."""
 
     def __call__(
         self,
@@ -32,16 +32,16 @@ class SelfAttention(Protocol):
 
 
 class Qwen3MultiHeadAttention:
-    """Grouped-query self-attention with rotary positions and, in Qwen3, normalized queries and keys.
+    """Grouped-query self-attention with RoPE and, in Qwen3, normalized queries and keys.
 
     Args:
-        config: sizes; E is its hidden_size, D its head_dim.
+        config: the sizes; hidden_size is E and head_dim is D.
         wq: [H_q x D, E], or a projection
         wk, wv: [H x D, E], or projections
         wo: [E, H_q x D], or a projection
-        rope: rotation of D dimensions, shared by all layers.
-        q_norm, k_norm: over D, or None for a model without them.
-        attention: the function that attends.
+        rope: rotates D dimensions; shared by all layers.
+        q_norm, k_norm: over D, applied before the rotation; None for a model without them.
+        attention: the attention function.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Qwen3MultiHeadAttention:
         cache: TinyKvCache | None = None,
         mask: Mask = "causal",
     ) -> mx.array:
-        """Attend to the tokens of x and to what the cache holds before them.
+        """Attend to the tokens of x and to the cached tokens before them.
 
         Args:
             x: [B, L, E]
-            offset: position of the first token, one for all rows or one a row.
-            cache: this layer's; the new keys and values are appended to it.
-            mask: which tokens a query may see, unless the cache knows better.
+            offset: position of the first token: one number for all rows, or a list with one per row.
+            cache: this layer's cache; the new keys and values are appended to it.
+            mask: which tokens a query may see, unless the cache makes its own mask.
 
         Returns:
             [B, L, E]
@@ -80,7 +80,7 @@ class Qwen3MultiHeadAttention:
 
 
 class Qwen3TransformerBlock:
-    """Attention and MLP, each normalized before and added to what came in."""
+    """Attention, then MLP. Each gets the normalized input and adds its output to the unnormalized input."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Qwen3TransformerBlock:
         cache: TinyKvCache | None = None,
         mask: Mask = "causal",
     ) -> mx.array:
-        """[B, L, E] -> [B, L, E]; the arguments are those of the attention."""
+        """Compute [B, L, E] -> [B, L, E]. The arguments are those of the attention."""
         raise NotImplementedError("week 1 day 5 task 3: Qwen3TransformerBlock.__call__ is not written yet")
 
 
@@ -110,10 +110,10 @@ class Qwen3Model:
         embedding: [V, E]
         layers: the blocks, first to last.
         norm: over E, before the head.
-        head: projection from E to V; None ties it to the embedding.
+        head: projection from E to V; None uses the embedding as the head (a tied model).
 
     Attributes:
-        config: as it was given.
+        config: the config that was passed in.
     """
 
     config: ModelConfig
@@ -133,7 +133,7 @@ class Qwen3Model:
         raise NotImplementedError("week 1 day 5 task 3: Qwen3Model.num_hidden_layers is not written yet")
 
     def create_kv_cache(self) -> list[TinyKvFullCache]:
-        """An empty cache for one request: one a layer."""
+        """Make an empty cache for one request: a list with one per layer."""
         raise NotImplementedError("week 2 day 1 task 2: Qwen3Model.create_kv_cache is not written yet")
 
     def __call__(
@@ -143,16 +143,18 @@ class Qwen3Model:
         cache: Sequence[TinyKvCache] | None = None,
         logits_to_keep: int | None = None,
     ) -> mx.array:
-        """Logits of the next token after each of the tokens.
+        """For each token, compute the logits of the token that follows it.
 
         Args:
-            tokens: [B, L] ids, each below V. That they are is not checked: it would mean to wait for them.
-            offset: position of the first token, one for all rows or one a row: what the cache holds.
-            cache: one a layer, appended to; None computes everything anew.
-            logits_to_keep: only the last so many positions get logits; all of them unless given.
+            tokens: [B, L] ids, each below V. The ids are not checked, since that would wait for them to be
+                computed.
+            offset: position of the first token, which is the number of cached tokens: one number for all
+                rows, or a list with one per row.
+            cache: one per layer; new keys and values are appended. None means there are no earlier tokens.
+            logits_to_keep: compute logits for this many last positions only; for all by default.
 
         Returns:
-            [B, L or logits_to_keep, V]
+            [B, L, V], or [B, logits_to_keep, V] if fewer are kept.
 
         Raises:
             ValueError: as for `hidden_states`.
@@ -165,14 +167,15 @@ class Qwen3Model:
         offset: int | list[int] = 0,
         cache: Sequence[TinyKvCache] | None = None,
     ) -> mx.array:
-        """What the last layer gives for each token, [B, L, E]; the arguments are those of the call.
+        """Output of the last layer for each token, [B, L, E]. The arguments are those of `__call__`.
 
         Raises:
-            ValueError: `tokens` are not [B, L] with L > 0; the caches, `len(cache)`, are not one a layer,
-                `num_hidden_layers`; or the `offset` is not where they end, `cache.offset` (`check_offset`).
+            ValueError: the shape of `tokens` is not [B, L] with L > 0; `len(cache)` is not
+                `num_hidden_layers`; or `offset` is not `cache.offset` (`check_offset`). No layer has been
+                called then.
         """
         raise NotImplementedError("week 1 day 5 task 3: Qwen3Model.hidden_states is not written yet")
 
     def logits(self, x: mx.array) -> mx.array:
-        """Norm and head: [..., E] -> [..., V]"""
+        """Apply the final norm and the head: [..., E] -> [..., V]"""
         raise NotImplementedError("week 1 day 5 task 3: Qwen3Model.logits is not written yet")

@@ -56,8 +56,8 @@ def paged_attention(
 ) -> mx.array:
     """Do what `paged_attention_simple` does, with one call for all sequences of equal query length.
 
-    All decoding sequences, for example, have one query each. Arguments, result and ValueError are those of
-    `paged_attention_simple`.
+    All decoding sequences, for example, have one query each.
+    Arguments, result and ValueError are those of `paged_attention_simple`.
     """
     raise NotImplementedError("week 3 day 3 task 3: paged_attention is not written yet")
 

@@ -1,4 +1,4 @@
-"""One request at a time, from a prompt to text."""
+"""Generate text from a prompt, one request at a time."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -10,11 +10,11 @@ from .sampler import Sampler, token_id
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 MAX_DECODED_TOKENS = 16
-"""How many tokens a text stream decodes together: more than any character needs."""
+"""How many tokens a text stream decodes together. No character needs this many."""
 
 
 class Tokenizer(Protocol):
-    """What generation asks of a tokenizer; mlx-lm's has it."""
+    """The part of a tokenizer that generation uses; mlx-lm's tokenizers have it."""
 
     @property
     def eos_token_ids(self) -> set[int]: ...
@@ -35,21 +35,21 @@ def simple_generate(
     max_tokens: int = 256,
     on_text: Callable[[str], None] | None = None,
 ) -> str:
-    """Continue a prompt, computing every token of it again for each new one.
+    """Continue a prompt. For each new token, compute all tokens before it again.
 
     Args:
         model: called as (tokens [1, L], logits_to_keep=1).
-        tokenizer: encodes the prompt, decodes the answer and names the end-of-text ids.
-        prompt: text that encodes to a token or more, or token ids.
+        tokenizer: encodes the prompt, decodes the answer and lists the end-of-text ids.
+        prompt: text or token ids; at least one token.
         sampler: log-probabilities [1, V] -> [1]
-        max_tokens: the most tokens to generate.
+        max_tokens: largest number of tokens to generate.
         on_text: called with each new piece of text.
 
     Returns:
-        The text generated, without the end-of-text token.
+        The generated text, without the end-of-text token.
 
     Raises:
-        ValueError: the prompt is empty.
+        ValueError: the prompt is empty. The model is not called then.
     """
     tokens = encode_prompt(tokenizer, prompt)
     stream = TextStream(tokenizer, on_text)
@@ -71,9 +71,9 @@ def simple_generate_with_kv_cache(
     max_tokens: int = 256,
     on_text: Callable[[str], None] | None = None,
 ) -> str:
-    """Continue a prompt, computing each token once: the prompt in one pass, then one token a pass.
+    """Continue a prompt, computing each token once: the whole prompt in one pass, then one token per pass.
 
-    The other arguments, the result and the errors are those of `simple_generate`, and so is the text.
+    The text, the other arguments and the errors are those of `simple_generate`.
 
     Args:
         model: called as (tokens [1, L], offset, cache, logits_to_keep=1).
@@ -94,18 +94,18 @@ def simple_generate_with_kv_cache(
 
 
 def to_logprobs(logits: mx.array) -> mx.array:
-    """Log-probabilities [B, V], in float32, of the token after the last of logits [B, L, V]."""
+    """Turn the last position of logits [B, L, V] into log-probabilities [B, V], in float32."""
     last = logits[:, -1].astype(mx.float32)
     return last - mx.logsumexp(last, axis=-1, keepdims=True)
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int]:
-    """Token ids of a prompt: text is encoded, ids are taken as they are.
+    """Return the token ids of a prompt: encode text, and copy ids unchanged.
 
-    A prompt that starts with the beginning-of-text token already does not get a second one.
+    If the text already starts with the beginning-of-text token, don't let the tokenizer add a second one.
 
     Raises:
-        ValueError: the prompt is empty: it holds no token.
+        ValueError: the prompt is empty, so it has no token.
     """
     if isinstance(prompt, str):
         has_bos = tokenizer.bos_token is not None and prompt.startswith(tokenizer.bos_token)
@@ -118,29 +118,31 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
-    """ValueError for a `token_id` outside a vocabulary of this size: a model would read past its end."""
+    """Raise ValueError for a `token_id` outside the vocabulary; a model would read past its embedding."""
     for place, token in enumerate(token_ids):
         if not isinstance(token, int) or isinstance(token, bool):
-            raise ValueError(f"token {place} of the prompt is {token!r}: token ids are Python integers")
+            raise ValueError(
+                f"token ids must be Python integers, but token {place} of the prompt is {token!r}"
+            )
         if not 0 <= token < vocab_size:
             raise ValueError(
-                f"token {place} of the prompt is {token}, and the vocabulary ends with {vocab_size - 1}"
+                f"token ids must be from 0 to {vocab_size - 1}, but token {place} of the prompt is {token}"
             )
 
 
 class TextStream:
-    """The text of the tokens added so far, handed on piece by piece at a constant cost per token.
+    """Turn tokens into text as they are added, and pass it on piece by piece at a constant cost per token.
 
-    A character may be spread over several tokens; its bytes are held back until it is complete. The text of
-    a token may depend on the tokens right before it, so the newest few are decoded together.
+    A character may be spread over several tokens. Its bytes are held back until it is complete. A token's
+    text may depend on the tokens right before it, so the newest few tokens are decoded together.
     """
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None] | None = None) -> None:
         self._tokenizer = tokenizer
         self._on_text = on_text
         self._pieces: list[str] = []
-        self._tokens: list[int] = []  # the newest; all of them while nobody listens
-        self._num_sent = 0  # characters of their text
+        self._tokens: list[int] = []  # the newest tokens; without on_text, all of them
+        self._num_sent = 0  # characters of their text that were passed on
 
     def add(self, token: int) -> None:
         self._tokens.append(token)
@@ -153,12 +155,12 @@ class TextStream:
             self._forget_oldest(text)
 
     def finish(self) -> str:
-        """Hand on what was held back and return the whole text."""
+        """Pass on the text that was held back, and return the whole text."""
         self._send(self._tokenizer.decode(self._tokens))
         return "".join(self._pieces)
 
     def _send(self, text: str) -> None:
-        """Hand on what is new in the text of the newest tokens."""
+        """Pass on the new part of the newest tokens' text."""
         piece = text[self._num_sent :]
         if piece:
             self._num_sent = len(text)
@@ -169,7 +171,7 @@ class TextStream:
     def _forget_oldest(self, text: str) -> None:
         """Keep the newer half of the tokens, or a few more so that the cut falls between two characters.
 
-        Bytes that are held back and forgotten will never be a character: they are handed on.
+        If bytes that are still held back get forgotten, they will never become a character. Pass them on.
         """
         for start in range(len(self._tokens) - MAX_DECODED_TOKENS // 2, 0, -1):
             kept = self._tokenizer.decode(self._tokens[start:])

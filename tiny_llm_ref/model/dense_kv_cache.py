@@ -1,4 +1,4 @@
-"""Caches with contiguous keys and values: of one request, or of several in the rows of a batch."""
+"""Caches with contiguous keys and values, for one request or for several as the rows of a batch."""
 
 from functools import lru_cache
 
@@ -13,8 +13,8 @@ MIN_CAPACITY = 64
 class _Buffer:
     """Keys and values in arrays [B, H, capacity, D] that are written in place and grow by doubling.
 
-    Doubling makes the copies of n appended tokens cost O(n) in all. MLX writes in place as long as
-    nothing else holds the array, so callers must not keep what they fetched before.
+    Thanks to doubling, appending n tokens copies O(n) in total. MLX writes in place only if nothing else
+    holds the array, so callers must not keep arrays that they fetched earlier.
     """
 
     def __init__(self, batch_size: int, like_key: mx.array, like_value: mx.array) -> None:
@@ -29,12 +29,12 @@ class _Buffer:
         for name, new, held in (("key", key, self.keys), ("value", value, self.values)):
             if (new.shape[1], new.shape[3], new.dtype) != (held.shape[1], held.shape[3], held.dtype):
                 raise ValueError(
-                    f"this cache holds {held.shape[1]} heads of {held.shape[3]} dimensions in {held.dtype}; "
-                    f"the {name} has {new.shape[1]} of {new.shape[3]} in {new.dtype}"
+                    f"this cache holds {held.shape[1]} heads of {held.shape[3]} dimensions in {held.dtype}, "
+                    f"but the {name} has {new.shape[1]} of {new.shape[3]} in {new.dtype}"
                 )
 
     def reserve(self, capacity: int) -> None:
-        """Make room for at least `capacity` tokens a row."""
+        """Make room for at least `capacity` tokens per row."""
         if capacity <= self.capacity:
             return
         num_new = max(capacity, 2 * self.capacity, MIN_CAPACITY) - self.capacity
@@ -42,18 +42,18 @@ class _Buffer:
         self.values = mx.pad(self.values, [(0, 0), (0, 0), (0, num_new), (0, 0)])
 
     def copy_row(self, source: int, target: int) -> None:
-        """Copy one row over another, and nothing but that row."""
-        # Evaluated on its own first: as long as a graph still reads the buffer, MLX writes to a copy of it.
+        """Copy one row over another without copying the rest of the buffer."""
+        # Evaluate the copies first: while a graph still reads the buffer, MLX would write to a full copy.
         moved = [self.keys[source] * 1, self.values[source] * 1]
         mx.eval(moved)
         self.keys[target], self.values[target] = moved
 
 
 class TinyKvFullCache(DenseKvCache):
-    """Keeps every token; all rows of the batch have the same length, `offset`.
+    """Keep every token. All rows of the batch have the same length, `offset`.
 
-    Its arrays have room to spare and at least double when full, so n appends copy O(n) tokens. What it
-    returns is cut to `offset`, with the mask unchanged.
+    The arrays have spare room and at least double when they are full, so appending n tokens copies O(n)
+    tokens in total. `update_and_fetch` returns the first `offset` tokens of them, and the caller's mask.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class TinyKvFullCache(DenseKvCache):
         buffer = self._buffer
         buffer.check_fits(key, value)
         if buffer.keys.shape[0] != B:
-            raise ValueError(f"this cache holds a batch of {buffer.keys.shape[0]}, got {B} rows")
+            raise ValueError(f"this cache holds {buffer.keys.shape[0]} rows, got a batch of {B}")
 
         end = self._offset + L
         buffer.reserve(end)
@@ -79,23 +79,23 @@ class TinyKvFullCache(DenseKvCache):
         return buffer.keys[:, :, :end], buffer.values[:, :, :end], end, mask
 
     def fetch(self) -> tuple[mx.array, mx.array]:
-        """All that is cached, keys and values [B, H, offset, D]; after a rewind to 0, arrays of length 0.
+        """Return the cached keys and values, [B, H, offset, D] each; of length 0 after a rewind to 0.
 
         Raises:
-            ValueError: the cache never held anything, or was released.
+            ValueError: nothing has been stored since the cache was made or released.
         """
         if self._buffer is None:
-            raise ValueError("the cache is empty: nothing was stored in it, or it was released")
+            raise ValueError("the cache is empty: store something before you fetch")
         return self._buffer.keys[:, :, : self._offset], self._buffer.values[:, :, : self._offset]
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens.
 
         Raises:
-            ValueError: `n` is negative or more than is cached.
+            ValueError: `n` is negative or larger than the number of cached tokens.
         """
         if not 0 <= n <= self._offset:
-            raise ValueError(f"cannot rewind {n} tokens of a cache that holds {self._offset}")
+            raise ValueError(f"n must be from 0 to the {self._offset} cached tokens, got {n}")
         self._offset -= n
 
     @property
@@ -114,14 +114,18 @@ class TinyKvFullCache(DenseKvCache):
 class BatchingKvCache(DenseKvCache):
     """Slots for requests of different lengths that decode together.
 
-    The rows of a batch are the occupied slots in the order of `active_slots`; a free slot is not computed
-    at all. Rows shorter than the longest are masked to their own length. In memory the occupied rows
-    always come first, so that attention reads them where they lie: a request that leaves makes room for
-    the last row.
+    The rows of a batch are the occupied slots, in the order of `active_slots`. Free slots are not computed.
+    `update_and_fetch` returns an additive mask that limits each row to its own tokens.
+
+    In memory, occupied rows always come first, so attention can read them in place. When a request leaves,
+    the last row moves into its place.
 
     Args:
         max_active_requests: number of slots.
-        max_seq_len: most tokens a slot may hold; without it the cache grows as needed.
+        max_seq_len: largest number of tokens in a slot; by default, the cache grows as needed.
+
+    Raises:
+        ValueError: `max_active_requests` is below 1.
     """
 
     def __init__(self, max_active_requests: int, max_seq_len: int | None = None) -> None:
@@ -129,8 +133,8 @@ class BatchingKvCache(DenseKvCache):
             raise ValueError(f"max_active_requests must be at least 1, got {max_active_requests}")
         self.max_active_requests = max_active_requests
         self.max_seq_len = max_seq_len
-        self._slots: list[int] = []  # of each row
-        self._lengths: list[int] = []  # of each row
+        self._slots: list[int] = []  # one per row
+        self._lengths: list[int] = []  # one per row
         self._buffer: _Buffer | None = None
 
     @property
@@ -144,11 +148,12 @@ class BatchingKvCache(DenseKvCache):
         return list(self._lengths)
 
     def add_request(self, cache: TinyKvFullCache, id: int) -> None:
-        """Copy a prefilled cache of one row into the free slot `id`; the caller still owns `cache`.
+        """Copy a prefilled cache of one row into the free slot `id`. The caller still owns `cache`.
 
         Raises:
-            ValueError: there is no slot `id`, it is occupied, or the cache does not fit; if it is too long,
-                shows its `num_tokens` and `max_seq_len`.
+            ValueError: slot `id` does not exist or is occupied; `cache` is empty, does not have exactly one
+                row, or has other heads, dimensions or types; or its `num_tokens` exceed `max_seq_len`.
+                Nothing changes then.
         """
         self._check_slot(id)
         if id in self._slots:
@@ -156,7 +161,7 @@ class BatchingKvCache(DenseKvCache):
         key, value = cache.fetch()
         B, _, L, _ = key.shape
         if B != 1:
-            raise ValueError(f"a slot holds one request, the cache has {B} rows")
+            raise ValueError(f"a slot holds one request, but the cache has {B} rows")
         self._check_length(L)
         if self._buffer is None:
             self._buffer = _Buffer(self.max_active_requests, key, value)
@@ -164,7 +169,7 @@ class BatchingKvCache(DenseKvCache):
         buffer.check_fits(key, value)
 
         buffer.reserve(L)
-        # What a row held before is masked, but 0 x NaN is NaN: a broken request must not outlive itself.
+        # Old contents of a row are masked, but 0 x NaN is NaN. Overwrite all of them.
         padding = [(0, 0), (0, buffer.capacity - L), (0, 0)]
         row = len(self._slots)
         buffer.keys[row] = mx.pad(key[0], padding)
@@ -173,14 +178,14 @@ class BatchingKvCache(DenseKvCache):
         self._lengths.append(L)
 
     def remove_request(self, id: int) -> None:
-        """Free the slot `id`; the last row of the batch moves into its place, a copy of that row alone.
+        """Free slot `id`. The last row of the batch moves into its place; copy only that row.
 
         Raises:
-            ValueError: there is no slot `id`, or it is free already.
+            ValueError: slot `id` does not exist or is already free.
         """
         self._check_slot(id)
         if id not in self._slots or self._buffer is None:
-            raise ValueError(f"slot {id} is free already")
+            raise ValueError(f"slot {id} is already free")
         row, last = self._slots.index(id), len(self._slots) - 1
         if row != last:
             self._buffer.copy_row(last, row)
@@ -194,7 +199,7 @@ class BatchingKvCache(DenseKvCache):
         B, _, L, _ = _check_pair(key, value)
         num_rows = len(self._slots)
         if self._buffer is None or num_rows != B:
-            raise ValueError(f"{num_rows} slots are occupied, so the batch has {num_rows} rows, got {B}")
+            raise ValueError(f"the batch must have one row per occupied slot: got {B} rows for {num_rows}")
         buffer = self._buffer
         buffer.check_fits(key, value)
         longest = max(self._lengths) + L
@@ -223,16 +228,16 @@ class BatchingKvCache(DenseKvCache):
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.max_active_requests:
             raise ValueError(
-                f"there is no slot {slot}: this cache has slots 0 to {self.max_active_requests - 1}"
+                f"slot {slot} does not exist: this cache has slots 0 to {self.max_active_requests - 1}"
             )
 
     def _check_length(self, length: int) -> None:
         if self.max_seq_len is not None and length > self.max_seq_len:
-            raise ValueError(f"{length} tokens do not fit in a slot of max_seq_len {self.max_seq_len}")
+            raise ValueError(f"a slot holds at most max_seq_len {self.max_seq_len} tokens, got {length}")
 
 
 def _check_pair(key: mx.array, value: mx.array) -> tuple[int, int, int, int]:
-    """The shape [B, H, L, D] of a key whose value goes with it."""
+    """Check that key and value belong together, and return the shape [B, H, L, D] of the key."""
     if key.ndim != 4 or key.shape[:3] != value.shape[:3]:
         raise ValueError(f"key and value must both be [B, H, L, D], got {key.shape} and {value.shape}")
     B, H, L, D = key.shape
@@ -243,12 +248,12 @@ def _check_pair(key: mx.array, value: mx.array) -> tuple[int, int, int, int]:
 def _ragged_indices(
     lengths: tuple[int, ...], L: int, S: int, dtype: mx.Dtype
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """Where L more tokens of each row go, and who sees what: made once per step for all layers.
+    """Indices and mask for L more tokens per row, made once per step for all layers.
 
     Returns:
         rows: [B, 1]
         positions: [B, L]
-        mask: [B, 1, L, S], additive; each token sees its row up to itself.
+        mask: [B, 1, L, S], additive; each token sees its own row up to itself.
     """
     positions = mx.array(lengths)[:, None] + mx.arange(L)[None, :]
     visible = mx.arange(S) <= positions[:, :, None]  # [B, L, S]

@@ -9,7 +9,7 @@ from ..ops.quantize import QuantizedMatmul, QuantizedWeights, dequantize_weights
 
 
 class Embedding:
-    """One vector for each token of the vocabulary.
+    """A table with one vector per token of the vocabulary.
 
     Args:
         vocab_size: V
@@ -17,14 +17,12 @@ class Embedding:
         weight: [V, E]
 
     Raises:
-        ValueError: the `weight` has another shape.
+        ValueError: `weight` does not have the shape [V, E].
     """
 
     def __init__(self, vocab_size: int, embedding_dim: int, weight: mx.array) -> None:
         if weight.shape != (vocab_size, embedding_dim):
-            raise ValueError(
-                f"an embedding of {(vocab_size, embedding_dim)} was given a weight of {weight.shape}"
-            )
+            raise ValueError(f"weight must have shape {(vocab_size, embedding_dim)}, got {weight.shape}")
         self.vocab_size = vocab_size
         self.embedding_dim = embedding_dim
         self.weight = weight
@@ -34,21 +32,21 @@ class Embedding:
         return self.weight[tokens]
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """The output head of a model that shares its embedding, typed as `linear`: [..., E] -> [..., V]"""
+        """Use the table as a tied model's output head: [..., E] -> [..., V], in the type of `linear`."""
         return linear(x, self.weight)
 
 
 class QuantizedEmbedding:
-    """An embedding whose weight stays packed: only the rows that are looked up are expanded.
+    """An embedding whose weight stays packed. A lookup expands only the rows of its tokens.
 
     Args:
         vocab_size: V
         embedding_dim: E
         weights: of shape (V, E)
-        matmul: the product of the output head.
+        matmul: computes the product of the output head.
 
     Raises:
-        ValueError: the shape of the `weights` is not `(vocab_size, embedding_dim)`.
+        ValueError: the shape of `weights` is not `(vocab_size, embedding_dim)`; shows both.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class QuantizedEmbedding:
     ) -> None:
         if weights.shape != (vocab_size, embedding_dim):
             raise ValueError(
-                f"an embedding of {(vocab_size, embedding_dim)} was given packed weights of {weights.shape}"
+                f"packed weights must have shape {(vocab_size, embedding_dim)}, got {weights.shape}"
             )
         self.vocab_size = vocab_size
         self.embedding_dim = embedding_dim
@@ -79,5 +77,5 @@ class QuantizedEmbedding:
         return dequantize_weights(rows).reshape(*tokens.shape, self.embedding_dim)
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """The output head of a model that shares its embedding: [..., E] -> [..., V]."""
+        """Use the table as a tied model's output head: [..., E] -> [..., V]."""
         return self.matmul(x, self.weights)

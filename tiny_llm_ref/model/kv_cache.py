@@ -9,13 +9,13 @@ from ..ops.attention import Attention, Mask, check_mask
 
 
 class TinyKvCache(ABC):
-    """One layer's cache, as the model sees it. A model uses a list of them, one per layer."""
+    """One layer's cache, as the model sees it. A model takes a list of caches, one per layer."""
 
     @abstractmethod
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
     ) -> mx.array:
-        """Append the keys and values of L new tokens per row, and attend to all that is cached.
+        """Append the keys and values of L new tokens per row, then attend to everything cached.
 
         Args:
             query: [B, H_q, L, D]
@@ -27,8 +27,8 @@ class TinyKvCache(ABC):
             [B, H_q, L, D]
 
         Raises:
-            ValueError: the shapes or types do not fit the cache or each other, or the `mask` is a
-                string other than "causal"; nothing is stored.
+            ValueError: the shapes or types do not fit the cache or each other, or `mask` is a string
+                other than "causal". Nothing is stored then.
         """
 
     @property
@@ -36,30 +36,30 @@ class TinyKvCache(ABC):
     def offset(self) -> int | list[int]:
         """Position of the next token: a number for all rows, or a list with one per row.
 
-        The model refuses to be called with any other offset.
+        The model raises ValueError if it is called with any other offset.
         """
 
     @property
     @abstractmethod
     def state(self) -> list[mx.array]:
-        """The arrays that hold the cache, an empty list when nothing is stored.
+        """The arrays that hold the cache; an empty list if nothing is stored.
 
-        Evaluate them to keep no lazy graph alive.
+        Evaluate them after each step, so that no lazy graph stays alive.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Free the memory; the cache is then empty and can be used again."""
+        """Free the memory. The cache is empty afterwards and can be used again."""
 
 
 class DenseKvCache(TinyKvCache):
-    """A cache that returns everything it holds as two arrays, which any attention function can read."""
+    """A cache that returns everything it holds as two arrays, so any attention function can read it."""
 
     @abstractmethod
     def update_and_fetch(
         self, key: mx.array, value: mx.array, mask: Mask = None
     ) -> tuple[mx.array, mx.array, int | list[int], Mask]:
-        """Append the keys and values of L new tokens per row and return all that is cached.
+        """Append the keys and values of L new tokens per row and return everything cached.
 
         Args:
             key, value: [B, H, L, D]
@@ -69,8 +69,8 @@ class DenseKvCache(TinyKvCache):
             keys [B, H, S, D], values [B, H, S, D], the new `offset`, and the mask to attend with.
 
         Raises:
-            ValueError: the shapes or types do not fit the cache or each other, or a row would have more
-                tokens, `num_tokens`, than `max_seq_len`; nothing is stored.
+            ValueError: the shapes or types do not fit the cache or each other, or the longest row would
+                have `num_tokens`, more than `max_seq_len`. Nothing is stored then.
         """
 
     def attend(
@@ -83,12 +83,12 @@ class DenseKvCache(TinyKvCache):
 
 
 def check_offset(offset: int | list[int], caches: Sequence[TinyKvCache]) -> None:
-    """Raise ValueError unless the `offset` is where every cache ends, which is `cache.offset`."""
+    """Raise ValueError unless `offset` equals `cache.offset`, the end of what is cached, in every layer."""
     for layer, cache in enumerate(caches):
         if not _is_same_offset(offset, cache.offset):
             raise ValueError(
-                f"offset {offset} is not where the cache of layer {layer} ends, which is {cache.offset}: "
-                "call the model with the number of tokens that are cached"
+                f"offset is {offset}, but the cache of layer {layer} ends at {cache.offset}: "
+                "pass the number of cached tokens as the offset"
             )
 
 

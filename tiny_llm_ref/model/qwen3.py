@@ -1,7 +1,7 @@
-"""The decoder: written once, for every week. What it is made of comes from outside.
+"""The decoder: written once, for every week. All of its parts are passed in.
 
-Its projections are callables, its attention is a function and its cache an interface, so later days make
-it faster without touching it. Switches of `ModelConfig` make it Qwen3, Qwen2.5 or Llama.
+Projections are callables, attention is a function, and the cache is an interface, so later days make the
+model faster without touching it. Switches in `ModelConfig` make it a Qwen3, Qwen2.5 or Llama model.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from .kv_cache import TinyKvCache, check_offset
 
 
 class SelfAttention(Protocol):
-    """A layer's attention as its block calls it, with Qwen3MultiHeadAttention's arguments."""
+    """A layer's attention as its block calls it, with the arguments of Qwen3MultiHeadAttention."""
 
     def __call__(
         self,
@@ -32,16 +32,16 @@ class SelfAttention(Protocol):
 
 
 class Qwen3MultiHeadAttention:
-    """Grouped-query self-attention with rotary positions and, in Qwen3, normalized queries and keys.
+    """Grouped-query self-attention with RoPE and, in Qwen3, normalized queries and keys.
 
     Args:
-        config: sizes; E is its hidden_size, D its head_dim.
+        config: the sizes; hidden_size is E and head_dim is D.
         wq: [H_q x D, E], or a projection
         wk, wv: [H x D, E], or projections
         wo: [E, H_q x D], or a projection
-        rope: rotation of D dimensions, shared by all layers.
-        q_norm, k_norm: over D, or None for a model without them.
-        attention: the function that attends.
+        rope: rotates D dimensions; shared by all layers.
+        q_norm, k_norm: over D, applied before the rotation; None for a model without them.
+        attention: the attention function.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Qwen3MultiHeadAttention:
         cache: TinyKvCache | None = None,
         mask: Mask = "causal",
     ) -> mx.array:
-        """Attend to the tokens of x and to what the cache holds before them.
+        """Attend to the tokens of x and to the cached tokens before them.
 
         Args:
             x: [B, L, E]
-            offset: position of the first token, one for all rows or one a row.
-            cache: this layer's; the new keys and values are appended to it.
-            mask: which tokens a query may see, unless the cache knows better.
+            offset: position of the first token: one number for all rows, or a list with one per row.
+            cache: this layer's cache; the new keys and values are appended to it.
+            mask: which tokens a query may see, unless the cache makes its own mask.
 
         Returns:
             [B, L, E]
@@ -104,7 +104,7 @@ class Qwen3MultiHeadAttention:
 
 
 class Qwen3TransformerBlock:
-    """Attention and MLP, each normalized before and added to what came in."""
+    """Attention, then MLP. Each gets the normalized input and adds its output to the unnormalized input."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Qwen3TransformerBlock:
         cache: TinyKvCache | None = None,
         mask: Mask = "causal",
     ) -> mx.array:
-        """[B, L, E] -> [B, L, E]; the arguments are those of the attention."""
+        """Compute [B, L, E] -> [B, L, E]. The arguments are those of the attention."""
         x = x + self.attention(self.input_layernorm(x), offset, cache, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -138,10 +138,10 @@ class Qwen3Model:
         embedding: [V, E]
         layers: the blocks, first to last.
         norm: over E, before the head.
-        head: projection from E to V; None ties it to the embedding.
+        head: projection from E to V; None uses the embedding as the head (a tied model).
 
     Attributes:
-        config: as it was given.
+        config: the config that was passed in.
     """
 
     config: ModelConfig
@@ -165,7 +165,7 @@ class Qwen3Model:
         return len(self.layers)
 
     def create_kv_cache(self) -> list[TinyKvFullCache]:
-        """An empty cache for one request: one a layer."""
+        """Make an empty cache for one request: a list with one per layer."""
         return [TinyKvFullCache() for _ in self.layers]
 
     def __call__(
@@ -175,16 +175,18 @@ class Qwen3Model:
         cache: Sequence[TinyKvCache] | None = None,
         logits_to_keep: int | None = None,
     ) -> mx.array:
-        """Logits of the next token after each of the tokens.
+        """For each token, compute the logits of the token that follows it.
 
         Args:
-            tokens: [B, L] ids, each below V. That they are is not checked: it would mean to wait for them.
-            offset: position of the first token, one for all rows or one a row: what the cache holds.
-            cache: one a layer, appended to; None computes everything anew.
-            logits_to_keep: only the last so many positions get logits; all of them unless given.
+            tokens: [B, L] ids, each below V. The ids are not checked, since that would wait for them to be
+                computed.
+            offset: position of the first token, which is the number of cached tokens: one number for all
+                rows, or a list with one per row.
+            cache: one per layer; new keys and values are appended. None means there are no earlier tokens.
+            logits_to_keep: compute logits for this many last positions only; for all by default.
 
         Returns:
-            [B, L or logits_to_keep, V]
+            [B, L, V], or [B, logits_to_keep, V] if fewer are kept.
 
         Raises:
             ValueError: as for `hidden_states`.
@@ -200,16 +202,17 @@ class Qwen3Model:
         offset: int | list[int] = 0,
         cache: Sequence[TinyKvCache] | None = None,
     ) -> mx.array:
-        """What the last layer gives for each token, [B, L, E]; the arguments are those of the call.
+        """Output of the last layer for each token, [B, L, E]. The arguments are those of `__call__`.
 
         Raises:
-            ValueError: `tokens` are not [B, L] with L > 0; the caches, `len(cache)`, are not one a layer,
-                `num_hidden_layers`; or the `offset` is not where they end, `cache.offset` (`check_offset`).
+            ValueError: the shape of `tokens` is not [B, L] with L > 0; `len(cache)` is not
+                `num_hidden_layers`; or `offset` is not `cache.offset` (`check_offset`). No layer has been
+                called then.
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens must be [B, L] with at least one token, got shape {tokens.shape}")
         if cache is not None and len(cache) != len(self.layers):
-            raise ValueError(f"{len(self.layers)} layers need as many caches, got {len(cache)}")
+            raise ValueError(f"cache must have one entry per layer: got {len(cache)} for {len(self.layers)}")
         if cache is not None:
             check_offset(offset, cache)
         x = self.embedding(tokens)
@@ -218,5 +221,5 @@ class Qwen3Model:
         return x
 
     def logits(self, x: mx.array) -> mx.array:
-        """Norm and head: [..., E] -> [..., V]"""
+        """Apply the final norm and the head: [..., E] -> [..., V]"""
         return self.head(self.norm(x))

@@ -1,8 +1,8 @@
-"""What a decode step has to read, and how fast memory lets it be.
+"""The bytes that a decode step reads, and the speed limit that memory bandwidth sets.
 
-A decoded token needs each weight once, for two operations: far fewer than a processor does in the time that
-the weight takes to arrive. So the time of a step is bytes read / bandwidth, at best. Source: the roofline
-model, doi:10.1145/1498765.1498785.
+A decoded token uses each weight once, for two operations. A processor can do far more than two in the time
+the weight takes to arrive. So a step takes at least bytes read / bandwidth. Source: the roofline model,
+doi:10.1145/1498765.1498785.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,16 @@ HEAD = "lm_head."
 def decode_bytes_per_token(
     config: ModelConfig, tensors: Mapping[str, mx.array], dtype: mx.Dtype | None = None
 ) -> int:
-    """Bytes of a checkpoint that decoding one token of one request reads.
+    """Bytes of a checkpoint that are read to decode one token of one request.
 
-    All of it, but for the embedding: one row is looked up, unless the model is tied and the table is its
-    output head as well. A tied model has no other head, whatever the checkpoint holds.
+    Every tensor counts in full, with two exceptions. If the model is not tied, only one row of the embedding
+    is looked up. If it is tied, the embedding is the output head as well and counts in full, and an `lm_head`
+    in the checkpoint is never read.
 
     Args:
-        config: says whether the model is tied; where it does not, the tensors do, as for the loader.
+        config: says whether the model is tied. If it doesn't, the model is tied unless there is an `lm_head`.
         tensors: arrays by their names in the checkpoint, packed or not; nothing is computed with them.
-        dtype: type that the floats are cast to at loading; that of the checkpoint unless given.
+        dtype: type that floats are cast to when loaded; by default, their type in the checkpoint.
     """
     is_tied = config.tie_word_embeddings
     if is_tied is None:
@@ -42,33 +43,33 @@ def decode_bytes_per_token(
 
 
 def cache_bytes_per_token(config: ModelConfig, dtype: mx.Dtype = mx.float32) -> int:
-    """Bytes of keys and values that a token leaves in all layers, for every later step to read."""
+    """Bytes of keys and values per token, over all layers. Every later step of the request reads them."""
     return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype.size
 
 
 def bandwidth_limit(
     bytes_per_second: float, weight_bytes: int, batch_size: int = 1, cache_bytes: int = 0
 ) -> float:
-    """Most tokens a second that a decode of several requests can reach, all of them together.
+    """Upper bound on decoded tokens per second, summed over all requests of a batch.
 
-    The weights are read once a step, whatever the number of requests; each request has its own cache.
+    A step reads the weights once, however many requests it decodes, and the cache of each request.
 
     Args:
-        bytes_per_second: of memory, as measured.
-        weight_bytes: read in each step, as `decode_bytes_per_token` counts them.
-        batch_size: requests that decode together, B.
-        cache_bytes: of each request: `cache_bytes_per_token` times the tokens of its context.
+        bytes_per_second: measured memory bandwidth.
+        weight_bytes: read in each step, as counted by `decode_bytes_per_token`.
+        batch_size: B, the number of requests that decode together.
+        cache_bytes: per request: `cache_bytes_per_token` times the number of tokens in its context.
 
     Raises:
         ValueError: `weight_bytes` or `batch_size` is below 1.
     """
     if batch_size < 1 or weight_bytes < 1:
-        raise ValueError(f"a step reads weights for a request at least, got {weight_bytes=} {batch_size=}")
+        raise ValueError(f"weight_bytes and batch_size must be at least 1, got {weight_bytes=} {batch_size=}")
     return batch_size * bytes_per_second / (weight_bytes + batch_size * cache_bytes)
 
 
 def _bytes_when_loaded(tensor: mx.array, dtype: mx.Dtype | None) -> int:
-    """Packed codes keep their size, floats get that of the type they are cast to."""
+    """Bytes of a tensor after loading: floats are cast to dtype, packed codes are not."""
     if dtype is None or not mx.issubdtype(tensor.dtype, mx.floating):
         return tensor.nbytes
     return tensor.size * dtype.size

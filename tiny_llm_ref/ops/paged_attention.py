@@ -70,8 +70,8 @@ def paged_attention(
 ) -> mx.array:
     """Do what `paged_attention_simple` does, with one call for all sequences of equal query length.
 
-    All decoding sequences, for example, have one query each. Arguments, result and ValueError are those of
-    `paged_attention_simple`.
+    All decoding sequences, for example, have one query each.
+    Arguments, result and ValueError are those of `paged_attention_simple`.
     """
     tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
     num_queries = np.diff(starts)

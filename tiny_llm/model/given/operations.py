@@ -17,7 +17,7 @@ from ..qwen3 import Qwen3MultiHeadAttention, SelfAttention
 
 @dataclass(frozen=True)
 class Operations:
-    """What a model computes with: by default the parts of week 1, which kernels replace one by one.
+    """The operations of a model. The defaults are the parts of week 1; kernels replace them one by one.
 
     Args:
         norm: makes a norm from (dim, weight, eps).
@@ -25,8 +25,8 @@ class Operations:
         mlp: makes an MLP from (dim, hidden_dim, gate, up, down); the last three are projections.
         attention_layer: makes a layer's self-attention from the arguments of Qwen3MultiHeadAttention.
         attention: the attention function of every layer.
-        matmul: the product with packed weights, which then stay packed; with None, loading expands them.
-        embedding: makes an embedding that stays packed from (vocab_size, dim, weights, matmul).
+        matmul: multiplies by packed weights; if None, weights are expanded when loaded.
+        embedding: makes a packed embedding from (vocab_size, dim, weights, matmul).
     """
 
     norm: Callable[[int, mx.array, float], Norm] = RMSNorm

@@ -1,1 +1,1 @@
-"""Code around sampling that no day asks for."""
+"""Given code around sampling: you don't write it on any day."""

@@ -1,4 +1,4 @@
-"""What users of a server expect to set beyond the parameters of day 1.7, under vLLM's names."""
+"""Sampling parameters that users of a server expect beyond those of day 1.7, with vLLM's names."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,26 +6,27 @@ from dataclasses import dataclass, fields
 
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100
 WEEK_2 = ("stop_token_ids",)
-"""What the batch of week 2 knows as well."""
+"""The parameters that the batch generator of week 2 supports as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestParams:
-    """Parameters that need to know the tokens of a request; mappings and lists are copied.
+    """Parameters that depend on a request's tokens. Mappings and lists are copied.
 
     Args:
-        repetition_penalty: divides the logit of each token of prompt and answer if it is positive, and
-            multiplies it otherwise.
-        presence_penalty: subtracted from the logit of each token of the answer.
-        frequency_penalty: subtracted from it as often as the answer holds the token.
-        logit_bias: added to the logits of tokens, by their ids; kept as pairs in the order of the ids.
-        min_tokens: tokens that the answer has before an end-of-text id or one of `stop_token_ids` may come.
+        repetition_penalty: for each token that occurs in the prompt or the answer, a positive logit is
+            divided by this, and any other logit is multiplied by it.
+        presence_penalty: subtracted from the logit of each token that occurs in the answer.
+        frequency_penalty: subtracted once for each time the token occurs in the answer.
+        logit_bias: added to the logits of tokens, by id; stored as pairs sorted by id.
+        min_tokens: the answer has at least this many tokens before an end-of-text id or one of
+            `stop_token_ids` may end it.
         stop_token_ids: end the answer like end-of-text ids, and are not part of it either.
-        logprobs: number of likeliest tokens whose log-probabilities are returned with each token's own. They
-            are those of the model, before biases, penalties, temperature and cuts.
+        logprobs: how many of the likeliest tokens to return with each token, with their log-probabilities
+            and the token's own. These are the model's, before biases, penalties, temperature and cuts.
 
     Raises:
-        ValueError: a value is out of its range; shows its `name` and the `value`.
+        ValueError: a value is out of range; shows its `name` and the `value`.
     """
 
     repetition_penalty: float = 1.0
@@ -59,27 +60,25 @@ class RequestParams:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether a token's logits depend on the tokens before it, so that these have to be known."""
+        """Whether a token's logits depend on the ids of the tokens before it."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
     def changes_logits(self) -> bool:
-        """Whether the logits of some step are not those of the model."""
+        """Whether any step uses logits other than the model's."""
         return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """ValueError, with the `token` or `logprobs`, for what a vocabulary of this size does not hold."""
+        """Raise ValueError, showing the `token` or `logprobs`, if a value exceeds the vocabulary."""
         for name, ids in (("logit_bias", dict(self.biases)), ("stop_token_ids", self.stop_token_ids)):
             for token in ids:
                 if token >= vocab_size:
-                    raise ValueError(
-                        f"{name} has token {token}, and the vocabulary ends with {vocab_size - 1}"
-                    )
+                    raise ValueError(f"token ids in {name} must be at most {vocab_size - 1}, got {token}")
         if (self.logprobs or 0) > vocab_size:
-            raise ValueError(f"logprobs is {self.logprobs}, and the vocabulary has {vocab_size} tokens")
+            raise ValueError(f"logprobs is {self.logprobs}, but the vocabulary has {vocab_size} tokens")
 
     def check_week_2(self) -> None:
-        """ValueError, with its `name`, for what only the engine of week 3 does."""
+        """Raise ValueError, showing its `name`, for a parameter that only the engine of week 3 supports."""
         for field in fields(RequestParams):
             value = getattr(self, field.name)
             if field.name not in WEEK_2 and value != field.default:
@@ -87,19 +86,19 @@ class RequestParams:
 
 
 def check_size(name: str, value: float, largest: float) -> None:
-    """ValueError unless the value is between -largest and largest."""
+    """Raise ValueError unless the value is between -largest and largest."""
     if not -largest <= value <= largest:
         raise ValueError(f"{name} must be between {-largest} and {largest}, got {value}")
 
 
 def check_count(name: str, value: int) -> None:
-    """ValueError unless the value is an integer from 0 on."""
+    """Raise ValueError unless the value is a non-negative integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name} must be an integer from 0 on, got {value!r}")
+        raise ValueError(f"{name} must be a non-negative integer, got {value!r}")
 
 
 def check_ids(name: str, ids: Iterable[int]) -> None:
-    """ValueError unless all are integers from 0 on."""
+    """Raise ValueError unless all ids are non-negative integers."""
     for token in ids:
         if not isinstance(token, int) or isinstance(token, bool) or token < 0:
-            raise ValueError(f"{name} holds token ids, which are integers from 0 on, got {token!r}")
+            raise ValueError(f"token ids in {name} must be non-negative integers, got {token!r}")

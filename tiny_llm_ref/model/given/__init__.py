@@ -1,1 +1,1 @@
-"""What the model is checked against; not asked for on any day."""
+"""Given code around the model: you don't write it on any day."""

@@ -1,4 +1,4 @@
-"""What the values of a config.json may be, before anything is made of them."""
+"""Checks the values of a config.json before anything is built from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,33 +7,33 @@ from typing import Any
 from ...ops.packing import BITS
 from ...ops.quantize import GROUP_SIZES
 
-LARGEST_SIZE = 2**24  # of a dimension, and of the positions that RoPE has tables for
+LARGEST_SIZE = 2**24  # of a dimension, and of RoPE's tables
 LARGEST_NUMBER = 1e12
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Values of one kind, and what an error calls them."""
+    """One kind of value, and its name in error messages."""
 
     name: str
     holds: Callable[[Any], bool]
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that can be computed with; True and False are none."""
+    """Whether the value is a finite number of a usable size; True and False are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
 
 
 def is_size(value: Any) -> bool:
-    """Whether it is a whole number from 1 on that an array may be as long as."""
+    """Whether the value is an integer from 1 to the largest size of an array's axis."""
     return isinstance(value, int) and is_number(value) and 1 <= value <= LARGEST_SIZE
 
 
-SIZE = Kind(f"a whole number from 1 to {LARGEST_SIZE}", is_size)
+SIZE = Kind(f"an integer from 1 to {LARGEST_SIZE}", is_size)
 COUNT = Kind(
-    "a whole number from 0 on", lambda value: isinstance(value, int) and is_number(value) and value >= 0
+    "an integer of at least 0", lambda value: isinstance(value, int) and is_number(value) and value >= 0
 )
-NUMBER = Kind("a number from 0 on", lambda value: is_number(value) and value >= 0)
+NUMBER = Kind("a number of at least 0", lambda value: is_number(value) and value >= 0)
 POSITIVE = Kind("a number above 0", lambda value: is_number(value) and value > 0)
 BASE = Kind("a number above 1", lambda value: is_number(value) and value > 1)
 SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
@@ -92,9 +92,9 @@ QUANTIZATION: dict[str, Kind] = {"bits": CODE_BITS, "group_size": GROUP_SIZE, "m
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """ValueError for a value of a config.json that is not of its kind; one that is null counts as missing.
+    """Raise ValueError for any value of a config.json that is not of its kind. Null counts as missing.
 
-    What a model needs, and what it supports, is not looked at.
+    This does not check whether anything is missing, or whether the model is supported.
     """
     check_kinds(config, MODEL, "")
     for name in ("rope_scaling", "rope_parameters"):
@@ -102,7 +102,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     heads, key_heads = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if heads and key_heads and heads % key_heads != 0:
         raise ValueError(
-            f"num_key_value_heads of config.json is {key_heads}, which {heads} heads cannot share evenly"
+            f"num_key_value_heads of config.json must divide num_attention_heads {heads}, got {key_heads}"
         )
     quantization = config.get("quantization") or {}
     check_kinds(quantization, QUANTIZATION, "quantization.")
@@ -112,7 +112,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: str) -> None:
-    """ValueError, with the name, for a value that is not of its kind."""
+    """Raise ValueError, showing the name, for any value that is not of its kind."""
     for name, kind in kinds.items():
         value = values.get(name)
         if value is not None and not kind.holds(value):
@@ -120,6 +120,6 @@ def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: st
 
 
 def shortened(value: Any, longest: int = 60) -> str:
-    """A value as an error shows it: no more than its type, if it holds others."""
+    """Format a value for an error message: a list or an object is shown as its type only."""
     text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[:longest]}..."
