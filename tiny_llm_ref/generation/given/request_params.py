@@ -73,7 +73,9 @@ class RequestParams:
         for name, ids in (("logit_bias", dict(self.biases)), ("stop_token_ids", self.stop_token_ids)):
             for token in ids:
                 if token >= vocab_size:
-                    raise ValueError(f"token ids in {name} must be at most {vocab_size - 1}, got {token}")
+                    raise ValueError(
+                        f"{name} has token {token}, but the vocabulary ends with {vocab_size - 1}"
+                    )
         if (self.logprobs or 0) > vocab_size:
             raise ValueError(f"logprobs is {self.logprobs}, but the vocabulary has {vocab_size} tokens")
 
