@@ -1,4 +1,4 @@
-"""The answer of one request: its tokens, its text, and why it ends."""
+"""The answer to one request: its tokens, its text, and why it ended."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """What became of one request.
+    """The finished answer to one request.
 
-    `token_ids` are those generated, without the end-of-text id or stop token; `finish_reason` is "stop"
-    after one of these or a stop string, "length" where a bound ended it. `logprobs` holds those of each token
-    where they were asked for.
+    `token_ids` are the generated tokens, without the end-of-text id or stop token. `finish_reason` is "stop"
+    if such an id or a stop string ended the answer, and "length" if a limit did. `logprobs` has an entry per
+    token if the request asked for log-probabilities.
     """
 
     prompt_idx: int
@@ -34,19 +34,20 @@ class GenerationResult:
 
 
 class Answer:
-    """What was generated for a request so far.
+    """The answer generated for a request so far.
 
-    `token_ids` are those of the answer, without the id that ended it. `finish_reason` is None until it ends.
+    `token_ids` are the tokens of the answer, without the id that ended it. `finish_reason` is None until the
+    answer ends.
 
     Args:
         prompt_idx: the caller's number for the request.
-        tokenizer: decodes the answer and names the end-of-text ids.
-        max_tokens: most tokens of the answer; 0 where the prompt leaves no room for one.
-        stop: strings that end it.
-        stop_token_ids: ids that end it, like those of end-of-text.
+        tokenizer: decodes the answer and lists the end-of-text ids.
+        max_tokens: largest number of tokens in the answer; 0 if the prompt leaves no room for any.
+        stop: strings that end the answer.
+        stop_token_ids: ids that end the answer, like the end-of-text ids.
 
     Attributes:
-        end_ids: all ids that end it.
+        end_ids: all ids that end the answer.
     """
 
     def __init__(
@@ -69,19 +70,26 @@ class Answer:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the answer has ended."""
         return self.finish_reason is not None
 
     def accept(self, token: int) -> None:
-        """Append a sampled token, unless it or a bound ends the answer."""
+        """Append a sampled token, and end the answer if this token or a limit ends it.
+
+        An id in `end_ids` ends the answer with "stop" and is not appended. If `max_tokens` is 0, any other
+        token ends it with "length" and is not appended either. Otherwise, the token is appended. It ends the
+        answer with "stop" if it completes a stop string, and with "length" if it is the last one allowed.
+        """
         raise NotImplementedError("week 2 day 6 task 3: Answer.accept is not written yet")
 
     def text(self) -> str:
-        """The answer so far, up to a stop string."""
+        """Text of the answer so far, cut off before the first stop string."""
         raise NotImplementedError("week 2 day 6 task 3: Answer.text is not written yet")
 
     def result(self) -> GenerationResult:
-        """What became of the request; ValueError, with `prompt_idx`, while the answer has not ended."""
+        """Return the finished answer. Raise ValueError, showing `prompt_idx`, if it has not ended yet."""
         if self.finish_reason is None:
-            raise ValueError(f"request {self.prompt_idx} is not done: {len(self.token_ids)} tokens so far")
+            raise ValueError(
+                f"request {self.prompt_idx} is not done: it has {len(self.token_ids)} tokens so far"
+            )
         return GenerationResult(self.prompt_idx, self.text(), tuple(self.token_ids), self.finish_reason)

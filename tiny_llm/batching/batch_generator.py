@@ -14,14 +14,17 @@ from .request import Request
 
 
 class BatchGenerator(Closable):
-    """Serves requests with one model: each step prefills a chunk of one and decodes a token of many.
+    """Serve requests with one model. Each step prefills a chunk of one and decodes a token of many.
 
     Args:
-        model: called for a chunk as [1, L], for a decode as [active slots, 1].
+        model: called with [1, L] for a chunk, and with [active slots, 1] for a decode.
         tokenizer: as for `Request`.
-        batch_size: number of slots, the most requests that decode together.
-        prefill_step: most prompt tokens a step computes.
-        max_seq_len: most tokens of a request, prompt and answer together.
+        batch_size: number of slots, which is how many requests can decode together.
+        prefill_step: largest number of prompt tokens per step.
+        max_seq_len: largest number of tokens in a request, prompt and answer together.
+
+    Raises:
+        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is below 1.
 
     An error or Ctrl-C in a phase closes the generator: every cache is released, and `submit` and the
     phases raise ValueError from then on.
@@ -54,10 +57,11 @@ class BatchGenerator(Closable):
         self._finished: list[GenerationResult] = []
 
     def submit(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> Request:
-        """Queue a prompt behind those that wait; requests are numbered from 0 in this order.
+        """Add a prompt to the end of the queue. Requests are numbered from 0 in the order they come.
 
         Raises:
-            ValueError: as for `Request`, or the generator is closed; the other requests are not affected.
+            ValueError: as for `Request`, or the generator is closed. Other requests are not affected, and a
+                refused one takes no number.
         """
         self._check_open()
         request = Request(
@@ -78,36 +82,46 @@ class BatchGenerator(Closable):
         return bool(self.waiting) or self.prefilling is not None or any(self.slots)
 
     def step(self) -> list[GenerationResult]:
-        """Prefill, decode, promote, in this order and once each; return what finished in them."""
+        """Run the three phases once each (prefill, decode, promote) and return the requests that finished."""
         raise NotImplementedError("week 2 day 7 task 3: BatchGenerator.step is not written yet")
 
     def prefill_phase(self) -> bool:
-        """Compute one chunk of the pending request, the first in the queue if there is none.
+        """Compute one chunk of the request in prefill. If there is none, take the first from the queue.
 
-        It goes on while all slots are busy. A request that its first token ends is finished here and takes
-        no slot.
+        Prefill continues even if all slots are busy. A request whose first token ends its answer finishes
+        here and takes no slot.
 
         Returns:
-            Whether a chunk was computed: False if nobody waits, or if the pending prefill is complete and
-            waits for a slot.
+            Whether a chunk was computed. False if no request is waiting, or if the request in prefill is
+            complete and waits for a slot.
         """
         raise NotImplementedError("week 2 day 7 task 3: BatchGenerator.prefill_phase is not written yet")
 
     def decode_phase(self) -> bool:
-        """Compute one token for every occupied slot."""
+        """Compute one token for every occupied slot, and finish the requests it ends.
+
+        Returns:
+            Whether any slot was occupied.
+        """
         raise NotImplementedError("week 2 day 6 task 4: BatchGenerator.decode_phase is not written yet")
 
     def promote_phase(self) -> bool:
-        """Move a finished prefill into a free slot; without one it waits, and so does the queue."""
+        """Move a completely prefilled request into the first free slot.
+
+        If no slot is free, the request waits, and so does the queue behind it.
+
+        Returns:
+            Whether a request was moved.
+        """
         raise NotImplementedError("week 2 day 6 task 4: BatchGenerator.promote_phase is not written yet")
 
     def take_finished(self) -> list[GenerationResult]:
-        """The requests finished since the last call, in the order they finished."""
+        """Return the requests that finished since the last call, in the order in which they finished."""
         finished, self._finished = self._finished, []
         return finished
 
     def close(self) -> None:
-        """Release every cache and drop every request that is not finished."""
+        """Release every cache and drop all unfinished requests."""
         self.is_closed = True
         for request in [*self.waiting, self.prefilling, *self.slots]:
             if request is not None:
@@ -128,16 +142,15 @@ def batch_generate(
     prefill_step: int = 128,
     params: SamplingParams | Sequence[SamplingParams] | None = None,
 ) -> list[GenerationResult]:
-    """Continue many prompts; see `BatchGenerator` for the arguments.
+    """Continue many prompts. The other arguments are those of `BatchGenerator`.
 
     Args:
-        params: how to sample: for all prompts, or one for each; greedy unless given.
+        params: how to sample: one for all prompts, or a sequence with one per prompt; greedy by default.
 
     Returns:
-        One result a prompt, in the order of the prompts.
+        One result per prompt, in the order of the prompts.
 
     Raises:
-        ValueError: as for `Request`, or there are not as many params, `len(params)`, as prompts,
-            `len(prompts)`; nothing is computed.
+        ValueError: as for `Request`, or `len(params)` is not `len(prompts)`. Nothing is computed then.
     """
     raise NotImplementedError("week 2 day 7 task 3: batch_generate is not written yet")

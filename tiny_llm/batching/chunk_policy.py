@@ -1,4 +1,4 @@
-"""How large the next chunk is, and whose it is."""
+"""Choose the size of the next chunk, and the request it belongs to."""
 
 from typing import Literal
 
@@ -15,41 +15,42 @@ def select_optimal_chunk_size(
     batch_size: int = 5,
     bytes_per_token: int = QWEN3_0_6B_KV_BYTES_PER_TOKEN,
 ) -> int:
-    """A chunk size by rule of thumb: 64 when most slots decode, 256 for a long prompt, else 128.
+    """Choose a chunk size by rule of thumb: 64 if most slots decode, 256 for a long prompt, 128 otherwise.
 
-    Most means more than four of five, long means over 2048 tokens. A chunk is never longer than the
-    prompt, nor than the memory has room for.
+    "Most" means more than four out of five, and "long" means more than 2048 tokens. The first rule wins if
+    both apply. A chunk is never longer than the rest of the prompt, or than the memory has room for.
 
     Args:
-        sequence_length: tokens of the prompt still to prefill.
+        sequence_length: prompt tokens still to prefill.
         available_memory: bytes free for keys and values.
         active_decode_requests: requests that wait for each chunk to end.
         batch_size: number of slots.
-        bytes_per_token: keys and values of one token, over all layers.
+        bytes_per_token: bytes of keys and values per token, over all layers.
 
     Raises:
-        ValueError: sequence_length, batch_size or bytes_per_token is below 1, active_decode_requests is
-            negative, or the memory does not hold one token.
+        ValueError: sequence_length, batch_size or bytes_per_token is below 1; active_decode_requests is
+            negative; or available_memory is less than bytes_per_token.
     """
     raise NotImplementedError("week 2 day 7 task 4: select_optimal_chunk_size is not written yet")
 
 
 class AdaptiveChunker:
-    """Chooses each chunk so that those who decode wait about as long as they were promised.
+    """Choose each chunk so that it delays decoding requests by about the target time.
 
-    Chunk times are measured; a chunk then takes as many tokens as fit in the target. Decodes that run
-    beside it need time in the same step: a full batch halves the chunk, a part of it takes off in
-    proportion (one of four: an eighth), and more decodes than slots count as full.
+    Measured chunk times tell how many tokens fit in the target. Decodes in the same step need time as well,
+    so a full batch halves this number. A partly full batch reduces it in proportion: if one of four slots
+    decodes, by an eighth. More decodes than slots count as a full batch.
 
     Args:
-        decode_latency_target: seconds a chunk may delay the next token.
-        min_chunk_size, max_chunk_size: bounds of the answer.
-        initial_chunk_size: stands for what fits before anything was measured; a full batch halves it too.
-        window: number of chunks that the measurement looks back.
+        decode_latency_target: seconds by which a chunk may delay the next token.
+        min_chunk_size, max_chunk_size: limits of the chosen size.
+        initial_chunk_size: the number of tokens that fit, until a chunk has been measured. Decodes reduce it
+            in the same way.
+        window: number of most recent chunks to average over.
 
     Raises:
-        ValueError: not 1 <= min_chunk_size <= initial_chunk_size <= max_chunk_size, or the target is not
-            positive (nan is not), or the window is below 1.
+        ValueError: 1 <= min_chunk_size <= initial_chunk_size <= max_chunk_size does not hold; the target is
+            not positive (nan is not); or the window is below 1.
     """
 
     def __init__(
@@ -63,32 +64,34 @@ class AdaptiveChunker:
         raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.__init__ is not written yet")
 
     def record(self, chunk_size: int, seconds: float) -> None:
-        """Note how long a chunk of so many tokens took.
+        """Record how many seconds a chunk of chunk_size tokens took.
 
         Raises:
-            ValueError: the chunk has no token, or took no positive time (nan is none); it is not noted.
+            ValueError: the chunk has no token, or the time is not positive (nan is not). Nothing is recorded
+                then.
         """
         raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.record is not written yet")
 
     def chunk_size(self, num_active_decodes: int, batch_size: int) -> int:
-        """Tokens of the next chunk, rounded down and within the bounds.
+        """Number of tokens in the next chunk, rounded down and kept within the limits.
 
         Args:
-            num_active_decodes: requests that decode now. With none nobody waits, so a measured chunker
-                answers the largest; one that measured nothing yet starts from its initial size.
+            num_active_decodes: requests that decode now. If there are none, nothing is delayed, so the
+                chunk is as large as allowed. Before the first measurement it is the initial size instead.
             batch_size: number of slots.
 
         Raises:
-            ValueError: `batch_size` is not positive, or `num_active_decodes` is negative.
+            ValueError: `batch_size` is below 1, or `num_active_decodes` is negative.
         """
         raise NotImplementedError("week 2 day 7 task 4: AdaptiveChunker.chunk_size is not written yet")
 
 
 class PriorityScheduler:
-    """Interactive requests before batch ones, first come first served within a class, and none starves.
+    """Serve interactive requests before batch ones, and each class in order of arrival. None starves.
 
-    A batch request that waits is passed over at most `max_passed_over` times in a row. So one with p batch
-    requests before it is taken within (p + 1) x (max_passed_over + 1) turns, whatever else arrives.
+    While batch requests wait, at most `max_passed_over` interactive requests in a row are taken before one of
+    them. So a batch request with p others ahead of it is taken within (p + 1) x (max_passed_over + 1) turns,
+    whatever else arrives. An interactive request that is taken while no batch request waits does not count.
 
     Raises:
         ValueError: `max_passed_over` is negative.
@@ -101,13 +104,13 @@ class PriorityScheduler:
         raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.__len__ is not written yet")
 
     def add(self, request_id: int, priority: PriorityClass = "interactive") -> None:
-        """Queue a request at the end of its class.
+        """Add a request to the end of its class's queue.
 
         Raises:
-            ValueError: there is no such class as `priority`; nothing is queued.
+            ValueError: `priority` is not one of the two classes. Nothing is queued then.
         """
         raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.add is not written yet")
 
     def next(self) -> int | None:
-        """Take the request whose turn it is; None when nobody waits."""
+        """Take the request whose turn it is; None if no request is waiting."""
         raise NotImplementedError("week 2 day 7 task 6: PriorityScheduler.next is not written yet")

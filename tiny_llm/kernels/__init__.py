@@ -1,1 +1,1 @@
-"""The operations that decide the speed, written for the machine: C++ on the CPU, Metal and CUDA on a GPU."""
+"""The operations that decide speed, written for the hardware: C++ on a CPU, Metal and CUDA on a GPU."""

@@ -1,4 +1,4 @@
-"""All rows of a step sampled at once, in array operations that treat each row by its own parameters."""
+"""Sample all rows of a step at once, each with its own parameters, in array operations."""
 
 import mlx.core as mx
 
@@ -6,10 +6,10 @@ from .given.sampling import SamplingBatch
 
 
 def sample_batch(logits: mx.array, batch: SamplingBatch) -> mx.array:
-    """Sample every row, greedily or at random, without waiting for a number.
+    """Sample every row, greedily or at random, without evaluating anything.
 
-    As in `make_sampler`, the cuts look at the distribution as the model gives it, and the temperature is
-    applied to what they leave. A row's token does not depend on the other rows.
+    As in `make_sampler`, first drop unlikely tokens, judged by the distribution as the model gives it. Then
+    apply the temperature to the rest. A row's token does not depend on the other rows.
 
     Args:
         logits: [B, V], of any type.
@@ -22,14 +22,14 @@ def sample_batch(logits: mx.array, batch: SamplingBatch) -> mx.array:
 
 
 def kept_tokens(logprobs: mx.array, batch: SamplingBatch) -> mx.array:
-    """What the cuts of each row leave, the same tokens as `keep_likely` keeps of the row alone.
+    """Mark the tokens that each row keeps: the same ones that `keep_likely` keeps of the row alone.
 
-    Sorts once, and only if a row is cut by top_k or top_p. Of equally likely tokens at the edge, the first
-    ones stay.
+    Sort once, and only if some row uses top_k or top_p. If only some of several equally likely tokens can
+    stay, keep those with the smallest ids.
 
     Args:
         logprobs: [B, V], float32.
-        batch: the cuts of each row.
+        batch: top_p, top_k and min_p of each row.
 
     Returns:
         kept: [B, V], booleans.
@@ -38,15 +38,16 @@ def kept_tokens(logprobs: mx.array, batch: SamplingBatch) -> mx.array:
 
 
 def draw(weights: mx.array, uniform: mx.array) -> mx.array:
-    """Pick a token per row with a probability proportional to its weight, by one random number per row.
+    """Draw one token per row, with a probability proportional to its weight, using one random number per row.
 
-    Lay the weights of a row end to end: the token is the one at the fraction `uniform` of the whole length.
+    Lay the weights of a row end to end. The token is the one found at the fraction `uniform` of the total
+    length.
 
     Args:
         weights: [B, V], not negative and not all 0.
-        uniform: [B], from 0 to below 1.
+        uniform: [B], at least 0 and below 1.
 
     Returns:
-        token_ids: [B], of tokens whose weight is not 0.
+        token_ids: [B]; a token of weight 0 is never drawn.
     """
     raise NotImplementedError("week 3 day 3 task 8: draw is not written yet")

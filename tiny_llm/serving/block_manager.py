@@ -1,4 +1,4 @@
-"""Blocks of a pool: who holds which, who shares them, and who may have more. Numbers alone, no arrays."""
+"""Bookkeeping for the blocks of a pool: holders, sharing and reservations. Only numbers, no arrays."""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ class BlockTable:
     """The blocks of a sequence, first to last.
 
     Attributes:
-        block_ids: block i holds its tokens i x block_size on.
-        num_stored_tokens: how many of its first tokens somebody else had stored before it was admitted.
-        num_promised: how many blocks more it can count on.
-        num_registered: how many of its blocks others may share, from the first on, or could not be; day 3.4.
+        block_ids: entry i is the block that holds tokens i x block_size and up.
+        num_stored_tokens: number of leading tokens that were already stored when it was admitted.
+        num_promised: number of further blocks that are reserved for it.
+        num_registered: number of leading blocks that `register` need not look at again (day 3.4).
     """
 
     block_ids: list[int] = field(default_factory=list)
@@ -24,25 +24,27 @@ class BlockTable:
 
 
 class BlockManager:
-    """Gives blocks to sequences as they grow, and takes them back when the last who holds one lets go.
+    """Give blocks to sequences as they grow, and take a block back when its last holder frees it.
 
-    Admission makes a promise, so that who runs can go on: by default all blocks that a sequence may ever
-    need, in which case nobody who runs is ever refused. With `overcommit` it is the blocks of the tokens that
-    are there; more are given while there are any, and the scheduler preempts when there are none.
+    Admission reserves blocks ("promised" in the names below). By default it reserves every block that the
+    sequence may ever need, so a running sequence is never refused a block. With `overcommit` it reserves
+    only the blocks of the tokens that exist already. The sequence gets more while any are available. When
+    there are none, the scheduler preempts.
 
     Args:
-        num_blocks: blocks of the pool, numbered from 0.
-        block_size: tokens of a block.
-        overcommit: promise what a sequence needs now, not what it may need.
-        watermark: the share of the pool that an admission leaves unpromised, unless nothing is held at all.
+        num_blocks: number of blocks in the pool; they are numbered from 0.
+        block_size: tokens per block.
+        overcommit: reserve what a sequence needs now instead of what it may ever need.
+        watermark: fraction of the pool that an admission must leave unreserved. It does not apply while no
+            sequence is admitted.
 
     Attributes:
-        tables: the blocks of each sequence that was admitted, by its id.
-        ref_counts: how many tables each block is in.
-        num_promised: blocks that are free but promised.
+        tables: the block table of each admitted sequence, by its id.
+        ref_counts: for each block, the number of tables that contain it.
+        num_promised: number of free blocks that are reserved.
 
     Raises:
-        ValueError: `num_blocks` or `block_size` is below 1, or `watermark` is not from 0 to below 1.
+        ValueError: `num_blocks` or `block_size` is below 1, or `watermark` is not at least 0 and below 1.
     """
 
     def __init__(
@@ -50,10 +52,10 @@ class BlockManager:
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(
-                f"a pool has a block of a token at least, got {num_blocks} blocks of {block_size} tokens"
+                f"num_blocks and block_size must be at least 1, got {num_blocks} blocks of {block_size}"
             )
         if not 0 <= watermark < 1:
-            raise ValueError(f"watermark is a share of the pool, from 0 to below 1, got {watermark}")
+            raise ValueError(f"watermark must be at least 0 and below 1, got {watermark}")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.overcommit = overcommit
@@ -65,44 +67,51 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks whose content nobody needs, promised ones included."""
+        """Number of blocks whose contents are not needed, including reserved ones."""
         return len(self._free)
 
     @property
     def num_available_blocks(self) -> int:
-        """Blocks that nobody holds, promised ones included: the free ones, and on day 3.4 cached ones too."""
+        """Number of blocks in no table, including reserved ones: free blocks and, on day 3.4, cached ones."""
         return self.num_free_blocks
 
     @property
     def num_used_blocks(self) -> int:
-        """Blocks that somebody holds."""
+        """Number of blocks that are in some table."""
         return self.num_blocks - self.num_available_blocks
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that so many tokens fill, the last one perhaps in part."""
+        """Number of blocks that hold this many tokens; the last one may be partly full."""
         raise NotImplementedError("week 3 day 2 task 1: BlockManager.num_blocks_for is not written yet")
 
     def check_fits(self, sequence: Sequence) -> None:
-        """ValueError, with `id`, `max_num_tokens` and `num_blocks`, for one that could not run even alone."""
+        """Check that a sequence would fit if it ran alone.
+
+        Raises:
+            ValueError: sequence `id` may need more blocks for its `max_num_tokens` than `num_blocks`.
+        """
         raise NotImplementedError("week 3 day 2 task 1: BlockManager.check_fits is not written yet")
 
     def find_prefix(self, sequence: Sequence) -> int:
-        """How many of its first tokens need not be computed: those in shared blocks, but not its last one."""
+        """Number of leading tokens that need not be computed, as shared blocks hold them; never the last."""
         return self.prefix_length(sequence, self.find_shared_blocks(sequence))
 
     def find_shared_blocks(self, sequence: Sequence) -> Items[int]:
-        """Blocks that hold its first tokens already; none here, since nothing is known of their content."""
+        """Blocks that already hold the first tokens of a sequence; none here, as contents are not tracked."""
         return ()
 
     def prefix_length(self, sequence: Sequence, shared: Items[int]) -> int:
-        """How many of its first tokens need not be computed if these blocks hold them: never its last one."""
+        """Number of leading tokens that need not be computed if `shared` holds them; never the last token."""
         return min(len(shared) * self.block_size, sequence.num_tokens - 1)
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make room for that many tokens behind those that are computed; False, and no change, without room.
+        """Make room for `num_tokens` after the computed ones. If there is no room, change nothing.
 
-        The first call for a sequence admits it. A later one takes blocks that are free and promised to
-        nobody, or to this sequence itself.
+        The first call for a sequence admits it. Later calls take available blocks that are not reserved, or
+        that are reserved for this sequence.
+
+        Returns:
+            Whether there is room.
 
         Raises:
             ValueError: `num_tokens` is negative.
@@ -110,54 +119,55 @@ class BlockManager:
         raise NotImplementedError("week 3 day 2 task 2: BlockManager.allocate is not written yet")
 
     def free(self, sequence: Sequence) -> None:
-        """Give back all that it holds and was promised; a block that others hold too stays theirs.
+        """Return a sequence's blocks and its reservation. A block that other tables share stays in use.
 
-        Of a table the last block is put back first.
+        Put back the last block of the table first.
 
         Raises:
-            ValueError: the sequence, `id`, holds nothing: it was not admitted, or freed before.
+            ValueError: sequence `id` has no table: it was never admitted, or it is already freed.
         """
         raise NotImplementedError("week 3 day 2 task 2: BlockManager.free is not written yet")
 
     def grow(self, table: BlockTable, num_new: int) -> None:
-        """Append so many new blocks to a table, out of its promise first. None for a number below 1."""
+        """Append `num_new` blocks to a table, using its reservation first. Do nothing if it is below 1."""
         raise NotImplementedError("week 3 day 2 task 2: BlockManager.grow is not written yet")
 
     def admit(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Give a sequence a table with room for that many tokens to compute, and a promise for the others.
+        """Make a block table with room to compute `num_tokens`, and reserve blocks for the rest.
 
-        The table starts with the blocks of `find_shared_blocks`, held for this sequence as well; what is
-        computed comes behind them.
+        The table starts with the blocks of `find_shared_blocks`, which this sequence now holds as well. The
+        tokens to compute come after the shared ones (`prefix_length`).
 
         Returns:
-            Whether there is room for all that is promised; if not, nothing has changed.
+            Whether the pool can grant the whole reservation. If not, nothing has changed.
         """
         raise NotImplementedError("week 3 day 2 task 3: BlockManager.admit is not written yet")
 
     def num_tokens_to_promise(self, sequence: Sequence) -> int:
-        """The tokens that a sequence can count on having room for, once it is admitted."""
+        """Number of tokens for which admission reserves room."""
         return sequence.num_tokens if self.overcommit else sequence.max_num_tokens
 
     def num_blocks_to_promise(self, shared: Items[int] = ()) -> int:
-        """Blocks that may be promised to who is admitted now and holds these shared ones as well.
+        """Number of blocks available to reserve for a new sequence that reuses `shared`.
 
-        A shared block that nobody holds is one of the free ones, and then is not any more.
+        A shared block that is in no table yet counts as available until this sequence holds it, so subtract
+        it. Subtract the watermark as well, unless no sequence is admitted.
         """
         num_spared = self.num_watermark_blocks if self.tables else 0
         num_taken = sum(self.ref_counts[block] == 0 for block in shared)
         return self.num_available_blocks - self.num_promised - num_taken - num_spared
 
     def hold(self, block: int) -> None:
-        """Count one table more that has this block."""
+        """Count one more table that contains this block."""
         self.ref_counts[block] += 1
 
     def take(self) -> int:
-        """A block that nobody holds, of those put back the last one first."""
+        """Pop the most recently freed block."""
         return self._free.pop()
 
     def put_back(self, block: int) -> None:
-        """Note that nobody holds this block any more."""
+        """Return a block that is no longer in any table."""
         self._free.append(block)
 
     def forget_contents(self) -> None:
-        """The pool is a new one, and what blocks held is lost. Nothing is known of it here."""
+        """Called when the pool is new and has no contents. Does nothing, as contents are not tracked."""

@@ -1,27 +1,27 @@
-"""How many steps prompts take, without counting them."""
+"""Closed forms for the number of steps that prompts take."""
 
 
 def num_prefill_steps_of_two(
     first: int, second: int, threshold: int, budget: int, num_outputs: int = 1
 ) -> tuple[int, int]:
-    """Steps until each of two prompts is prefilled that arrive together at an engine with nobody else.
+    """Number of steps until each of two prompts is prefilled, if they arrive together at an idle engine.
 
-    While the first is computed in pieces of c = min(threshold, budget), the second gets what a step leaves,
-    and c at most. Then the first decodes beside it, a token a step, until its answer has ended.
+    A chunk has at most c tokens: the smaller of threshold and budget. While the first prompt is prefilled in
+    chunks of c, the second gets the rest of each step, but at most c. Then the first decodes one token per
+    step until its answer ends, and the second again gets the rest, but at most c.
 
     Args:
         first: tokens of the prompt that goes first.
-        second: tokens of the other one.
-        threshold: most tokens of one prompt in a step; 0 means no such bound.
-        budget: most tokens of a step.
-        num_outputs: tokens of the first one's answer.
+        second: tokens of the other prompt.
+        threshold: largest number of tokens of one prompt in a step; 0 means no such limit.
+        budget: largest number of tokens in a step.
+        num_outputs: number of tokens in the first prompt's answer.
 
     Returns:
-        The number of the step, counted from 1, that completes the first, and of the one that completes the
-        second.
+        The step that completes the first prompt and the step that completes the second, counted from 1.
 
     Raises:
-        ValueError: `first`, `second` or `num_outputs` is below 1, the `threshold` negative, or the `budget`
-            below 2, which is too few for two that run.
+        ValueError: `first`, `second` or `num_outputs` is below 1; `threshold` is negative; or `budget` is
+            below 2, which is too small for two running prompts.
     """
     raise NotImplementedError("week 3 day 1 task 7: num_prefill_steps_of_two is not written yet")

@@ -1,4 +1,4 @@
-"""What a step costs in seconds, as a function of what the scheduler chose, fitted to measured steps."""
+"""Predict the seconds of a step from the scheduler's output, with costs fitted to measured steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ Array = npt.NDArray[np.float64]
 
 
 def context_of(output: SchedulerOutput) -> int:
-    """How many keys the queries of a step attend to, over all of them; a token at position p sees p + 1."""
+    """Number of keys that the queries of a step attend to, added up; a token at position p sees p + 1."""
     raise NotImplementedError("week 3 day 1 task 6: context_of is not written yet")
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of a step: a + b x its tokens + c x its context.
+    """Seconds of a step: per_step + per_token x its tokens + per_context x its context (`context_of`).
 
     Raises:
         ValueError: a cost is negative or not a number.
@@ -34,17 +34,17 @@ class CostModel:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
     def seconds(self, output: SchedulerOutput) -> float:
-        """What a step takes; nothing if it computes nothing."""
+        """Predicted seconds of a step; 0 if it computes nothing."""
         raise NotImplementedError("week 3 day 1 task 6: CostModel.seconds is not written yet")
 
 
 def fit_cost_model(steps: Iterable[tuple[SchedulerOutput, float]]) -> CostModel:
-    """The cost model with the least sum of squared errors among those without a negative cost.
+    """Fit the cost model with the smallest sum of squared errors, among those without negative costs.
 
     Args:
-        steps: what steps computed, and the seconds each took. Those that compute nothing are left out.
+        steps: output and measured seconds of each step. Steps that compute nothing are left out.
 
     Raises:
-        ValueError: `num_steps` that compute something are fewer than three, for three unknowns.
+        ValueError: only `num_steps` steps compute anything, and three unknown costs need at least three.
     """
     raise NotImplementedError("week 3 day 1 task 6: fit_cost_model is not written yet")

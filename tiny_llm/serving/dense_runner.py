@@ -1,4 +1,4 @@
-"""Runs what the scheduler chose on the model, each sequence with the caches of day 2.1."""
+"""Run a scheduled step on the model, with the caches of day 2.1 for each sequence."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -17,32 +17,32 @@ from .given.scheduler_output import SchedulerOutput
 
 
 class Runner(Protocol):
-    """What the engine asks of the model's side: the numbers of a step, and to forget a sequence."""
+    """The part of the engine that calls the model: it computes steps and holds sequences' state."""
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
-        """Compute a step; return what was sampled for each final entry, by the id of its sequence."""
+        """Compute a step. Return the samples of its final entries, by sequence id."""
 
     def release(self, sequence_id: int) -> None:
-        """Give back what is held for a sequence that is finished or aborted; nothing if nothing is held."""
+        """Free what is held for a finished or aborted sequence, if anything is."""
 
     def close(self) -> None:
-        """Give back everything."""
+        """Free everything."""
 
 
 class DenseRunner:
-    """A call of the model for all entries that are alike: of as many tokens, and as final.
+    """Call the model once for each group of entries with the same num_tokens and the same is_final.
 
-    All that decode bring one token and share a call; chunks of a prompt seldom find their like. Nothing here
-    asks who is in prefill.
+    All decoding sequences compute one token, so they share a call. Chunks of prompts are seldom equal in
+    length. This class never asks whether a sequence is in prefill.
 
     Args:
-        model: called with a row for each entry, [B, n].
-        sampler: samples the rows of a call; the fastest that works here unless given.
+        model: called with one row per entry, [B, n].
+        sampler: samples the rows of a call; by default, the fastest that works on this machine.
 
     Attributes:
-        caches: those of each sequence that was computed, one a layer, by its id.
+        caches: for each sequence computed so far, by id, its caches, one per layer.
 
-    After an error in `run` the caches hold a part of a step: close the runner.
+    After an error in `run`, the caches hold part of a step, so close the runner.
     """
 
     def __init__(self, model: Qwen3Model, sampler: BatchSampler | None = None) -> None:
@@ -51,35 +51,35 @@ class DenseRunner:
         self.caches: dict[int, list[TinyKvFullCache]] = {}
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
-        """Compute a step; all of it is evaluated before this returns, and no sequence is changed.
+        """Compute a step, and evaluate all of it before returning. Don't change any sequence.
 
         Args:
-            output: what to compute.
-            params: of each sequence with a final entry, by its id; with a seed unless greedy.
+            output: the step to compute.
+            params: for each sequence with a final entry, by id. They have a seed unless they are greedy.
 
         Returns:
-            What was sampled for each final entry, by the id of its sequence.
+            The samples of the final entries, by sequence id.
         """
         raise NotImplementedError("week 3 day 1 task 4: DenseRunner.run is not written yet")
 
     def release(self, sequence_id: int) -> None:
-        """Give back the caches of a sequence."""
+        """Free the caches of a sequence."""
         raise NotImplementedError("week 3 day 1 task 4: DenseRunner.release is not written yet")
 
     def close(self) -> None:
-        """Give back every cache."""
+        """Free every cache."""
         for sequence_id in list(self.caches):
             self.release(sequence_id)
 
 
 class RowKvCaches(TinyKvCache):
-    """One layer's caches of several sequences, each of which is a row of the batch.
+    """One layer's caches for several sequences, each of them one row of the batch.
 
-    The rows share the products with the weights. Each attends alone, to as many keys as it has: no row is
-    padded to the longest, and nothing is copied.
+    The rows share the products with the weights, but each attends alone, to its own keys. No row is padded
+    to the longest, and nothing is copied.
 
     Args:
-        rows: the cache of each row, of batch size 1.
+        rows: the cache of each row, with batch size 1.
     """
 
     def __init__(self, rows: Items[TinyKvFullCache]) -> None:
@@ -88,7 +88,7 @@ class RowKvCaches(TinyKvCache):
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
     ) -> mx.array:
-        """Let each row attend by its own cache; arguments and result as for `TinyKvCache.attend`."""
+        """Let each row attend with its own cache. Arguments and result are those of `TinyKvCache.attend`."""
         raise NotImplementedError("week 3 day 1 task 4: RowKvCaches.attend is not written yet")
 
     @property

@@ -1,4 +1,4 @@
-"""The engine: requests in, answers out, and a step that asks the scheduler what to compute."""
+"""The engine: requests in, answers out, one scheduled step at a time."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +25,9 @@ from .scheduler import Scheduler, SchedulerConfig
 
 @dataclass(frozen=True)
 class EngineStep:
-    """What a step computed, the token it sampled for each id, and the requests that ended in it.
+    """The result of a step: its entries, the sampled tokens by request id, and the requests that finished.
 
-    `logprobs` are those of the tokens whose requests ask for them, by id.
+    `logprobs` holds the log-probabilities, by id, for the requests that asked for them.
     """
 
     scheduled: SchedulerOutput
@@ -37,27 +37,28 @@ class EngineStep:
 
 
 class Engine(Closable):
-    """Serves requests with one model; each step computes what fits in one token budget.
+    """Serve requests with one model. Each step computes what fits in one token budget.
 
     Args:
-        model: as for `ModelRunner`, or for `DenseRunner` where there is no pool.
-        tokenizer: encodes prompts, decodes answers and names the end-of-text ids.
-        config: the limits of a step; unless given, the defaults, and 512 tokens while no sequence decodes.
-        max_seq_len: most tokens of a request, prompt and answer together.
-        blocks: of the pool that holds keys and values; `default_blocks` unless given. With
+        model: as for `ModelRunner`, or for `DenseRunner` if there is no pool.
+        tokenizer: encodes prompts, decodes answers and lists the end-of-text ids.
+        config: the limits of a step; by default, those of `SchedulerConfig` and 512 tokens while no sequence
+            decodes.
+        max_seq_len: largest number of tokens in a request, prompt and answer together.
+        blocks: the blocks of the pool that stores keys and values; `default_blocks` by default. With
             `UnlimitedBlocks`, each request has its own growing cache.
         policy: as for `Scheduler`.
-        clock: seconds, from any start.
+        clock: returns seconds, counted from any start.
 
     Raises:
         ValueError: `max_seq_len` is below 1.
 
     Attributes:
-        requests: those that are not finished, by id.
+        requests: the unfinished requests, by id.
         is_stepping: whether a step is under way.
-        aborted_in_step: the ids of those that are to leave when the step under way has ended.
+        aborted_in_step: ids of the requests that leave at the end of the step under way.
 
-    While a step is under way, in a callback or another thread, requests may be added and aborted.
+    A callback or another thread may add and abort requests while a step is under way.
     An error or Ctrl-C in a step closes the engine: all caches are released, and every call but `close`
     raises ValueError from then on.
     """
@@ -97,22 +98,22 @@ class Engine(Closable):
     def add_request(
         self, prompt: str | Items[int], params: SamplingParams | None = None, priority: int = 0
     ) -> int:
-        """Let a prompt wait for its turn; returns its id, counted from 0.
+        """Add a request to the waiting ones and return its id. Ids count from 0.
 
         Args:
             prompt: text, or token ids.
-            params: how it is sampled and when it ends; greedy unless given.
-            priority: 0 for the most urgent; what it means is the policy's to say.
+            params: how to sample, and when to end; greedy by default.
+            priority: 0 for the most urgent. The policy decides what priorities mean.
 
         Raises:
-            ValueError: the prompt is empty, its `num_tokens` are more than `max_seq_len`, it could never run,
-                or is refused by `check_request` as is the priority; or the engine is closed. The other
-                requests are not affected.
+            ValueError: the prompt is empty; its `num_tokens` exceed `max_seq_len`; the request could not run
+                even alone; `check_request` refuses it; or the engine is closed. Other requests are not
+                affected, and a refused one takes no id.
         """
         raise NotImplementedError("week 3 day 1 task 5: Engine.add_request is not written yet")
 
     def step(self) -> EngineStep:
-        """Compute one step; nothing is computed, and no model called, where nobody is there.
+        """Compute one step. If there are no requests, don't call the model.
 
         Raises:
             ValueError: a step is under way, or the engine is closed.
@@ -120,20 +121,26 @@ class Engine(Closable):
         raise NotImplementedError("week 3 day 1 task 5: Engine.step is not written yet")
 
     def abort(self, request_id: int) -> bool:
-        """Drop a request and release what it holds; False if it is not there, or not any more.
+        """Drop a request and release what it holds.
 
-        While a step is under way, in a callback or another thread, `abort_in_step` does it.
+        If a callback or another thread calls this while a step is under way, use `abort_in_step` instead.
+
+        Returns:
+            Whether it was unfinished. False if it is unknown, already finished or already aborted.
+
+        Raises:
+            ValueError: the engine is closed.
         """
         raise NotImplementedError("week 3 day 1 task 5: Engine.abort is not written yet")
 
     def abort_in_step(self, request_id: int) -> None:
-        """Note that a request leaves when the step under way has ended; until then it keeps what it holds."""
+        """Note that a request leaves at the end of the step under way. Until then it keeps what it holds."""
         raise NotImplementedError("week 3 day 5 task 6: Engine.abort_in_step is not written yet")
 
     def without_aborted(self, step: EngineStep) -> EngineStep:
-        """The same step without what it sampled for those aborted in it, and without their results.
+        """Return the step without the samples and results of requests that were aborted in it.
 
-        They are forgotten now, unless the step was their last and they are already.
+        Forget these requests now, unless they finished in this step and are already forgotten.
         """
         raise NotImplementedError("week 3 day 5 task 6: Engine.without_aborted is not written yet")
 
@@ -142,24 +149,24 @@ class Engine(Closable):
         prompts: Items[str | Items[int]],
         params: SamplingParams | Items[SamplingParams] | None = None,
     ) -> list[GenerationResult]:
-        """Continue many prompts to their ends.
+        """Continue many prompts until all answers have ended.
 
         Args:
-            prompts: each text, or token ids.
-            params: how to sample: for all prompts, or one for each; greedy unless given.
+            prompts: text or token ids each.
+            params: how to sample: one for all prompts, or a sequence with one per prompt; greedy by default.
 
         Returns:
-            One result a prompt, in the order of the prompts.
+            One result per prompt, in the order of the prompts.
 
         Raises:
-            ValueError: a prompt is refused; there are not as many params, `len(params)`, as prompts,
-                `len(prompts)`; or `num_others` are under way, whose results nobody would get. Nothing is
-                computed, and no prompt stays.
+            ValueError: a prompt is refused; `len(params)` is not `len(prompts)`; or `num_others` other
+                requests are unfinished, whose results would be lost. Nothing is computed then, and none of
+                the prompts stays in the engine.
         """
         raise NotImplementedError("week 3 day 1 task 5: Engine.generate is not written yet")
 
     def close(self) -> None:
-        """Release every cache and drop every request that is not finished."""
+        """Release every cache and drop all unfinished requests."""
         self.is_closed = True
         self.runner.close()
         for sequence_id in list(self.scheduler.sequences):
@@ -168,7 +175,7 @@ class Engine(Closable):
 
     @contextmanager
     def mid_step(self) -> Iterator[None]:
-        """A step is under way within the block."""
+        """Mark a step as under way within the block."""
         self.is_stepping = True
         try:
             yield

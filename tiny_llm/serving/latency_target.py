@@ -1,4 +1,4 @@
-"""The size of a step from what steps took: as large as keeps the gap between two tokens under a target."""
+"""Choose the size of each step from measured times, so that gaps between tokens stay under a target."""
 
 from collections import deque
 from collections.abc import Collection
@@ -15,13 +15,15 @@ NUM_RATIOS = 256
 
 @dataclass(frozen=True)
 class Demand:
-    """What those who run ask of a step.
+    """The work that running sequences have for a step.
+
+    A step gives each running sequence one token first, so the numbers below count that token separately.
 
     Attributes:
-        num_running: how many they are.
-        context: how many keys one token of each looks at.
-        prefills: of each that misses more than that token: how many tokens lie before the next one, and how
-            many it still misses, in order.
+        num_running: number of running sequences.
+        context: number of keys that one token of each of them attends to, added up.
+        prefills: for each sequence with more than one uncomputed token, in order, a pair: the number of
+            tokens before the second uncomputed one, and the number of uncomputed tokens from it on.
     """
 
     num_running: int
@@ -30,51 +32,54 @@ class Demand:
 
     @property
     def least(self) -> int:
-        """The smallest step: a token for each that runs; 1 if there is nobody, for the first who waits."""
+        """Size of the smallest step: one token per running sequence, and 1 if none is running."""
         return max(1, self.num_running)
 
     @classmethod
     def of(cls, running: Collection[Sequence]) -> "Demand":
-        """The demand of the sequences that run."""
+        """Compute the demand of the running sequences."""
         raise NotImplementedError("week 3 day 5 task 4: Demand.of is not written yet")
 
     def context_of(self, num_tokens: int) -> int:
-        """How many keys the queries of a step of so many tokens look at, at least `least`.
+        """Number of keys that the queries of a step attend to, added up, if it has `num_tokens` tokens.
 
-        What is left beyond one token each goes to those in prefill, in order, and after them to a prompt
-        that begins.
+        The tokens beyond one per running sequence go to the prefills, in order. What is left after them goes
+        to a new prompt.
+
+        Args:
+            num_tokens: at least `least`.
         """
         raise NotImplementedError("week 3 day 5 task 4: Demand.context_of is not written yet")
 
 
 class LatencyTarget:
-    """Chooses the budget of each step so that 99 of 100 steps stay under a target; an order says who is next.
+    """Choose the budget of each step so that 99 of 100 steps stay under a target time.
 
-    Whoever decodes gets a token in every step, so the gap between two tokens of a stream is what a step
-    takes. That is learned: a cost model is fitted to the last steps, and a factor on top of it says how
-    much longer than predicted the 99th percentile of them took.
+    A decoding sequence gets a token in every step, so the gap between two tokens of a stream is the duration
+    of a step. The policy learns durations: it fits a cost model to the most recent steps, and multiplies the
+    prediction by the 99th percentile of the ratios of measured to predicted time.
 
     Args:
-        order: the policy that holds those who wait; its own budget is not asked for.
-        target_ms: most milliseconds of a step.
-        first_budget: tokens of a step beyond the least that it may have, until costs are known.
-        window: how many steps the costs are fitted to.
+        order: the policy that orders the waiting sequences. Its own budget is not used.
+        target_ms: longest duration of a step, in milliseconds.
+        first_budget: until costs are known, a step has at most this many tokens beyond `Demand.least`.
+        window: number of steps that the costs are fitted to.
 
     Attributes:
-        cost: the fitted costs; None until 16 steps are measured.
-        factor: how many times what is predicted a step takes, at the 99th percentile.
+        cost: the fitted costs; None until 16 steps have been measured.
+        factor: 99th percentile of measured time / predicted time; 1 until there is a ratio.
 
     Raises:
-        ValueError: the target is not above 0, the first budget below 1, or the window below 16.
+        ValueError: the target is not above 0, first_budget is below 1, or the window is below 16.
     """
 
     def __init__(self, order: Policy, target_ms: float, first_budget: int = 16, window: int = 64) -> None:
         if not target_ms > 0:
-            raise ValueError(f"the target is a number of milliseconds above 0, got {target_ms}")
+            raise ValueError(f"target_ms must be above 0 milliseconds, got {target_ms}")
         if first_budget < 1:
             raise ValueError(f"first_budget must be at least 1, got {first_budget}")
         if window < NUM_STEPS_PER_FIT:
-            raise ValueError(f"costs are fitted every {NUM_STEPS_PER_FIT} steps, to no window of {window}")
+            raise ValueError(f"window must be at least {NUM_STEPS_PER_FIT} steps, got {window}")
         self.order = order
         self.target_ms = target_ms
         self.first_budget = first_budget
@@ -85,43 +90,43 @@ class LatencyTarget:
         self._num_recorded = 0
 
     def record(self, output: SchedulerOutput, seconds: float) -> None:
-        """Learn from a step: how far off its prediction was, and every 16 steps the costs anew.
+        """Learn from a measured step. Update `factor` after every step and refit `cost` after every 16th.
 
-        Steps without entries teach nothing, and one that is predicted to take no time has no ratio. The
-        order is told as well.
+        Ignore a step without entries. A step that is predicted to take no time has no ratio. Pass every step
+        on to `order` as well.
         """
         raise NotImplementedError("week 3 day 5 task 3: LatencyTarget.record is not written yet")
 
     def predicted_ms(self, demand: Demand, num_tokens: int) -> float:
-        """What a step of so many tokens takes, at the 99th percentile; 0 while nothing is known."""
+        """Predicted milliseconds of a step of `num_tokens`, at the 99th percentile; 0 without costs."""
         raise NotImplementedError("week 3 day 5 task 4: LatencyTarget.predicted_ms is not written yet")
 
     def can_meet(self, running: Collection[Sequence]) -> bool:
-        """Whether a step with one token for each that runs stays under the target."""
+        """Whether the smallest step, with one token per running sequence, stays under the target."""
         raise NotImplementedError("week 3 day 5 task 5: LatencyTarget.can_meet is not written yet")
 
     def token_budget(self, running: Collection[Sequence], limit: int) -> int:
-        """The largest budget whose step stays under the target; the least, where not even that one does.
+        """Largest budget whose step is predicted to stay under the target, but never below `Demand.least`.
 
-        The least is a token for each that runs, 1 if nobody does. No step gets more than twice the tokens of
-        the largest among the last ones: far beyond what was measured, a prediction is a guess.
+        Far beyond measured sizes, a prediction is a guess. So the budget is at most twice the size of the
+        largest step in the window, unless `Demand.least` is larger.
         """
         raise NotImplementedError("week 3 day 5 task 5: LatencyTarget.token_budget is not written yet")
 
     def add(self, sequence: Sequence) -> None:
-        """As the order says."""
+        """Pass on to `order`."""
         self.order.add(sequence)
 
     def first(self) -> Sequence | None:
-        """As the order says."""
+        """Return the first sequence of `order`."""
         return self.order.first()
 
     def remove(self, sequence: Sequence) -> None:
-        """As the order says."""
+        """Pass on to `order`."""
         self.order.remove(sequence)
 
     def rank(self, sequence: Sequence) -> float:
-        """As the order says."""
+        """Return the rank in `order`."""
         return self.order.rank(sequence)
 
     def __len__(self) -> int:

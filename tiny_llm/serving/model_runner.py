@@ -1,4 +1,4 @@
-"""Runs a step in one pass of the model, on the blocks of a pool."""
+"""Run a step in one pass of the model, on the blocks of a pool."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -17,15 +17,15 @@ from .paged_kv_cache import PagedKvPool
 
 
 class ModelRunner:
-    """One call of the model a step, whatever the step is made of; logits for those that sample alone.
+    """Call the model once per step, whatever the step consists of. Compute logits for final entries only.
 
-    It holds nothing of a sequence but what is in the blocks that the block manager says are its own.
+    The runner holds nothing for a sequence except the contents of its blocks.
 
     Args:
-        model: called by its two halves, with T rows of one token.
-        blocks: which sequence has which blocks; the scheduler's own.
-        attention: attends to blocks; the fastest that works here unless given.
-        sampler: samples the rows of a step; the fastest that works here unless given.
+        model: called as `hidden_states` and `logits`, with T rows of one token.
+        blocks: the scheduler's block manager, which knows the blocks of each sequence.
+        attention: paged attention; by default, the fastest that works on this machine.
+        sampler: samples the rows of a step; by default, the fastest that works on this machine.
     """
 
     def __init__(
@@ -43,35 +43,35 @@ class ModelRunner:
         blocks.forget_contents()
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
-        """Compute a step; the samples and the pool are evaluated before this returns.
+        """Compute a step, and evaluate its samples and the pool before returning.
 
         Args:
-            output: what to compute.
-            params: of each sequence with a final entry, by its id; with a seed unless greedy.
+            output: the step to compute.
+            params: for each sequence with a final entry, by id. They have a seed unless they are greedy.
 
         Returns:
-            What was sampled for each final entry, by the id of its sequence.
+            The samples of the final entries, by sequence id.
         """
         raise NotImplementedError("week 3 day 3 task 4: ModelRunner.run is not written yet")
 
     def compute(
         self, batch: ForwardBatch, final: Items[ScheduledTokens], params: Mapping[int, SamplingParams]
     ) -> list[Sampled]:
-        """Call the model and sample, lazily: nothing is evaluated here.
+        """Call the model and sample, without evaluating anything.
 
         Args:
-            batch: of a step.
+            batch: the tokens of a step.
             final: the step's final entries, in the order of `batch.final_rows`.
             params: as for `run`.
 
         Returns:
-            What is sampled for the final entries; an empty list if there are none.
+            The samples of the final entries; an empty list if there are none.
         """
         raise NotImplementedError("week 3 day 3 task 4: ModelRunner.compute is not written yet")
 
     def release(self, sequence_id: int) -> None:
-        """Nothing is held for a sequence here."""
+        """Do nothing: the runner holds nothing for a sequence."""
 
     def close(self) -> None:
-        """Give back the pool."""
+        """Free the pool."""
         self.pool.release()

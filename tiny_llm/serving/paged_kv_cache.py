@@ -1,4 +1,4 @@
-"""Keys and values of all sequences in blocks of a pool that is made once."""
+"""Keys and values of all sequences, stored in the blocks of one preallocated pool."""
 
 from collections.abc import Sequence as Items
 
@@ -13,35 +13,35 @@ Ints = npt.NDArray[np.int32]
 
 
 def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens: int) -> Ints:
-    """The slot of each of the tokens from `start` on: [num_tokens].
+    """Slots of `num_tokens` consecutive tokens of a sequence, from position `start` on: [num_tokens].
 
-    A pool has block_size slots for each block, block after block.
+    Token p is in block block_ids[p // block_size]. Block b has the slots from b x block_size on.
 
     Raises:
-        ValueError: the start or the number is negative, or the blocks, `len(block_ids)`, have no slot for
-            tokens `start` to `end`.
+        ValueError: start or num_tokens is negative, or the blocks have too few slots for tokens `start` to
+            `end`. It shows `len(block_ids)` as well.
     """
     raise NotImplementedError("week 3 day 2 task 1: slot_mapping is not written yet")
 
 
 class PagedKvPool:
-    """Slots for the keys and values of tokens, in every layer; slot s of block b is b x block_size + s.
+    """Slots for keys and values in every layer. Slot i of block b has the number b x block_size + i.
 
-    One block more than are given out takes what nobody will read: the sink. The arrays of a layer are made
-    when it is first written to, and are then as large as they will ever be.
+    The pool has one block more than the block manager gives out. It holds the sink, a slot for keys and
+    values that are never read. A layer's arrays are made at full size when the layer is first written to.
 
     Args:
-        num_layers: of the model.
+        num_layers: number of layers of the model.
         num_blocks, block_size: as for the block manager.
 
     Raises:
-        ValueError: one of `num_layers`, `num_blocks` and `block_size` is below 1.
+        ValueError: `num_layers`, `num_blocks` or `block_size` is below 1.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
         if min(num_layers, num_blocks, block_size) < 1:
             raise ValueError(
-                "a pool has a layer and a block of a token at least, got "
+                "num_layers, num_blocks and block_size must be at least 1, got "
                 f"{num_layers} layers of {num_blocks} blocks of {block_size} tokens"
             )
         self.num_layers = num_layers
@@ -52,53 +52,57 @@ class PagedKvPool:
 
     @property
     def sink(self) -> int:
-        """The slot for what is not to be kept."""
+        """The slot for keys and values that need not be kept (the null slot)."""
         return self.num_blocks * self.block_size
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays of the layers that were written to."""
+        """The arrays of all layers that have been written to."""
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """ValueError for a `block_id` outside the pool: there are no slots, or those of the null block."""
+        """Raise ValueError for a `block_id` outside the pool; the sink's block is not one of the pool's."""
         for id in block_ids:
             if not 0 <= id < self.num_blocks:
-                raise ValueError(f"there is no block {id}: this pool has blocks 0 to {self.num_blocks - 1}")
+                raise ValueError(
+                    f"block {id} does not exist: this pool has blocks 0 to {self.num_blocks - 1}"
+                )
 
     def write(self, layer: int, key: mx.array, value: mx.array, slots: mx.array) -> None:
-        """Store the keys and values of tokens, in place: nothing is copied but them.
+        """Store the keys and values of T tokens in place, without copying the pool.
 
-        The first call for a layer makes its arrays, of zeros, for heads and types such as these.
+        The first call for a layer makes its arrays: zeros, with the heads, dimensions and types of this call.
 
         Args:
             layer: counted from 0.
             key, value: [T, H, D]
-            slots: [T], all different but for the sink. That they are slots of the pool is not checked: it
-                would mean to wait for them.
+            slots: [T], all different except for the sink. Their values are not checked, since that would wait
+                for them to be computed.
 
         Raises:
-            ValueError: there is no such `layer`; `key` and `value` do not fit each other; the `slots` are not
-                as many, or no whole numbers, `slots.dtype`; or the shape or type of `key` (`key.dtype`) or
-                `value` (`value.dtype`) is not that of what is held. Nothing is stored.
+            ValueError: `layer` does not exist; `key` and `value` do not fit each other; `slots` is not one
+                integer per token (shows `slots` and `slots.dtype`); or the heads, dimensions or type of `key`
+                (`key.dtype`) or `value` (`value.dtype`) differ from those of the stored ones. Nothing is
+                stored then.
         """
         raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.write is not written yet")
 
     def blocks(self, layer: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a layer by block, [num_blocks + 1, block_size, H, D] each.
 
-        Do not keep them: while somebody does, the next write copies the whole pool.
+        Don't keep them. If anything still refers to them, the next write copies the whole pool.
 
         Raises:
-            ValueError: there is no such `layer`, or nothing was ever written to it.
+            ValueError: `layer` does not exist, or has never been written to.
         """
         raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.blocks is not written yet")
 
     def fetch(self, layer: int, slots: mx.array) -> tuple[mx.array, mx.array]:
-        """A copy of what is in some slots of a layer.
+        """Copy the keys and values in some slots of a layer.
 
         Args:
-            slots: [...], of the pool, which is not checked either.
+            layer: counted from 0.
+            slots: [...], slots of the pool. Their values are not checked here either.
 
         Returns:
             keys, values: [..., H, D]
@@ -109,22 +113,22 @@ class PagedKvPool:
         raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.fetch is not written yet")
 
     def release(self) -> None:
-        """Give the memory back; the pool is as new."""
+        """Free the memory. The pool is as good as new."""
         self._keys = [None] * self.num_layers
         self._values = [None] * self.num_layers
 
 
 class PagedKvCache(TinyKvCache):
-    """One layer of one sequence in the blocks of a pool; to the model it is a cache like any other.
+    """One layer of one sequence, stored in the blocks of a pool. The model uses it like any other cache.
 
-    It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
-    `attend` refuses an id that is none of the pool's (`check_blocks`).
+    The cache holds no arrays. `block_ids` is the sequence's own list, not a copy, and it grows while the
+    cache is in use.
 
     Args:
-        pool: where its tokens are.
-        layer: which layer of the pool.
-        block_ids: its blocks, first to last; there may be none yet.
-        offset: how many of its tokens are stored already.
+        pool: where its tokens are stored.
+        layer: index of the layer.
+        block_ids: the sequence's blocks, first to last; may be empty at first.
+        offset: number of tokens that are already stored.
     """
 
     def __init__(self, pool: PagedKvPool, layer: int, block_ids: Items[int], offset: int = 0) -> None:
@@ -133,15 +137,20 @@ class PagedKvCache(TinyKvCache):
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
     ) -> mx.array:
-        """Store L new tokens behind those already stored, and attend to all of them.
+        """Store L new tokens after those already stored, and attend to all of them.
 
         Args:
             query: [1, H_q, L, D]
             key, value: [1, H, L, D]
-            attention: called with the keys and values of all S tokens, [1, H, S, D], and with the same mask.
+            attention: called with the keys and values of all S tokens, [1, H, S, D], and with the mask.
+            mask: passed to `attention` unchanged.
 
         Returns:
             [1, H_q, L, D]
+
+        Raises:
+            ValueError: as for `TinyKvCache.attend`; an id is not in the pool (`check_blocks`); or the blocks
+                have too few slots for all tokens (`slot_mapping`). Nothing is stored then.
         """
         raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.attend is not written yet")
 
@@ -155,5 +164,5 @@ class PagedKvCache(TinyKvCache):
         raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.state is not written yet")
 
     def release(self) -> None:
-        """Forget the tokens; freeing the blocks is up to the block manager, and the pool does not change."""
+        """Set `offset` to 0. The pool doesn't change, and the block manager still has to free the blocks."""
         raise NotImplementedError("week 3 day 2 task 5: PagedKvCache.release is not written yet")

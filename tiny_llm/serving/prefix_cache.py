@@ -1,4 +1,4 @@
-"""Blocks that outlive their sequence: a prompt that begins like an earlier one is not computed again."""
+"""Prefix caching: blocks outlive their sequences, so a prompt that shares a beginning can reuse them."""
 
 from collections import OrderedDict
 
@@ -8,24 +8,24 @@ from .sequence import Sequence
 
 
 class PrefixCachingBlockManager(BlockManager):
-    """A block manager that keeps full blocks whose sequences are gone, and shares them with who begins alike.
+    """A block manager that keeps full blocks of finished sequences, so that later prompts can reuse them.
 
-    A block of a prompt is registered once it is full and computed, one of an answer when its sequence lets
-    go: nobody begins with half an answer. Registered blocks that nobody holds are cached: they are there for
-    whoever begins alike, and for whoever needs room once no block is free. The one that was let go of first
-    is evicted first; of one sequence the last block.
+    A block of a prompt is registered as soon as it is full and computed. A block of an answer is registered
+    only when its sequence is freed, since no prompt begins with half an answer. Any sequence with the same
+    beginning shares registered blocks. A registered block in no table is cached. When no block is free, the
+    cached block that was released first is evicted. Of one sequence, the last block is released first.
 
     Args:
         num_blocks, block_size, overcommit, watermark: as for `BlockManager`.
         hash_function: as for `Prefixes`.
 
     Attributes:
-        prefixes: those that are referred to here or by a sequence.
-        block_of: the block that holds a prefix, for each that is registered.
-        prefix_of: the same from the block's side.
-        cached_blocks: registered and held by nobody, longest first.
-        num_hit_tokens: tokens that were not computed, over all admissions.
-        num_admitted_tokens: tokens that were there at admission, over all admissions.
+        prefixes: the prefixes in use here or by a sequence.
+        block_of: for each registered prefix, the block that holds it.
+        prefix_of: the inverse, from registered blocks to prefixes.
+        cached_blocks: registered blocks that are in no table, the first released first.
+        num_hit_tokens: tokens that did not have to be computed, summed over all admissions.
+        num_admitted_tokens: tokens of the sequence on admission, summed over all admissions.
     """
 
     def __init__(
@@ -46,76 +46,80 @@ class PrefixCachingBlockManager(BlockManager):
 
     @property
     def num_cached_blocks(self) -> int:
-        """Blocks that nobody holds and that are kept for their content."""
+        """Number of blocks in no table that are kept for their contents."""
         raise NotImplementedError(
             "week 3 day 4 task 3: PrefixCachingBlockManager.num_cached_blocks is not written yet"
         )
 
     @property
     def num_available_blocks(self) -> int:
-        """Blocks that nobody holds: the free ones and the cached ones, promised ones included."""
+        """Number of blocks in no table, free or cached, including reserved ones."""
         raise NotImplementedError(
             "week 3 day 4 task 3: PrefixCachingBlockManager.num_available_blocks is not written yet"
         )
 
     @property
     def hit_rate(self) -> float:
-        """The share of the admitted tokens that was not computed; 0 before the first admission."""
+        """Fraction of the admitted tokens that did not have to be computed; 0 before any admission."""
         raise NotImplementedError(
             "week 3 day 4 task 6: PrefixCachingBlockManager.hit_rate is not written yet"
         )
 
     def find_shared_blocks(self, sequence: Sequence) -> list[int]:
-        """The longest row of registered blocks that hold its first tokens."""
+        """Find the longest run of registered blocks that hold the sequence's first tokens."""
         raise NotImplementedError(
             "week 3 day 4 task 2: PrefixCachingBlockManager.find_shared_blocks is not written yet"
         )
 
     def register(self, sequence: Sequence) -> None:
-        """Let others find the blocks that an admitted sequence has filled and computed since the last time.
+        """Register the blocks that an admitted sequence has filled and computed since the last call.
 
-        Where another block is registered for the same prefix that one stays, and this one is not registered.
+        If another block is already registered for the same prefix, keep that one and don't register this one.
         """
         raise NotImplementedError(
             "week 3 day 4 task 5: PrefixCachingBlockManager.register is not written yet"
         )
 
     def admit(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; counts what need not be computed, and what is registered already."""
+        """Admit as `BlockManager` does; on success, count hit and admitted tokens.
+
+        The shared blocks at the start of the table are registered already.
+        """
         raise NotImplementedError("week 3 day 4 task 6: PrefixCachingBlockManager.admit is not written yet")
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; full blocks of a prompt that are computed can be shared from here on."""
+        """Allocate as `BlockManager` does, but first register the computed full blocks of the prompt."""
         raise NotImplementedError(
             "week 3 day 4 task 5: PrefixCachingBlockManager.allocate is not written yet"
         )
 
     def free(self, sequence: Sequence) -> None:
-        """As for `BlockManager`; full blocks that it has computed stay, until their place is needed."""
+        """Free as `BlockManager` does, but first register the computed full blocks, to cache them."""
         raise NotImplementedError("week 3 day 4 task 5: PrefixCachingBlockManager.free is not written yet")
 
     def hold(self, block: int) -> None:
-        """As for `BlockManager`; a cached block is in use again."""
+        """Hold as `BlockManager` does; a cached block is no longer cached."""
         raise NotImplementedError("week 3 day 4 task 3: PrefixCachingBlockManager.hold is not written yet")
 
     def put_back(self, block: int) -> None:
-        """Keep a block that nobody holds any more if it is registered; else it is free."""
+        """Cache a block that left its last table if it is registered; otherwise it is free."""
         raise NotImplementedError(
             "week 3 day 4 task 3: PrefixCachingBlockManager.put_back is not written yet"
         )
 
     def take(self) -> int:
-        """A free block; if there is none, a cached one is evicted for it."""
+        """Take a free block. If there is none, evict a cached one first."""
         raise NotImplementedError("week 3 day 4 task 4: PrefixCachingBlockManager.take is not written yet")
 
     def evict(self) -> None:
-        """Forget the content of the block that nobody has held for the longest time; it is free then."""
+        """Forget the contents of the block that has been cached the longest, and make it free."""
         raise NotImplementedError("week 3 day 4 task 4: PrefixCachingBlockManager.evict is not written yet")
 
     def forget_contents(self) -> None:
-        """Forget the content of all blocks: none is found or cached any more.
+        """Forget the contents of all blocks, so that none is cached or found any more.
 
-        Who holds one goes on and registers nothing: without its first tokens nobody would find the others.
+        Sequences that hold blocks continue, but register nothing from now on. Their first blocks are no
+        longer registered, so later ones could not be found.
         """
         raise NotImplementedError(
             "week 3 day 4 task 4: PrefixCachingBlockManager.forget_contents is not written yet"

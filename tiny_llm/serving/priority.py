@@ -1,4 +1,4 @@
-"""Who is more urgent goes first, and who waits grows as urgent as anybody in time."""
+"""Priorities with aging: urgent sequences go first, and no sequence waits forever."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from .sequence import Sequence
 
 
 class Place(NamedTuple):
-    """Where a sequence stands among those who wait, smallest first."""
+    """The sort key of a waiting sequence; the smallest is next."""
 
     rank: float
     arrival: int
@@ -16,18 +16,17 @@ class Place(NamedTuple):
 
 
 class Priority:
-    """Priority classes with aging: a class is worth `patience` places in the order of arrival.
+    """Priority classes with aging: each class is worth `patience` places in the order of arrival.
 
-    A sequence ranks by arrival + patience x priority, and the smallest rank is next. So one of priority p
-    is overtaken by fewer than patience x p that arrived later, whatever they are, and one of priority 0
-    by nobody.
+    The rank of a sequence is arrival + patience x priority, and the smallest rank is next. If two ranks are
+    equal, the earlier arrival is next. So a sequence of priority p is overtaken by fewer than patience x p
+    later arrivals, whatever their priorities, and a sequence of priority 0 by none.
 
-    Those that wait are in a heap. Who leaves is not searched there: its place stays, and is passed over
-    when it comes to the top.
+    Waiting sequences are in a heap. Removing one does not search the heap: its place stays there, and is
+    skipped when it reaches the top.
 
     Args:
-        patience: how many later arrivals a class of priority may be overtaken by; 0 is first come, first
-            served.
+        patience: number of arrivals that each class is worth; 0 means first come, first served.
 
     Raises:
         ValueError: `patience` is negative.
@@ -37,27 +36,27 @@ class Priority:
         raise NotImplementedError("week 3 day 5 task 2: Priority.__init__ is not written yet")
 
     def add(self, sequence: Sequence) -> None:
-        """Behind those of a smaller rank, and those of the same that arrived before."""
+        """Add a waiting sequence. It comes after smaller ranks, and after earlier arrivals of equal rank."""
         raise NotImplementedError("week 3 day 5 task 2: Priority.add is not written yet")
 
     def first(self) -> Sequence | None:
-        """The one of the smallest rank."""
+        """Return the sequence of the smallest rank; None if none is waiting."""
         raise NotImplementedError("week 3 day 5 task 2: Priority.first is not written yet")
 
     def remove(self, sequence: Sequence) -> None:
-        """Take it out; its place stays in the heap for now."""
+        """Remove a sequence. Its place stays in the heap for now."""
         raise NotImplementedError("week 3 day 5 task 2: Priority.remove is not written yet")
 
     def rank(self, sequence: Sequence) -> float:
-        """Its arrival, later by `patience` for each class that it is less urgent."""
+        """Its arrival, plus `patience` for each class below the most urgent."""
         raise NotImplementedError("week 3 day 5 task 2: Priority.rank is not written yet")
 
     def record(self, output: SchedulerOutput, seconds: float) -> None:
-        """It does not matter here."""
+        """Ignored."""
         raise NotImplementedError("week 3 day 5 task 2: Priority.record is not written yet")
 
     def token_budget(self, running: Collection[Sequence], limit: int) -> int:
-        """The limit."""
+        """Always the limit."""
         raise NotImplementedError("week 3 day 5 task 2: Priority.token_budget is not written yet")
 
     def __len__(self) -> int:

@@ -1,31 +1,31 @@
-"""One request as the scheduler sees it: numbers, and no model, clock or text."""
+"""One request as the scheduler sees it: numbers, without model, clock or text."""
 
 from collections.abc import Iterable
 
 
 class Sequence:
-    """Tokens that are there, and how many of them are computed. Scheduling is the catching up of the second.
+    """A request's tokens, and how many of them have been computed.
 
-    A token is computed when its keys and values are. The prompt's tokens are there from the start, a
-    generated one as soon as it is sampled; so a sequence in prefill is far behind, one that decodes by one.
+    Scheduling means letting the second number catch up with the first. A token is computed when its keys and
+    values are. The prompt's tokens exist from the start, and a generated token as soon as it is sampled. So a
+    sequence in prefill is many tokens behind, and a decoding sequence is one behind.
 
     Args:
-        id: the caller's number for it, which no other sequence of a scheduler has.
+        id: the caller's number for it, unique within a scheduler.
         prompt_ids: at least one token; the list is copied.
         priority: for the policies of day 3.5; a smaller number is more urgent.
-        max_num_tokens: most tokens it may come to have, prompt and answer together, for those who hold its
-            keys and values; the prompt's number unless given.
+        max_num_tokens: largest number of tokens it may reach, prompt and answer together, so that blocks can
+            be reserved; by default, the length of the prompt.
 
     Attributes:
-        token_ids: the prompt, then what was generated.
-        num_prompt_tokens: how many of them are the prompt.
-        num_computed_tokens: how many of them, from the first on, are computed.
-        arrival: its place in the order in which the scheduler took them on; the scheduler sets it.
-        num_preemptions: how often it lost what was computed; the scheduler counts.
+        token_ids: the prompt, then the generated tokens.
+        num_prompt_tokens: number of tokens in the prompt.
+        num_computed_tokens: number of leading tokens that have been computed.
+        arrival: its place in the order of `Scheduler.add`; set by the scheduler.
+        num_preemptions: how often it was preempted; counted by the scheduler.
 
     Raises:
-        ValueError: the prompt of sequence `id` is empty, or has more tokens, `num_prompt_tokens`, than
-            `max_num_tokens`.
+        ValueError: the prompt of sequence `id` is empty; or its `num_prompt_tokens` exceed `max_num_tokens`.
     """
 
     id: int
@@ -44,20 +44,20 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """All tokens that are there, computed or not."""
+        """Number of tokens, computed or not."""
         raise NotImplementedError("week 3 day 1 task 1: Sequence.num_tokens is not written yet")
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """How far it is behind; never 0 while it runs, since the newest token is not computed."""
+        """Number of tokens still to compute; never 0, since the newest token has not been computed."""
         raise NotImplementedError("week 3 day 1 task 1: Sequence.num_uncomputed_tokens is not written yet")
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether a part of the prompt is not computed."""
+        """Whether part of the prompt has not been computed."""
         raise NotImplementedError("week 3 day 1 task 1: Sequence.is_prefilling is not written yet")
 
     @property
     def generated_ids(self) -> list[int]:
-        """What was sampled so far."""
+        """The tokens sampled so far."""
         raise NotImplementedError("week 3 day 1 task 1: Sequence.generated_ids is not written yet")

@@ -1,4 +1,4 @@
-"""The engine's scheduler on paper: the same object, a cost in place of the model."""
+"""The engine's scheduler on paper: the same object, with a cost model in place of the model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from .sequence import Sequence
 
 @dataclass(frozen=True)
 class SimulatedRequest:
-    """A prompt, how many tokens its answer has, and when it arrives, in seconds.
+    """A prompt, the number of tokens in its answer, and its arrival in seconds.
 
-    The scheduler knows `max_tokens` alone, the length that the answer must not pass; unless given it is the
-    length that the answer has. `output_ids` is for blocks that are shared by content: the first tokens of
-    the answer, where it matters which they are.
+    The scheduler knows only `max_tokens`, the limit on the answer, which is the answer's real length by
+    default. `output_ids` are the first tokens of the answer. They matter only if blocks are shared by
+    content; all other tokens are arbitrary.
 
     Raises:
-        ValueError: it has no prompt or no answer, or arrives before the start.
+        ValueError: the prompt or the answer has no token, or the arrival is negative.
     """
 
     prompt_ids: tuple[int, ...]
@@ -34,16 +34,16 @@ class SimulatedRequest:
     def __post_init__(self) -> None:
         if not self.prompt_ids or self.num_output_tokens < 1:
             raise ValueError(
-                "a request has a token of prompt and one of answer at least, "
+                "a request needs at least one prompt token and one output token, "
                 f"got {len(self.prompt_ids)} and {self.num_output_tokens}"
             )
         if not self.arrival >= 0:
-            raise ValueError(f"a request arrives at 0 s or later, got {self.arrival}")
+            raise ValueError(f"arrival must be at least 0 seconds, got {self.arrival}")
 
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """What a step computes, and from when to when."""
+    """The output of a step, and when it starts and ends."""
 
     output: SchedulerOutput
     start: float
@@ -51,17 +51,17 @@ class SimulatedStep:
 
 
 class Simulator:
-    """Predicts steps, times to first token and gaps, by the scheduler that the engine runs.
+    """Predict steps, times to first token and gaps, with the scheduler that the engine runs.
 
     Args:
         config: the limits of a step.
-        cost: what a step takes.
+        cost: predicts the duration of a step.
         blocks, policy: as for `Scheduler`.
 
     Attributes:
         now: seconds since the start.
-        steps: those computed so far.
-        metrics: TTFT and gaps, by the request's number; requests are numbered from 0.
+        steps: the steps computed so far.
+        metrics: TTFT and gaps by request number. Requests are numbered from 0.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Simulator:
         self._requests: list[SimulatedRequest] = []
 
     def add(self, request: SimulatedRequest) -> int:
-        """Let a request wait, whose arrival is not later than now; returns its number.
+        """Add a request that has arrived, so its `arrival` is at most `now`. Return its number.
 
         Raises:
-            ValueError: it could never run.
+            ValueError: the request could not run even alone.
         """
         number = len(self._requests)
         max_tokens = request.num_output_tokens if request.max_tokens is None else request.max_tokens
@@ -93,9 +93,15 @@ class Simulator:
         return number
 
     def step(self) -> SimulatedStep:
-        """Compute one step; each final entry gets a token, and leaves with its last one."""
+        """Simulate one step: add its cost to `now`, and give each final entry a token.
+
+        A request leaves the scheduler with its last token.
+        """
         raise NotImplementedError("week 3 day 1 task 6: Simulator.step is not written yet")
 
     def run(self, requests: Iterable[SimulatedRequest]) -> None:
-        """Serve requests to their ends; each joins before the first step that starts when it has arrived."""
+        """Serve all requests until they end. Before each step, add those that have arrived.
+
+        If no request is running or waiting, advance `now` to the next arrival.
+        """
         raise NotImplementedError("week 3 day 1 task 6: Simulator.run is not written yet")

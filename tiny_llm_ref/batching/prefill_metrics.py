@@ -1,4 +1,4 @@
-"""What a run cost, and what its users felt."""
+"""Measure what a run cost, and how long its users waited."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def percentile(values: Iterable[float], percent: float) -> float | None:
-    """The value that so many percent do not exceed, interpolated; None without values.
+    """The value that `percent` percent of all values do not exceed, interpolated; None without values.
 
     Raises:
-        ValueError: percent is not between 0 and 100, with or without values.
+        ValueError: percent is not between 0 and 100, even if there are no values.
     """
     if not 0 <= percent <= 100:
         raise ValueError(f"percent must be between 0 and 100, got {percent}")
@@ -21,12 +21,12 @@ def percentile(values: Iterable[float], percent: float) -> float | None:
 
 @dataclass
 class RequestTimes:
-    """When things happened to one request, in seconds from one start for all requests of a run.
+    """Times of one request's events, in seconds on a clock that all requests of a run share.
 
     Attributes:
-        arrival: when its user sent it.
-        scheduled: when the first step began that computed something of it; None before.
-        tokens: when each token of its answer was there.
+        arrival: when the user sent it.
+        scheduled: when the first step that computes any of its tokens began; None before that.
+        tokens: when each token of its answer was ready.
         is_done: whether the answer has ended.
     """
 
@@ -36,28 +36,28 @@ class RequestTimes:
     is_done: bool = False
 
     def record_scheduled(self, now: float) -> None:
-        """A step begins that computes something of it; only the first one counts."""
+        """Record that a step with some of its tokens begins. Only the first such step counts."""
         if self.scheduled is None:
             self.scheduled = now
 
     @property
     def queue_time(self) -> float | None:
-        """From its arrival to its first step; None before."""
+        """Seconds from its arrival to its first step; None before that step."""
         return None if self.scheduled is None else self.scheduled - self.arrival
 
     @property
     def ttft(self) -> float | None:
-        """Time to first token, from its arrival, waiting included; None before."""
+        """Time to first token: seconds from its arrival, including waiting; None before that token."""
         return self.tokens[0] - self.arrival if self.tokens else None
 
     @property
     def gaps(self) -> list[float]:
-        """Between neighbouring tokens (ITL)."""
+        """Seconds between consecutive tokens (inter-token latency, ITL)."""
         return [later - earlier for earlier, later in pairwise(self.tokens)]
 
     @property
     def tpot(self) -> float | None:
-        """Time per output token: the mean of its gaps; None with fewer than two tokens."""
+        """Time per output token: the mean of its gaps; None if it has fewer than two tokens."""
         if len(self.tokens) < 2:
             return None
         return (self.tokens[-1] - self.tokens[0]) / (len(self.tokens) - 1)
@@ -65,7 +65,7 @@ class RequestTimes:
 
 @dataclass
 class ChunkedPrefillMetrics:
-    """What a run cost and what its users felt. It has no clock: times in seconds come from the caller.
+    """Measures of a run. It reads no clock: the caller passes all times, in seconds.
 
     `smoothing` is the weight of the newest chunk in the average chunk time, from 0 to 1.
     """
@@ -78,21 +78,25 @@ class ChunkedPrefillMetrics:
     requests: dict[int, RequestTimes] = field(default_factory=dict)
 
     def record_arrival(self, request_id: int, now: float) -> None:
-        """A request was submitted."""
+        """Record that a request was submitted."""
         self.requests[request_id] = RequestTimes(now)
 
     def record_chunk(self, num_tokens: int, seconds: float) -> None:
-        """A chunk was computed; its time enters an exponential moving average, which starts at the first."""
+        """Record a computed chunk. The average chunk time is an exponential moving average.
+
+        The average starts at the time of the first chunk. Each later chunk moves it by `smoothing` times the
+        difference.
+        """
         self.num_chunks += 1
         self.num_prefill_tokens += num_tokens
         before = seconds if self.average_chunk_seconds is None else self.average_chunk_seconds
         self.average_chunk_seconds = before + self.smoothing * (seconds - before)
 
     def record_token(self, request_id: int, now: float) -> None:
-        """A token reached its user: the first comes from the prefill, the others from decodes.
+        """Record that a token reached its user. The first comes from the prefill, all others from decodes.
 
         Raises:
-            ValueError: the arrival of `request_id` was not recorded; nothing is counted.
+            ValueError: the arrival of `request_id` has not been recorded. Nothing is counted then.
         """
         if request_id not in self.requests:
             raise ValueError(f"request {request_id} has not arrived: call record_arrival first")
@@ -102,23 +106,23 @@ class ChunkedPrefillMetrics:
 
     @property
     def prefill_to_decode_ratio(self) -> float | None:
-        """Prompt tokens computed for each token decoded; None before the first decode."""
+        """Prompt tokens computed per decoded token; None before the first decode."""
         return self.num_prefill_tokens / self.num_decode_tokens if self.num_decode_tokens else None
 
     def ttft(self, request_id: int) -> float | None:
-        """Time to first token: from arrival, waiting included. None without one, or of an unknown request."""
+        """Time to first token, including waiting. None before that token, and for an unknown request."""
         request = self.requests.get(request_id)
         return request.ttft if request else None
 
     def gaps(self, request_id: int | None = None) -> list[float]:
-        """Every gap between neighbouring tokens (ITL), of one request or of all; [] of an unknown request."""
+        """All gaps between consecutive tokens (ITL), of one request or of all; [] for an unknown request."""
         chosen = self.requests if request_id is None else self.requests.keys() & {request_id}
         return [gap for request_id in chosen for gap in self.requests[request_id].gaps]
 
     def gap_percentile(self, percent: float, request_id: int | None = None) -> float | None:
-        """The gap that so many percent of all gaps do not exceed, interpolated; None without gaps.
+        """The gap that `percent` percent of all gaps do not exceed, interpolated; None without gaps.
 
         Raises:
-            ValueError: percent is not between 0 and 100, with or without gaps.
+            ValueError: percent is not between 0 and 100, even if there are no gaps.
         """
         return percentile(self.gaps(request_id), percent)

@@ -14,24 +14,25 @@ NO_BOUND = 2**63
 
 
 class Request(Answer):
-    """One prompt on its way: prefilled chunk by chunk, then decoded token by token.
+    """One request: its prompt is prefilled chunk by chunk, then its answer is decoded token by token.
 
-    `offset` is the number of its tokens whose keys and values are computed. `next_token` is the token
-    sampled last, whose keys and values are not.
+    `offset` is the number of its tokens whose keys and values have been computed. `next_token` is the newest
+    token. Its keys and values have not been computed yet.
 
     Args:
         model: computes chunks, and makes the cache.
-        tokenizer: encodes the prompt, decodes the answer and names the end-of-text ids.
+        tokenizer: encodes the prompt, decodes the answer and lists the end-of-text ids.
         prompt: text, or token ids.
-        prefill_max_step: most tokens of a chunk.
-        prompt_idx: the caller's number for it.
-        max_seq_len: most tokens of prompt and answer together.
-        params: how it is sampled and when it ends; greedy and unbounded by default. Its sampler is its own.
+        prefill_max_step: largest number of tokens in a chunk.
+        prompt_idx: the caller's number for the request.
+        max_seq_len: largest number of tokens, prompt and answer together.
+        params: how to sample, and when to end; greedy and without limit by default. Each request makes its
+            own sampler.
 
     Raises:
-        ValueError: the prompt is empty, its `num_tokens` are more than `max_seq_len`, it holds a `token_id`
-            that is not in the vocabulary, `prefill_max_step` is not positive, or `params` ask for what only
-            the engine of week 3 does.
+        ValueError: the prompt is empty; its `num_tokens` exceed `max_seq_len`; it has a `token_id` that is
+            not in the vocabulary; `prefill_max_step` is below 1; or `params` has a parameter that only the
+            engine of week 3 supports.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Request(Answer):
         check_token_ids(self.prompt_ids, model.config.vocab_size)
         if max_seq_len is not None and len(self.prompt_ids) > max_seq_len:
             raise ValueError(
-                f"prompt {prompt_idx} has {len(self.prompt_ids)} tokens and max_seq_len is {max_seq_len}: "
+                f"prompt {prompt_idx} has {len(self.prompt_ids)} tokens, but max_seq_len is {max_seq_len}: "
                 "shorten the prompt or raise max_seq_len"
             )
         params = params or SamplingParams()
@@ -72,27 +73,29 @@ class Request(Answer):
 
     @property
     def next_token(self) -> int:
-        """The token to feed next. ValueError, with `prompt_idx`, while there is none."""
+        """The token to feed next. Raises ValueError, showing `prompt_idx`, unless the request is decoding."""
         if not self.token_ids or self.is_done:
             raise ValueError(f"request {self.prompt_idx} has no token to decode: {self._stage()}")
         return self.token_ids[-1]
 
     def try_prefill(self) -> int:
-        """Compute the next chunk of the prompt; the last one yields the first token.
+        """Compute the next chunk of the prompt. After the last chunk, sample the first token.
 
-        That token may end the answer (`accept`). Logits are asked for only there (`logits_to_keep` 1,
-        else 0): earlier chunks are computed for their keys and values. The chunk is evaluated before
-        returning, so no lazy graph is carried to the next. After an error in the model or the sampler, or
-        Ctrl-C, the cache is released, `offset` is 0 again and the next call starts from the beginning.
+        That token may end the answer (`accept`). Only the last chunk needs logits (`logits_to_keep` 1,
+        otherwise 0); earlier chunks are computed for their keys and values. Evaluate the chunk before
+        returning, so that no lazy graph is carried over to the next one.
+
+        After an error in the model or the sampler, or Ctrl-C, release the cache and set `offset` back to 0,
+        so that the next call starts from the beginning.
 
         Returns:
             The number of tokens computed, at most `prefill_max_step`.
 
         Raises:
-            ValueError: the prefill of request `prompt_idx` is complete.
+            ValueError: the prefill of request `prompt_idx` is already complete.
         """
         if self.is_prefill_done:
-            raise ValueError(f"request {self.prompt_idx} has no prompt left to prefill: {self._stage()}")
+            raise ValueError(f"request {self.prompt_idx} has no prompt tokens to prefill: {self._stage()}")
         chunk = self.prompt_ids[self.offset : self.offset + self.prefill_max_step]
         end = self.offset + len(chunk)
         is_last = end == len(self.prompt_ids)
@@ -112,18 +115,18 @@ class Request(Answer):
         return len(chunk)
 
     def decode_done(self, token: int) -> None:
-        """Record that `next_token` was computed and `token` sampled after it.
+        """Record that `next_token` was computed and that `token` was sampled after it.
 
         Raises:
-            ValueError: there was no token to decode.
+            ValueError: the request `prompt_idx` is not decoding: its prefill is incomplete, or it is done.
         """
         if not self.token_ids or self.is_done:
-            raise ValueError(f"request {self.prompt_idx} was not decoding: {self._stage()}")
+            raise ValueError(f"request {self.prompt_idx} is not decoding: {self._stage()}")
         self.offset += 1
         self.accept(token)
 
     def release(self) -> None:
-        """Give the memory of the cache back."""
+        """Free the memory of the cache."""
         for layer in self.cache:
             layer.release()
 
@@ -132,4 +135,4 @@ class Request(Answer):
             return f"it is done ({self.finish_reason})"
         if self.is_prefill_done:
             return "it is decoding"
-        return f"{self.offset} of {len(self.prompt_ids)} prompt tokens are computed"
+        return f"{self.offset} of its {len(self.prompt_ids)} prompt tokens have been computed"

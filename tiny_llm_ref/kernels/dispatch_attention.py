@@ -1,4 +1,4 @@
-"""Attention by kernels: which one, by device and shape."""
+"""Choose an attention kernel by device and shape."""
 
 from pathlib import Path
 
@@ -20,24 +20,24 @@ HEAD_DIM_UNIT = 16
 def dispatch_attention(
     query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
 ) -> mx.array:
-    """`scaled_dot_product_attention_grouped` by the fastest means there is for this device and shape.
+    """Compute `scaled_dot_product_attention_grouped` with the fastest kernel for this device and shape.
 
-    `flash_attention_gpu` if the default device is a GPU and D is one of HEAD_DIMS; `flash_attention_cpu` if
-    not and D is a multiple of 16. All else is left to `scaled_dot_product_attention_grouped`: other D, empty
-    arrays, and any number of axes but four.
+    If the default device is a GPU, use `flash_attention_gpu`, provided that D is one of HEAD_DIMS. Otherwise
+    use `flash_attention_cpu`, provided that D is a multiple of 16. For any other D, for empty arrays, and if
+    the number of axes is not four, call `scaled_dot_product_attention_grouped`.
 
     Args:
         query: [B, H_q, L, D]
-        key, value: [B, H, S, D], H a divisor of H_q.
-        scale: factor of the scores, 1 / sqrt(D) unless given.
-        mask: broadcast to [B, H_q, L, S] and added; or "causal".
+        key, value: [B, H, S, D], where H divides H_q.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
+        mask: broadcast to [B, H_q, L, S] and added to the scores; or "causal".
 
     Returns:
         [B, H_q, L, D]
 
     Raises:
         ValueError: `key` and `value` do not fit `query` or each other; `H_q` is not a multiple of `H`; the
-            mask is causal and `L` larger than `S`; or the `mask` is another string than "causal".
+            mask is causal and `L` is larger than `S`; or `mask` is a string other than "causal".
     """
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
@@ -53,7 +53,7 @@ def dispatch_attention(
 def flash_attention_cpu(
     query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask = None
 ) -> mx.array:
-    """`dispatch_attention` by the CPU kernel, in float32; D is a multiple of 16 and all shapes are right."""
+    """Compute `dispatch_attention` with the CPU kernel, in float32. The shapes have been checked already."""
     B, H_q, L, D = query.shape
     return _flash_attention(query, key, value, scale, mask, (B, L, H_q, D)).swapaxes(1, 2)
 
@@ -61,21 +61,21 @@ def flash_attention_cpu(
 def flash_attention_merged(
     query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
 ) -> mx.array:
-    """`flash_attention_cpu` with its heads side by side, as a projection takes them: [B, L, H_q x D]."""
+    """Do what `flash_attention_cpu` does, but return the heads side by side, [B, L, H_q x D]."""
     B, H_q, L, D = query.shape
     scale = D**-0.5 if scale is None else scale
     return _flash_attention(query, key, value, scale, mask, (B, L, H_q * D))
 
 
 def can_merge(attention: Attention, head_dim: int) -> bool:
-    """Whether `flash_attention_merged` does what this attention does: on the CPU alone."""
+    """Whether `flash_attention_merged` can replace this attention. It can only on the CPU."""
     return mx.default_device() != mx.gpu and attention is dispatch_attention and head_dim % HEAD_DIM_UNIT == 0
 
 
 def _flash_attention(
     query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask, shape: tuple[int, ...]
 ) -> mx.array:
-    """The kernel's output [B, L, H_q, D] in the shape it is given."""
+    """Run the kernel, and return its output [B, L, H_q, D] in the given shape."""
     check_mask(mask)
     B, H_q, L, _ = query.shape
     S = key.shape[2]
@@ -88,12 +88,13 @@ def _flash_attention(
 
 
 def check_shapes(query: mx.array, key: mx.array, value: mx.array, mask: Mask) -> None:
-    """ValueError for shapes that the kernels would read past, and for a mask that is no mask."""
+    """Raise ValueError for shapes that would make a kernel read past an array, and for an invalid mask."""
     check_mask(mask)
     B, H_q, L, D = query.shape
     if key.ndim != 4 or value.shape != key.shape or (key.shape[0], key.shape[3]) != (B, D):
         raise ValueError(
-            f"a query {query.shape} needs key and value [{B}, H, S, {D}], got {key.shape} and {value.shape}"
+            f"key and value must be [{B}, H, S, {D}] for a query {query.shape}, "
+            f"got {key.shape} and {value.shape}"
         )
     H, S = key.shape[1], key.shape[2]
     heads_per_kv_head(H_q, H)

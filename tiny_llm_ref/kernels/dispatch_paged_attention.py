@@ -1,4 +1,4 @@
-"""Attention to keys and values in blocks by kernels: which one, by device, type and head dimension."""
+"""Choose a paged attention kernel by device, type and head dimension."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from .given.paged_gpu import paged_attention_gpu
 PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
 HEAD_DIM_UNIT = 16
 BLOCK_TYPES = (mx.float32, mx.bfloat16, mx.float16)
-"""Of keys and values in blocks, by the number that the CPU kernel knows them by."""
+"""Types of keys and values in blocks. The CPU kernel gets the index of a type in this list."""
 
 
 @checked
@@ -27,11 +27,11 @@ def dispatch_paged_attention(
     context_lengths: mx.array,
     scale: float | None = None,
 ) -> mx.array:
-    """`paged_attention_simple` by the fastest means there is for this device, type and head dimension.
+    """Compute `paged_attention_simple` with the fastest kernel for this device, type and head dimension.
 
-    `paged_attention_gpu` if the default device is a GPU, D is one of HEAD_DIMS and all arrays have one type;
-    `paged_attention_cpu` if it is not, D is a multiple of 16 and keys and values are both of one type of
-    BLOCK_TYPES. All else is left to `paged_attention`.
+    If the default device is a GPU, use `paged_attention_gpu`, provided that D is one of HEAD_DIMS and query,
+    keys and values have the same type. Otherwise use `paged_attention_cpu`, provided that D is a multiple of
+    16 and keys and values have the same type, one of BLOCK_TYPES. In all other cases, use `paged_attention`.
 
     Arguments, result and ValueError are those of `paged_attention_simple`.
     """
@@ -55,11 +55,10 @@ def paged_attention_cpu(
     context_lengths: mx.array,
     scale: float,
 ) -> mx.array:
-    """Paged attention by the CPU kernel; D is a multiple of 16, and keys and values fit BLOCK_TYPES.
+    """Paged attention with the CPU kernel. D is a multiple of 16, and keys and values fit BLOCK_TYPES.
 
-    It sums in float32, and reads blocks of any of these types where they lie.
-
-    The kernel reads where the arguments lead it: they were checked.
+    The kernel sums in float32, and reads blocks of any of these types in place. It reads wherever the
+    arguments point, so they must have been checked.
     """
     inputs = [query.astype(mx.float32), keys, values]
     inputs += [x.astype(mx.int32) for x in (block_tables, query_starts, context_lengths)]

@@ -1,4 +1,4 @@
-"""The product with packed weights by kernels: which one, by device and by the number of rows."""
+"""Choose a kernel for the product with packed weights by device and number of rows."""
 
 import sys
 from pathlib import Path
@@ -18,15 +18,15 @@ SIMD = CpuKernel(SOURCES / "quantized_matmul_simd.cpp")
 DEQUANTIZE = CpuKernel(SOURCES / "dequantize.cpp")
 KERNEL_BITS = (4, 8)
 MAX_FUSED_ROWS = NO_LIMIT if is_invariant() else 64
-"""Above, expanding the weights costs less than unpacking them again and again; but each BLAS sums in an order
-of its own, which depends on the shape."""
+"""For more rows, expanding the weights once is cheaper than unpacking them again and again. But a BLAS sums
+in an order that depends on the shape, so batch-invariant bits need the fused kernel for all rows."""
 
 
 def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
-    """The product with packed weights, by the fastest means there is for this device and shape.
+    """Multiply by packed weights with the fastest kernel for this device and shape.
 
-    Kernels have 4 and 8 bits: `quantized_matmul_gpu` if the default device is a GPU, `quantized_matmul_cpu`
-    if not. Other widths are left to `quantized_matmul_simple`.
+    For weights of 4 and 8 bits, use `quantized_matmul_gpu` if the default device is a GPU, and
+    `quantized_matmul_cpu` otherwise. For all other widths, use `quantized_matmul_simple`.
 
     Args:
         x: [..., in]
@@ -36,11 +36,11 @@ def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: `x` has another number of inputs than the `weights`.
+        ValueError: the last axis of `x` is not the number of inputs of `weights`; shows both shapes.
     """
     if x.shape[-1] != weights.shape[1]:
         raise ValueError(
-            f"weights of shape {weights.shape} need x of [..., {weights.shape[1]}], got {x.shape}"
+            f"x must be [..., {weights.shape[1]}] for weights of shape {weights.shape}, got {x.shape}"
         )
     if weights.bits not in KERNEL_BITS:
         return quantized_matmul_simple(x, weights)
@@ -50,10 +50,10 @@ def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
 
 
 def quantized_matmul_cpu(x: mx.array, weights: QuantizedWeights) -> mx.array:
-    """`quantized_matmul` on the CPU, for 4 and 8 bits; it computes in float32.
+    """Compute `quantized_matmul` on the CPU, for 4 and 8 bits, in float32.
 
-    Up to 64 rows, all leading axes counted, are multiplied with the packed weights as they are by
-    `multiply_simd`. For more, the weights are expanded by `dequantize` and multiplied by MLX's BLAS.
+    The number of rows is the product of all leading axes of x. For up to 64 rows, `multiply_simd` reads the
+    packed weights. For more, `dequantize` expands the weights, and MLX's BLAS multiplies.
     """
     x32 = x.astype(mx.float32)
     if x.size <= MAX_FUSED_ROWS * x.shape[-1]:
@@ -64,17 +64,17 @@ def quantized_matmul_cpu(x: mx.array, weights: QuantizedWeights) -> mx.array:
 
 
 def multiply_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
-    """[..., in] float32 times packed weights by plain loops in C++: [..., out]."""
+    """Multiply [..., in] float32 by packed weights with plain loops in C++: [..., out]."""
     return multiply(SIMPLE, x, weights)
 
 
 def multiply_simd(x: mx.array, weights: QuantizedWeights) -> mx.array:
-    """[..., in] float32 times packed weights by vectors in C++: [..., out]."""
+    """Multiply [..., in] float32 by packed weights with vectors in C++: [..., out]."""
     return multiply(SIMD, x, weights)
 
 
 def multiply(kernel: CpuKernel, x: mx.array, weights: QuantizedWeights) -> mx.array:
-    """[..., in] float32 times packed weights by a kernel: [..., out]."""
+    """Multiply [..., in] float32 by packed weights with a CPU kernel: [..., out]."""
     shape = (*x.shape[:-1], weights.shape[0])
     (product,) = kernel(
         [x, weights.weight, *_grids(weights)], [shape], [mx.float32], [weights.bits, weights.group_size]
@@ -83,7 +83,7 @@ def multiply(kernel: CpuKernel, x: mx.array, weights: QuantizedWeights) -> mx.ar
 
 
 def dequantize(weights: QuantizedWeights) -> mx.array:
-    """The weights [out, in] in float32, by the CPU kernel."""
+    """Expand the weights to [out, in] in float32, with the CPU kernel."""
     (plain,) = DEQUANTIZE(
         [weights.weight, *_grids(weights)], [weights.shape], [mx.float32], [weights.bits, weights.group_size]
     )
@@ -91,5 +91,5 @@ def dequantize(weights: QuantizedWeights) -> mx.array:
 
 
 def _grids(weights: QuantizedWeights) -> list[mx.array]:
-    """Scales and biases as the CPU kernels read them."""
+    """Scales and biases in float32, the type that the CPU kernels read."""
     return [weights.scales.astype(mx.float32), weights.biases.astype(mx.float32)]

@@ -1,1 +1,1 @@
-"""The engine: a scheduler that knows numbers alone, a runner that knows the model, and what joins the two."""
+"""The engine: a scheduler that sees only numbers, a runner that calls the model, and the loop around both."""

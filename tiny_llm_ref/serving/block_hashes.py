@@ -1,4 +1,4 @@
-"""Prefixes in full blocks: what a block holds, said by its own tokens and all those before it."""
+"""Prefixes made of full blocks: a block's content is identified by its own tokens and all those before it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,27 +7,27 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from .sequence import Sequence
 
 Hash = Callable[[int, tuple[int, ...]], int]
-"""From the hash of the blocks before, and a block's tokens, to the hash of all of them."""
+"""Maps the hash of the preceding blocks and a block's tokens to the hash of all of them."""
 NO_PARENT = 0
-"""What stands for the hash of the blocks before the first one."""
+"""The parent hash of a first block."""
 
 
 def chain_hash(parent: int, token_ids: tuple[int, ...]) -> int:
-    """Python's hash of both, which of integers is the same in every process."""
+    """Hash both with Python's hash, which is the same in every process for integers."""
     return hash((parent, token_ids))
 
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """The tokens of a full block, and all those before it.
+    """The tokens of a full block and all tokens before it.
 
-    Two are equal if they are the same object, and `Prefixes` makes the same tokens the same object. So one
-    comparison, or one look in a dict, is about all tokens from the first on.
+    Two prefixes are equal only if they are the same object. `Prefixes` returns the same object for the same
+    tokens. So a single comparison or dict lookup covers all tokens from the first one on.
 
     Attributes:
-        parent: the blocks before; None for a first block.
+        parent: the prefix that ends before this block; None for a first block.
         token_ids: the block's own tokens.
-        hash: of all tokens from the first on; others may have the same.
+        hash: of all tokens from the first one on. Different prefixes may have the same hash.
     """
 
     parent: "Prefix | None"
@@ -37,16 +37,16 @@ class Prefix:
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
-    """Every prefix that somebody refers to, once; it is forgotten when nobody does any more.
+    """Keeps one object for every prefix in use, and forgets a prefix once nothing refers to it.
 
     Args:
-        block_size: tokens of a block.
-        hash_function: equal tokens must have equal hashes. Others may too: a collision costs a hit and is
-            never taken for one.
+        block_size: tokens per block.
+        hash_function: must return equal hashes for equal tokens. Different tokens may collide. A collision
+            costs a cache hit, but never produces a false one.
 
     Attributes:
-        known: prefixes by their hash.
-        chains: the prefixes of each sequence that was asked for.
+        known: prefixes by hash.
+        chains: for each sequence seen by `of`, the prefixes of its full blocks.
     """
 
     block_size: int
@@ -55,10 +55,10 @@ class Prefixes:
     chains: WeakKeyDictionary[Sequence, list[Prefix]] = field(default_factory=WeakKeyDictionary)
 
     def child(self, parent: Prefix | None, token_ids: tuple[int, ...]) -> Prefix:
-        """The prefix that is one block longer than `parent`: the one that is known, or a new one.
+        """Return the prefix that is one block longer than `parent`: the known object, or a new one.
 
-        Of two that collide the first is known, as long as somebody refers to it; the second is a new object
-        whenever it is asked for, so that nobody shares it.
+        If two prefixes collide, the first stays known for as long as something refers to it. The second is a
+        new object every time, so it is never shared.
         """
         value = self.hash_function(NO_PARENT if parent is None else parent.hash, token_ids)
         known = self.known.get(value)
@@ -70,9 +70,9 @@ class Prefixes:
         return new
 
     def of(self, sequence: Sequence) -> list[Prefix]:
-        """Those of all its full blocks, shortest first, computed or not; the caller leaves the list as it is.
+        """Prefixes of all full blocks of a sequence, computed or not, shortest first. Don't modify the list.
 
-        Each is made once, however often it is asked for: tokens are only ever appended.
+        Each prefix is made only once, however often this is called, since tokens are only ever appended.
         """
         chain = self.chains.setdefault(sequence, [])
         while (end := (len(chain) + 1) * self.block_size) <= sequence.num_tokens:

@@ -1,4 +1,4 @@
-"""How many steps prompts take, without counting them."""
+"""Closed forms for the number of steps that prompts take."""
 
 from ..batching.chunked_prefill import num_prefill_steps
 
@@ -6,34 +6,36 @@ from ..batching.chunked_prefill import num_prefill_steps
 def num_prefill_steps_of_two(
     first: int, second: int, threshold: int, budget: int, num_outputs: int = 1
 ) -> tuple[int, int]:
-    """Steps until each of two prompts is prefilled that arrive together at an engine with nobody else.
+    """Number of steps until each of two prompts is prefilled, if they arrive together at an idle engine.
 
-    While the first is computed in pieces of c = min(threshold, budget), the second gets what a step leaves,
-    and c at most. Then the first decodes beside it, a token a step, until its answer has ended.
+    A chunk has at most c tokens: the smaller of threshold and budget. While the first prompt is prefilled in
+    chunks of c, the second gets the rest of each step, but at most c. Then the first decodes one token per
+    step until its answer ends, and the second again gets the rest, but at most c.
 
     Args:
         first: tokens of the prompt that goes first.
-        second: tokens of the other one.
-        threshold: most tokens of one prompt in a step; 0 means no such bound.
-        budget: most tokens of a step.
-        num_outputs: tokens of the first one's answer.
+        second: tokens of the other prompt.
+        threshold: largest number of tokens of one prompt in a step; 0 means no such limit.
+        budget: largest number of tokens in a step.
+        num_outputs: number of tokens in the first prompt's answer.
 
     Returns:
-        The number of the step, counted from 1, that completes the first, and of the one that completes the
-        second.
+        The step that completes the first prompt and the step that completes the second, counted from 1.
 
     Raises:
-        ValueError: `first`, `second` or `num_outputs` is below 1, the `threshold` negative, or the `budget`
-            below 2, which is too few for two that run.
+        ValueError: `first`, `second` or `num_outputs` is below 1; `threshold` is negative; or `budget` is
+            below 2, which is too small for two running prompts.
     """
     if min(first, second, num_outputs) < 1:
-        raise ValueError(f"prompts and answer need a token at least, got {first}, {second} and {num_outputs}")
+        raise ValueError(
+            f"first, second and num_outputs must be at least 1, got {first}, {second} and {num_outputs}"
+        )
     if budget < 2:
-        raise ValueError(f"two prompts need a budget of at least 2, got {budget}")
+        raise ValueError(f"budget must be at least 2 for two prompts, got {budget}")
     num_steps = num_prefill_steps(first, threshold, budget)
     chunk = min(threshold, budget) if threshold else budget
     last_chunk = first - (num_steps - 1) * chunk
-    stretches = (  # steps of a kind, and what each of them leaves for the second prompt
+    stretches = (  # number of steps of a kind, and the tokens that each leaves for the second prompt
         (num_steps - 1, budget - chunk),
         (1, budget - last_chunk),
         (num_outputs - 1, budget - 1),
@@ -42,7 +44,7 @@ def num_prefill_steps_of_two(
 
 
 def _steps_through(prompt_len: int, stretches: tuple[tuple[int, int], ...], chunk: int) -> int:
-    """Steps until a prompt is computed that gets what each stretch of steps leaves, then a chunk a step."""
+    """Steps until a prompt is computed that gets the rest of each stretch, then a whole chunk per step."""
     passed = 0
     for num_steps, left in stretches:
         tokens = min(left, chunk)

@@ -1,4 +1,4 @@
-"""What a step costs in seconds, as a function of what the scheduler chose, fitted to measured steps."""
+"""Predict the seconds of a step from the scheduler's output, with costs fitted to measured steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ Array = npt.NDArray[np.float64]
 
 
 def context_of(output: SchedulerOutput) -> int:
-    """How many keys the queries of a step attend to, over all of them; a token at position p sees p + 1."""
+    """Number of keys that the queries of a step attend to, added up; a token at position p sees p + 1."""
     return sum([n * start + n * (n + 1) // 2 for _, start, n, _ in output.entries])
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Seconds of a step: a + b x its tokens + c x its context.
+    """Seconds of a step: per_step + per_token x its tokens + per_context x its context (`context_of`).
 
     Raises:
         ValueError: a cost is negative or not a number.
@@ -35,27 +35,27 @@ class CostModel:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
     def seconds(self, output: SchedulerOutput) -> float:
-        """What a step takes; nothing if it computes nothing."""
+        """Predicted seconds of a step; 0 if it computes nothing."""
         if not output.entries:
             return 0.0
         return self.per_step + self.per_token * output.num_tokens + self.per_context * context_of(output)
 
 
 def fit_cost_model(steps: Iterable[tuple[SchedulerOutput, float]]) -> CostModel:
-    """The cost model with the least sum of squared errors among those without a negative cost.
+    """Fit the cost model with the smallest sum of squared errors, among those without negative costs.
 
     Args:
-        steps: what steps computed, and the seconds each took. Those that compute nothing are left out.
+        steps: output and measured seconds of each step. Steps that compute nothing are left out.
 
     Raises:
-        ValueError: `num_steps` that compute something are fewer than three, for three unknowns.
+        ValueError: only `num_steps` steps compute anything, and three unknown costs need at least three.
     """
     measured = [(output, seconds) for output, seconds in steps if output.entries]
     if len(measured) < 3:
-        raise ValueError(f"three costs need three measured steps at least, got {len(measured)}")
+        raise ValueError(f"three unknown costs need at least three measured steps, got {len(measured)}")
     sizes = np.array([[1.0, output.num_tokens, context_of(output)] for output, _ in measured])
     seconds = np.array([seconds for _, seconds in measured])
-    # Where the free solution has a negative cost, the best one without has zeros: try which.
+    # If the unconstrained solution has a negative cost, the best valid one has zeros. Try every choice.
     columns = [list(chosen) for size in (3, 2, 1) for chosen in combinations(range(3), size)]
     solutions = [solution for chosen in columns if (solution := _solve(sizes, seconds, chosen)).min() >= 0]
     best = min(solutions, key=lambda solution: float(((sizes @ solution - seconds) ** 2).sum()))
@@ -63,7 +63,7 @@ def fit_cost_model(steps: Iterable[tuple[SchedulerOutput, float]]) -> CostModel:
 
 
 def _solve(sizes: Array, seconds: Array, columns: list[int]) -> Array:
-    """Least squares with the costs of some columns free and the others 0."""
+    """Solve for the costs of some columns by least squares; the other costs are 0."""
     scale = sizes[:, columns].max(axis=0)
     solution = np.zeros(sizes.shape[1])
     solution[columns] = np.linalg.lstsq(sizes[:, columns] / scale, seconds, rcond=None)[0] / scale

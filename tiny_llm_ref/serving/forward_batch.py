@@ -1,4 +1,4 @@
-"""One step as one pass of the model: the tokens of all sequences, one behind the other."""
+"""One step as one pass of the model: the tokens of all sequences, back to back."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -19,16 +19,16 @@ from .paged_kv_cache import Ints, PagedKvPool
 
 @dataclass(frozen=True)
 class ForwardBatch:
-    """T tokens of N sequences, flattened: to the model T rows of one token; attention knows whose they are.
+    """T tokens of N sequences, flattened. The model sees T rows of one token; attention separates sequences.
 
     Attributes:
         token_ids: [T, 1]
-        positions: of each token in its sequence, T of them.
-        slots: [T], where its key and value go: the sink, if they are stored already.
-        query_starts: [N + 1], the tokens of sequence i are those from entry i to entry i + 1.
-        context_lengths: [N], tokens of each sequence once these are stored.
-        block_tables: [N, longest], the blocks of each sequence, filled up with 0.
-        final_rows: [number of final entries], the last token of each that samples.
+        positions: T numbers, the position of each token in its own sequence.
+        slots: [T], where to store each token's key and value; the sink if they are already stored.
+        query_starts: [N + 1]; the tokens of sequence i are rows query_starts[i] to query_starts[i + 1] - 1.
+        context_lengths: [N], tokens of each sequence after this step.
+        block_tables: [N, longest], the blocks of each sequence, padded with 0.
+        final_rows: [number of final entries], the row of each final entry's last token.
     """
 
     token_ids: mx.array
@@ -43,16 +43,16 @@ class ForwardBatch:
     def of(
         cls, output: SchedulerOutput, tables: Mapping[int, BlockTable], pool: PagedKvPool
     ) -> "ForwardBatch":
-        """The batch of a step.
+        """Build the batch of a step.
 
         Args:
-            output: what the scheduler chose, one entry at least.
-            tables: the blocks of each sequence, by its id.
+            output: the scheduler's output, with at least one entry.
+            tables: the block table of each sequence, by id.
             pool: where keys and values are stored.
 
         Raises:
-            ValueError: the sequence `id` lacks blocks for its `num_tokens`, or has a `block_id` that the pool
-                has not.
+            ValueError: the table of sequence `id` is too short for its `num_tokens` after the step, or has a
+                `block_id` that is not in the pool.
         """
         entries = output.entries
         entry_tables = [tables[entry.sequence.id] for entry in entries]
@@ -75,17 +75,17 @@ class ForwardBatch:
 def check_room(
     entries: Items[ScheduledTokens], tables: Items[BlockTable], block_tables: Ints, pool: PagedKvPool
 ) -> None:
-    """ValueError unless each sequence has blocks of the pool for all tokens that it has after the step.
+    """Raise ValueError unless each sequence has blocks of the pool for all of its tokens after the step.
 
     Args:
-        entries, tables: of the step, and the table of each.
-        block_tables: the same tables in one array, in which a block that is not there is found at once.
+        entries, tables: the step's entries, and the block table of each.
+        block_tables: the same tables as one array, which is faster to search for ids outside the pool.
         pool: where keys and values are stored.
     """
     for entry, table in zip(entries, tables, strict=True):
         if entry.end > len(table.block_ids) * pool.block_size:
             raise ValueError(
-                f"sequence {entry.sequence.id} has {entry.end} tokens after this step, and its table has "
+                f"sequence {entry.sequence.id} has {entry.end} tokens after this step, but its table has "
                 f"{len(table.block_ids)} blocks of {pool.block_size}: allocate blocks before the model runs"
             )
     if block_tables.min() < 0 or block_tables.max() >= pool.num_blocks:
@@ -94,12 +94,12 @@ def check_room(
 
 
 def flatten(entries: Items[ScheduledTokens]) -> tuple[Ints, Ints, Ints]:
-    """The tokens of all entries one behind the other, in the order of the entries.
+    """Store the tokens of all entries back to back, in the order of the entries.
 
     Returns:
         token_ids: [T]
-        positions: [T], of each in its own sequence, counted from 0.
-        query_starts: [N + 1], those of entry i are from query_starts[i] to before query_starts[i + 1].
+        positions: [T], the position of each token in its own sequence, counted from 0.
+        query_starts: [N + 1]; the tokens of entry i are rows query_starts[i] to query_starts[i + 1] - 1.
     """
     token_ids = np.array([id for entry in entries for id in entry.token_ids], dtype=np.int32)
     lengths = [entry.num_tokens for entry in entries]
@@ -110,7 +110,7 @@ def flatten(entries: Items[ScheduledTokens]) -> tuple[Ints, Ints, Ints]:
 
 
 def pad_block_tables(tables: Items[BlockTable]) -> Ints:
-    """The block ids of each table in a row of its own, [N, longest], filled up with 0."""
+    """Write the block ids of each table into a row of one array, [N, longest], padded with 0."""
     padded = np.zeros((len(tables), max(len(table.block_ids) for table in tables)), dtype=np.int32)
     for row, table in zip(padded, tables, strict=True):
         row[: len(table.block_ids)] = table.block_ids
@@ -120,37 +120,38 @@ def pad_block_tables(tables: Items[BlockTable]) -> Ints:
 def batch_slots(
     positions: Ints, query_starts: Ints, block_tables: Ints, num_stored: Ints, pool: PagedKvPool
 ) -> Ints:
-    """The slot that each token's key and value go to, [T].
+    """Find the slot where each token's key and value are stored, [T].
 
-    Those of the first `num_stored` tokens of a sequence are in place, in blocks that others read too: they
-    are computed once more only where nothing else is left to compute, and go to the sink.
+    The first `num_stored` tokens of a sequence are already stored, in blocks that other sequences read as
+    well. If such a token is computed again (because something has to be sampled after it), its key and value
+    go to the sink.
 
     Args:
         positions, query_starts, block_tables: of the batch.
-        num_stored: [N], tokens that were stored when the sequence was admitted.
-        pool: the pool; says the size of a block, and where the sink is.
+        num_stored: [N], number of tokens that were already stored when the sequence was admitted.
+        pool: has the block size and the sink.
     """
-    rows = np.repeat(np.arange(len(block_tables)), np.diff(query_starts))  # [T], whose each token is
+    rows = np.repeat(np.arange(len(block_tables)), np.diff(query_starts))  # [T], sequence of each token
     blocks = block_tables[rows, positions // pool.block_size]
     slots = blocks * pool.block_size + positions % pool.block_size
     return np.where(positions < num_stored[rows], pool.sink, slots).astype(np.int32)
 
 
 def final_rows(entries: Items[ScheduledTokens], query_starts: Ints) -> Ints:
-    """Where in the batch the last token of each final entry is: [number of final entries]."""
+    """Find the row of each final entry's last token: [number of final entries]."""
     is_final = np.array([entry.is_final for entry in entries])
     rows: Ints = (query_starts[1:] - 1)[is_final]
     return rows
 
 
 class RaggedKvCache(TinyKvCache):
-    """One layer of the pool, for the rows of one batch.
+    """One layer of the pool, as a cache for the rows of one batch.
 
     Args:
-        pool: where keys and values are.
-        layer: which layer of it.
-        batch: whose tokens the rows are.
-        attention: attends to blocks.
+        pool: where keys and values are stored.
+        layer: index of the layer.
+        batch: the tokens that the rows belong to.
+        attention: paged attention, which reads keys and values from blocks.
     """
 
     def __init__(
@@ -163,17 +164,17 @@ class RaggedKvCache(TinyKvCache):
         self.pool = pool
         self.layer = layer
         self.batch = batch
-        self.attention = unchecked(attention)  # the numbers of a batch were checked as it was made
+        self.attention = unchecked(attention)  # ForwardBatch.of has already checked the numbers
 
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
     ) -> mx.array:
-        """Store the T new tokens, then let each attend to its own sequence, in the blocks.
+        """Store the T new tokens, then let each attend to its own sequence in the blocks.
 
         Args:
             query: [T, H_q, 1, D]
             key, value: [T, H, 1, D]
-            attention, mask: not used; the batch says who sees what.
+            attention, mask: ignored; the batch determines which keys each token sees.
 
         Returns:
             [T, H_q, 1, D]

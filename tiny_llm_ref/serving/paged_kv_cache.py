@@ -1,4 +1,4 @@
-"""Keys and values of all sequences in blocks of a pool that is made once."""
+"""Keys and values of all sequences, stored in the blocks of one preallocated pool."""
 
 from collections.abc import Sequence as Items
 
@@ -14,18 +14,18 @@ Ints = npt.NDArray[np.int32]
 
 
 def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens: int) -> Ints:
-    """The slot of each of the tokens from `start` on: [num_tokens].
+    """Slots of `num_tokens` consecutive tokens of a sequence, from position `start` on: [num_tokens].
 
-    A pool has block_size slots for each block, block after block.
+    Token p is in block block_ids[p // block_size]. Block b has the slots from b x block_size on.
 
     Raises:
-        ValueError: the start or the number is negative, or the blocks, `len(block_ids)`, have no slot for
-            tokens `start` to `end`.
+        ValueError: start or num_tokens is negative, or the blocks have too few slots for tokens `start` to
+            `end`. It shows `len(block_ids)` as well.
     """
     end, room = start + num_tokens, len(block_ids) * block_size
     if start < 0 or num_tokens < 0 or end > room:
         raise ValueError(
-            f"tokens {start} to {end} do not lie in {len(block_ids)} blocks of {block_size}, which have "
+            f"tokens {start} to {end} do not fit in {len(block_ids)} blocks of {block_size}, which have "
             f"{room} slots: allocate blocks before the model runs"
         )
     positions = np.arange(start, end, dtype=np.int32)
@@ -34,23 +34,23 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
 
 
 class PagedKvPool:
-    """Slots for the keys and values of tokens, in every layer; slot s of block b is b x block_size + s.
+    """Slots for keys and values in every layer. Slot i of block b has the number b x block_size + i.
 
-    One block more than are given out takes what nobody will read: the sink. The arrays of a layer are made
-    when it is first written to, and are then as large as they will ever be.
+    The pool has one block more than the block manager gives out. It holds the sink, a slot for keys and
+    values that are never read. A layer's arrays are made at full size when the layer is first written to.
 
     Args:
-        num_layers: of the model.
+        num_layers: number of layers of the model.
         num_blocks, block_size: as for the block manager.
 
     Raises:
-        ValueError: one of `num_layers`, `num_blocks` and `block_size` is below 1.
+        ValueError: `num_layers`, `num_blocks` or `block_size` is below 1.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
         if min(num_layers, num_blocks, block_size) < 1:
             raise ValueError(
-                "a pool has a layer and a block of a token at least, got "
+                "num_layers, num_blocks and block_size must be at least 1, got "
                 f"{num_layers} layers of {num_blocks} blocks of {block_size} tokens"
             )
         self.num_layers = num_layers
@@ -61,35 +61,38 @@ class PagedKvPool:
 
     @property
     def sink(self) -> int:
-        """The slot for what is not to be kept."""
+        """The slot for keys and values that need not be kept (the null slot)."""
         return self.num_blocks * self.block_size
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays of the layers that were written to."""
+        """The arrays of all layers that have been written to."""
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """ValueError for a `block_id` outside the pool: there are no slots, or those of the null block."""
+        """Raise ValueError for a `block_id` outside the pool; the sink's block is not one of the pool's."""
         for id in block_ids:
             if not 0 <= id < self.num_blocks:
-                raise ValueError(f"there is no block {id}: this pool has blocks 0 to {self.num_blocks - 1}")
+                raise ValueError(
+                    f"block {id} does not exist: this pool has blocks 0 to {self.num_blocks - 1}"
+                )
 
     def write(self, layer: int, key: mx.array, value: mx.array, slots: mx.array) -> None:
-        """Store the keys and values of tokens, in place: nothing is copied but them.
+        """Store the keys and values of T tokens in place, without copying the pool.
 
-        The first call for a layer makes its arrays, of zeros, for heads and types such as these.
+        The first call for a layer makes its arrays: zeros, with the heads, dimensions and types of this call.
 
         Args:
             layer: counted from 0.
             key, value: [T, H, D]
-            slots: [T], all different but for the sink. That they are slots of the pool is not checked: it
-                would mean to wait for them.
+            slots: [T], all different except for the sink. Their values are not checked, since that would wait
+                for them to be computed.
 
         Raises:
-            ValueError: there is no such `layer`; `key` and `value` do not fit each other; the `slots` are not
-                as many, or no whole numbers, `slots.dtype`; or the shape or type of `key` (`key.dtype`) or
-                `value` (`value.dtype`) is not that of what is held. Nothing is stored.
+            ValueError: `layer` does not exist; `key` and `value` do not fit each other; `slots` is not one
+                integer per token (shows `slots` and `slots.dtype`); or the heads, dimensions or type of `key`
+                (`key.dtype`) or `value` (`value.dtype`) differ from those of the stored ones. Nothing is
+                stored then.
         """
         self._check_fits(layer, key, value, slots)
         for arrays, new in ((self._keys, key), (self._values, value)):
@@ -101,20 +104,21 @@ class PagedKvPool:
     def blocks(self, layer: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a layer by block, [num_blocks + 1, block_size, H, D] each.
 
-        Do not keep them: while somebody does, the next write copies the whole pool.
+        Don't keep them. If anything still refers to them, the next write copies the whole pool.
 
         Raises:
-            ValueError: there is no such `layer`, or nothing was ever written to it.
+            ValueError: `layer` does not exist, or has never been written to.
         """
         shape = (self.num_blocks + 1, self.block_size)
         keys, values = self._arrays(layer)
         return keys.reshape(*shape, *keys.shape[1:]), values.reshape(*shape, *values.shape[1:])
 
     def fetch(self, layer: int, slots: mx.array) -> tuple[mx.array, mx.array]:
-        """A copy of what is in some slots of a layer.
+        """Copy the keys and values in some slots of a layer.
 
         Args:
-            slots: [...], of the pool, which is not checked either.
+            layer: counted from 0.
+            slots: [...], slots of the pool. Their values are not checked here either.
 
         Returns:
             keys, values: [..., H, D]
@@ -126,7 +130,7 @@ class PagedKvPool:
         return keys[slots], values[slots]
 
     def release(self) -> None:
-        """Give the memory back; the pool is as new."""
+        """Free the memory. The pool is as good as new."""
         self._keys = [None] * self.num_layers
         self._values = [None] * self.num_layers
 
@@ -134,12 +138,12 @@ class PagedKvPool:
         self._check_layer(layer)
         keys, values = self._keys[layer], self._values[layer]
         if keys is None or values is None:
-            raise ValueError(f"layer {layer} of the pool was never written to")
+            raise ValueError(f"layer {layer} of the pool has never been written to")
         return keys, values
 
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.num_layers:
-            raise ValueError(f"there is no layer {layer}: this pool has layers 0 to {self.num_layers - 1}")
+            raise ValueError(f"layer {layer} does not exist: this pool has layers 0 to {self.num_layers - 1}")
 
     def _check_fits(self, layer: int, key: mx.array, value: mx.array, slots: mx.array) -> None:
         self._check_layer(layer)
@@ -147,27 +151,27 @@ class PagedKvPool:
             raise ValueError(f"key and value must both be [T, H, D], got {key.shape} and {value.shape}")
         if slots.shape != key.shape[:1] or not mx.issubdtype(slots.dtype, mx.integer):
             raise ValueError(
-                f"{key.shape[0]} tokens need as many slots, whole numbers, got {slots.shape} of {slots.dtype}"
+                f"slots must be [{key.shape[0]}] integers, one per token, got {slots.shape} of {slots.dtype}"
             )
         for name, new, held in (("key", key, self._keys[layer]), ("value", value, self._values[layer])):
             if held is not None and (new.shape[1:], new.dtype) != (held.shape[1:], held.dtype):
                 raise ValueError(
-                    f"this pool holds {held.shape[1]} heads of {held.shape[2]} dimensions in {held.dtype}; "
-                    f"the {name} is {new.shape} in {new.dtype}"
+                    f"this pool holds {held.shape[1]} heads of {held.shape[2]} dimensions in {held.dtype}, "
+                    f"but the {name} is {new.shape} in {new.dtype}"
                 )
 
 
 class PagedKvCache(TinyKvCache):
-    """One layer of one sequence in the blocks of a pool; to the model it is a cache like any other.
+    """One layer of one sequence, stored in the blocks of a pool. The model uses it like any other cache.
 
-    It holds nothing itself: `block_ids` is the sequence's own list, which grows while the cache is in use.
-    `attend` refuses an id that is none of the pool's (`check_blocks`).
+    The cache holds no arrays. `block_ids` is the sequence's own list, not a copy, and it grows while the
+    cache is in use.
 
     Args:
-        pool: where its tokens are.
-        layer: which layer of the pool.
-        block_ids: its blocks, first to last; there may be none yet.
-        offset: how many of its tokens are stored already.
+        pool: where its tokens are stored.
+        layer: index of the layer.
+        block_ids: the sequence's blocks, first to last; may be empty at first.
+        offset: number of tokens that are already stored.
     """
 
     def __init__(self, pool: PagedKvPool, layer: int, block_ids: Items[int], offset: int = 0) -> None:
@@ -179,15 +183,20 @@ class PagedKvCache(TinyKvCache):
     def attend(
         self, query: mx.array, key: mx.array, value: mx.array, attention: Attention, mask: Mask = None
     ) -> mx.array:
-        """Store L new tokens behind those already stored, and attend to all of them.
+        """Store L new tokens after those already stored, and attend to all of them.
 
         Args:
             query: [1, H_q, L, D]
             key, value: [1, H, L, D]
-            attention: called with the keys and values of all S tokens, [1, H, S, D], and with the same mask.
+            attention: called with the keys and values of all S tokens, [1, H, S, D], and with the mask.
+            mask: passed to `attention` unchanged.
 
         Returns:
             [1, H_q, L, D]
+
+        Raises:
+            ValueError: as for `TinyKvCache.attend`; an id is not in the pool (`check_blocks`); or the blocks
+                have too few slots for all tokens (`slot_mapping`). Nothing is stored then.
         """
         check_mask(mask)
         if key.ndim != 4 or key.shape[0] != 1 or key.shape[:3] != value.shape[:3]:
@@ -210,5 +219,5 @@ class PagedKvCache(TinyKvCache):
         return self.pool.state
 
     def release(self) -> None:
-        """Forget the tokens; freeing the blocks is up to the block manager, and the pool does not change."""
+        """Set `offset` to 0. The pool doesn't change, and the block manager still has to free the blocks."""
         self._offset = 0

@@ -1,4 +1,4 @@
-"""Blocks that outlive their sequence: a prompt that begins like an earlier one is not computed again."""
+"""Prefix caching: blocks outlive their sequences, so a prompt that shares a beginning can reuse them."""
 
 from collections import OrderedDict
 
@@ -8,24 +8,24 @@ from .sequence import Sequence
 
 
 class PrefixCachingBlockManager(BlockManager):
-    """A block manager that keeps full blocks whose sequences are gone, and shares them with who begins alike.
+    """A block manager that keeps full blocks of finished sequences, so that later prompts can reuse them.
 
-    A block of a prompt is registered once it is full and computed, one of an answer when its sequence lets
-    go: nobody begins with half an answer. Registered blocks that nobody holds are cached: they are there for
-    whoever begins alike, and for whoever needs room once no block is free. The one that was let go of first
-    is evicted first; of one sequence the last block.
+    A block of a prompt is registered as soon as it is full and computed. A block of an answer is registered
+    only when its sequence is freed, since no prompt begins with half an answer. Any sequence with the same
+    beginning shares registered blocks. A registered block in no table is cached. When no block is free, the
+    cached block that was released first is evicted. Of one sequence, the last block is released first.
 
     Args:
         num_blocks, block_size, overcommit, watermark: as for `BlockManager`.
         hash_function: as for `Prefixes`.
 
     Attributes:
-        prefixes: those that are referred to here or by a sequence.
-        block_of: the block that holds a prefix, for each that is registered.
-        prefix_of: the same from the block's side.
-        cached_blocks: registered and held by nobody, longest first.
-        num_hit_tokens: tokens that were not computed, over all admissions.
-        num_admitted_tokens: tokens that were there at admission, over all admissions.
+        prefixes: the prefixes in use here or by a sequence.
+        block_of: for each registered prefix, the block that holds it.
+        prefix_of: the inverse, from registered blocks to prefixes.
+        cached_blocks: registered blocks that are in no table, the first released first.
+        num_hit_tokens: tokens that did not have to be computed, summed over all admissions.
+        num_admitted_tokens: tokens of the sequence on admission, summed over all admissions.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class PrefixCachingBlockManager(BlockManager):
 
     @property
     def num_cached_blocks(self) -> int:
-        """Blocks that nobody holds and that are kept for their content."""
+        """Number of blocks in no table that are kept for their contents."""
         return len(self.cached_blocks)
 
     @property
     def num_available_blocks(self) -> int:
-        """Blocks that nobody holds: the free ones and the cached ones, promised ones included."""
+        """Number of blocks in no table, free or cached, including reserved ones."""
         return self.num_free_blocks + self.num_cached_blocks
 
     @property
     def hit_rate(self) -> float:
-        """The share of the admitted tokens that was not computed; 0 before the first admission."""
+        """Fraction of the admitted tokens that did not have to be computed; 0 before any admission."""
         return self.num_hit_tokens / max(1, self.num_admitted_tokens)
 
     def find_shared_blocks(self, sequence: Sequence) -> list[int]:
-        """The longest row of registered blocks that hold its first tokens."""
+        """Find the longest run of registered blocks that hold the sequence's first tokens."""
         blocks = []
         for prefix in self.prefixes.of(sequence):
             if prefix not in self.block_of:
@@ -69,9 +69,9 @@ class PrefixCachingBlockManager(BlockManager):
         return blocks
 
     def register(self, sequence: Sequence) -> None:
-        """Let others find the blocks that an admitted sequence has filled and computed since the last time.
+        """Register the blocks that an admitted sequence has filled and computed since the last call.
 
-        Where another block is registered for the same prefix that one stays, and this one is not registered.
+        If another block is already registered for the same prefix, keep that one and don't register this one.
         """
         table = self.tables[sequence.id]
         num_full = sequence.num_computed_tokens // self.block_size
@@ -85,7 +85,10 @@ class PrefixCachingBlockManager(BlockManager):
         table.num_registered = num_full
 
     def admit(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; counts what need not be computed, and what is registered already."""
+        """Admit as `BlockManager` does; on success, count hit and admitted tokens.
+
+        The shared blocks at the start of the table are registered already.
+        """
         if not super().admit(sequence, num_tokens):
             return False
         table = self.tables[sequence.id]
@@ -96,46 +99,47 @@ class PrefixCachingBlockManager(BlockManager):
         return True
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """As for `BlockManager`; full blocks of a prompt that are computed can be shared from here on."""
+        """Allocate as `BlockManager` does, but first register the computed full blocks of the prompt."""
         table = self.tables.get(sequence.id)
         if table is not None and table.num_registered < sequence.num_prompt_tokens // self.block_size:
             self.register(sequence)
         return super().allocate(sequence, num_tokens)
 
     def free(self, sequence: Sequence) -> None:
-        """As for `BlockManager`; full blocks that it has computed stay, until their place is needed."""
+        """Free as `BlockManager` does, but first register the computed full blocks, to cache them."""
         if sequence.id in self.tables:
             self.register(sequence)
         super().free(sequence)
 
     def hold(self, block: int) -> None:
-        """As for `BlockManager`; a cached block is in use again."""
+        """Hold as `BlockManager` does; a cached block is no longer cached."""
         self.cached_blocks.pop(block, None)
         super().hold(block)
 
     def put_back(self, block: int) -> None:
-        """Keep a block that nobody holds any more if it is registered; else it is free."""
+        """Cache a block that left its last table if it is registered; otherwise it is free."""
         if block in self.prefix_of:
             self.cached_blocks[block] = None
         else:
             super().put_back(block)
 
     def take(self) -> int:
-        """A free block; if there is none, a cached one is evicted for it."""
+        """Take a free block. If there is none, evict a cached one first."""
         if not self.num_free_blocks:
             self.evict()
         return super().take()
 
     def evict(self) -> None:
-        """Forget the content of the block that nobody has held for the longest time; it is free then."""
+        """Forget the contents of the block that has been cached the longest, and make it free."""
         block, _ = self.cached_blocks.popitem(last=False)
         del self.block_of[self.prefix_of.pop(block)]
         super().put_back(block)
 
     def forget_contents(self) -> None:
-        """Forget the content of all blocks: none is found or cached any more.
+        """Forget the contents of all blocks, so that none is cached or found any more.
 
-        Who holds one goes on and registers nothing: without its first tokens nobody would find the others.
+        Sequences that hold blocks continue, but register nothing from now on. Their first blocks are no
+        longer registered, so later ones could not be found.
         """
         while self.cached_blocks:
             self.evict()

@@ -1,4 +1,4 @@
-"""Which tokens a step computes: one budget for prompts and answers alike. No model, no clock, no I/O."""
+"""Choose the tokens of each step: one budget for prompts and answers. No model, no clock, no I/O."""
 
 from bisect import insort
 from collections.abc import Mapping
@@ -15,16 +15,18 @@ class SchedulerConfig:
     """The limits of a step.
 
     Args:
-        max_num_batched_tokens: the token budget: most tokens of a step, of all sequences together.
-        max_num_seqs: most sequences that run, those in prefill counted.
-        long_prefill_token_threshold: most tokens of one sequence in a step; None leaves it to the budget.
-        max_num_partial_prefills: most entries of a step that are not final; None for no such limit.
-        max_num_prefill_only_tokens: the token budget while no running sequence has generated a token. Nobody
-            is reading along then, so a longer step interrupts no stream. None for the same budget as ever.
+        max_num_batched_tokens: the token budget: largest number of tokens in a step, over all sequences.
+        max_num_seqs: largest number of running sequences, including those in prefill.
+        long_prefill_token_threshold: largest number of tokens of one sequence in a step; None for no limit
+            besides the budget.
+        max_num_partial_prefills: no waiting sequence is admitted with an entry that isn't final if the step
+            already has this many; None for no such limit.
+        max_num_prefill_only_tokens: the token budget while no running sequence has generated a token. No
+            user is reading along then, so a longer step interrupts no stream. None for the usual budget.
 
     Raises:
-        ValueError: a limit is below 1, shown by its `name` and `value`; `max_num_batched_tokens` is below
-            `max_num_seqs`, so that somebody who runs would get no token in a step; or
+        ValueError: a limit is below 1 (shows its `name` and `value`); `max_num_batched_tokens` is below
+            `max_num_seqs`, so a running sequence could get no token in a step; or
             `max_num_prefill_only_tokens` is below `max_num_batched_tokens`.
     """
 
@@ -41,22 +43,22 @@ class SchedulerConfig:
                 raise ValueError(f"{field.name} must be at least 1, got {value}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs "
-                f"{self.max_num_seqs}: the budget needs a token for each sequence that runs"
+                f"max_num_batched_tokens {self.max_num_batched_tokens} must be at least max_num_seqs "
+                f"{self.max_num_seqs}: every running sequence needs a token"
             )
         prefill_only = self.max_num_prefill_only_tokens
         if prefill_only is not None and prefill_only < self.max_num_batched_tokens:
             raise ValueError(
-                f"max_num_prefill_only_tokens is {prefill_only} and max_num_batched_tokens "
-                f"{self.max_num_batched_tokens}: without streams a step may be larger, not smaller"
+                f"max_num_prefill_only_tokens {prefill_only} must be at least max_num_batched_tokens "
+                f"{self.max_num_batched_tokens}: without streams a step may only be larger"
             )
 
 
 def next_tokens(sequence: Sequence, num_computed: int, limit: int) -> ScheduledTokens:
-    """The tokens that a sequence computes next: those behind its `num_computed` first, at most `limit`.
+    """Next tokens of a sequence to compute: at most `limit`, after the first `num_computed`.
 
-    They are final if they are all that was missing: a token may be sampled only when every token before it
-    is computed. This is the one place where that is decided.
+    The entry is final if no uncomputed token remains after it, since a token may be sampled only after every
+    token before it has been computed. This is the only place that decides it.
     """
     num_uncomputed = len(sequence.token_ids) - num_computed
     is_final = num_uncomputed <= limit
@@ -64,12 +66,13 @@ def next_tokens(sequence: Sequence, num_computed: int, limit: int) -> ScheduledT
 
 
 class Scheduler:
-    """Decides what each step computes; the caller computes it and tells the scheduler what was sampled.
+    """Decide what each step computes. The caller computes it and reports the sampled tokens (`complete`).
 
     Args:
-        config: the limits.
-        blocks: where keys and values are held; room for everything unless given.
-        policy: who is next, and how large a step may be; first come, first served unless given.
+        config: the limits of a step.
+        blocks: room for keys and values; unlimited by default.
+        policy: decides which sequence is next and how large a step may be; first come, first served by
+            default.
     """
 
     def __init__(
@@ -81,26 +84,27 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.sequences: dict[int, Sequence] = {}
         self._num_added = 0
-        self._removed: set[Sequence] = set()  # who left since the last step was scheduled
+        self._removed: set[Sequence] = set()  # sequences removed since the last step was scheduled
 
     @property
     def has_work(self) -> bool:
-        """Whether somebody runs or waits."""
+        """Whether any sequence is running or waiting."""
         return bool(self.sequences)
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait.
+        """Add a sequence to the waiting ones, and set its `arrival`: 0 for the first, 1 for the next, ...
 
         Raises:
-            ValueError: one of this `id` is there; the sequence `id` has `num_computed_tokens` already; or it
-                could never run. Nothing is changed.
+            ValueError: the scheduler already has a sequence with this `id`; the sequence starts with
+                `num_computed_tokens` other than 0; or `check_fits` of the blocks refuses it. Nothing changes
+                then.
         """
         if sequence.id in self.sequences:
-            raise ValueError(f"sequence {sequence.id} is there already: give each an id of its own")
+            raise ValueError(f"duplicate sequence id {sequence.id}: every sequence needs its own id")
         if sequence.num_computed_tokens:
             raise ValueError(
-                f"sequence {sequence.id} starts with {sequence.num_computed_tokens} tokens computed, "
-                "whose keys and values nobody here holds: add it with 0"
+                f"sequence {sequence.id} starts with {sequence.num_computed_tokens} computed tokens, "
+                "but their keys and values are not stored here: add it with 0"
             )
         self.blocks.check_fits(sequence)
         sequence.arrival = self._num_added
@@ -109,16 +113,17 @@ class Scheduler:
         self.policy.add(sequence)
 
     def schedule(self) -> SchedulerOutput:
-        """The next step: those that run, in order, then those that wait, as far as the budget goes.
+        """Schedule the next step: running sequences in order, then waiting ones, until the budget is used up.
 
-        Each that runs gets a token at least; where `blocks` has no room for it, `make_room` is asked. One
-        that waits and does not fit under a limit lets nobody behind it pass. Token counts change in
-        `complete`, not here.
+        Every running sequence gets at least one token. If `blocks` has no room for its entry, call
+        `make_room`; a sequence that is preempted gets no entry in this step. If the first waiting sequence
+        does not fit under a limit, admission stops for this step: nothing overtakes it. Token counts change
+        in `complete`, not here.
         """
         self._removed.clear()
         entries: list[ScheduledTokens] = []
         num_running = len(self.running)
-        spare = self._token_budget() - num_running  # beyond one token for each that runs
+        spare = self._token_budget() - num_running  # beyond one token per running sequence
         limit = self._longest(1 + spare)
         for sequence in self.running:
             entry = next_tokens(sequence, sequence.num_computed_tokens, limit)
@@ -127,20 +132,20 @@ class Scheduler:
                 if entry.num_tokens > 1:
                     spare -= entry.num_tokens - 1
                     limit = self._longest(1 + spare)
-        budget = spare + num_running - len(entries)  # who has no entry leaves its one token too
+        budget = spare + num_running - len(entries)  # a sequence without an entry leaves its one token
         while budget > 0 and (admitted := self._admit(budget, entries)):
             entries.append(admitted)
             budget -= admitted.num_tokens
         return SchedulerOutput(tuple(entries))
 
     def make_room(self, entry: ScheduledTokens) -> bool:
-        """Preempt, last in rank first, until there is room for an entry of a sequence that runs.
+        """Preempt running sequences, the last in rank first, until there is room for `entry`.
 
-        Who is preempted gives back all that it holds and waits again; its tokens are computed anew when its
-        turn comes, those that were sampled among them.
+        A preempted sequence gives back all of its blocks and waits again. When its turn comes, all of its
+        tokens are computed again, including the sampled ones (recompute).
 
         Returns:
-            Whether there is room; False if the sequence was the last itself, and is preempted now.
+            Whether there is room. False if the entry's own sequence was last and has been preempted.
         """
         while self.running[-1] is not entry.sequence:
             self._preempt_last()
@@ -150,21 +155,20 @@ class Scheduler:
         return False
 
     def complete(self, output: SchedulerOutput, sampled: Mapping[int, int]) -> None:
-        """Record that a step was computed. What was removed since it was scheduled is passed over.
+        """Record that a step was computed. Skip sequences that were removed since it was scheduled.
 
         Args:
-            output: what `schedule` returned last.
-            sampled: the token sampled for each final entry, by the id of its sequence.
+            output: the result of the last call of `schedule`.
+            sampled: the sampled token of each final entry, by sequence id.
 
         Raises:
-            ValueError: a token is missing or one too many, the ids in `sampled` being others than
-                `output.final_ids`; or the step was completed before: shows the `id` of a sequence and its
-                `num_computed_tokens`. Nothing is changed.
+            ValueError: the ids in `sampled` are not exactly `output.final_ids`; or the step has already been
+                completed (shows the `id` of a sequence and its `num_computed_tokens`). Nothing changes then.
         """
         if sampled.keys() != output.final_ids:
             raise ValueError(
-                f"a token is sampled for the sequences {sorted(output.final_ids)} and for no other, "
-                f"got some for {sorted(sampled)}"
+                f"sampled must have one token for each of the sequences {sorted(output.final_ids)} and no "
+                f"others, got tokens for {sorted(sampled)}"
             )
         entries = output.entries
         if self._removed:
@@ -173,8 +177,8 @@ class Scheduler:
             num_computed = entry.sequence.num_computed_tokens
             if entry.start != num_computed:
                 raise ValueError(
-                    f"sequence {entry.sequence.id} has {num_computed} tokens computed and the step starts at "
-                    f"{entry.start}: it was completed before"
+                    f"sequence {entry.sequence.id} has {num_computed} computed tokens, but its entry starts "
+                    f"at {entry.start}: complete each step only once"
                 )
         for sequence, start, num_tokens, is_final in entries:
             sequence.num_computed_tokens = start + num_tokens
@@ -182,13 +186,13 @@ class Scheduler:
                 sequence.token_ids.append(sampled[sequence.id])
 
     def remove(self, sequence_id: int) -> None:
-        """Forget a sequence that is finished or aborted, at any moment of its life.
+        """Forget a finished or aborted sequence, whether it is running or waiting.
 
         Raises:
-            ValueError: the sequence `id` is not there.
+            ValueError: the scheduler has no sequence with this `id`.
         """
         if sequence_id not in self.sequences:
-            raise ValueError(f"sequence {sequence_id} is not there: it was never added, or removed before")
+            raise ValueError(f"unknown sequence id {sequence_id}: it was never added, or already removed")
         sequence = self.sequences.pop(sequence_id)
         self._removed.add(sequence)
         if sequence in self.running:
@@ -211,12 +215,12 @@ class Scheduler:
         return min(limit, max(len(self.running), self.policy.token_budget(self.running, limit)))
 
     def _longest(self, budget: int) -> int:
-        """Most tokens that one sequence may have of a budget."""
+        """Largest number of tokens that one sequence may take from a budget."""
         threshold = self.config.long_prefill_token_threshold
         return budget if threshold is None else min(budget, threshold)
 
     def _admit(self, budget: int, entries: list[ScheduledTokens]) -> ScheduledTokens | None:
-        """Let the first who waits run; None if nobody does, or if a limit says not yet."""
+        """Admit the first waiting sequence and return its entry; None if there is none or a limit forbids."""
         sequence = self.policy.first()
         if sequence is None or len(self.running) == self.config.max_num_seqs:
             return None

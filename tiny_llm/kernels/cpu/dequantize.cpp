@@ -1,6 +1,6 @@
 #include "kernel.h"
 
-/// Packed weights as plain ones, for products with so many rows that a BLAS is faster.
+/// Expand packed weights, for products with so many rows that a BLAS is faster.
 ///
 /// inputs:  weight uint32 [N, K * bits / 32]; scales and biases float32 [N, K / group_size]
 /// outputs: float32 [N, K]

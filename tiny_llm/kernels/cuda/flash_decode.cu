@@ -1,12 +1,13 @@
-/// Attention of few queries to many keys: decode.
+/// Attention of few queries to many keys (decode).
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D], parts of a larger cache: the distances from one entry
-/// to the next along each of the four axes are key_strides and value_strides. mask is added to query head h's
-/// score of query i and key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
-/// One block computes one query of a head. Warp g attends to keys g, g + 8, g + 16 ..., its lanes
-/// share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the warps put their maxima, totals and
-/// sums together through shared memory, and thread d writes dimension d.
-/// blockIdx.x counts queries, blockIdx.y heads, blockIdx.z the batch. maxima and totals hold 8 floats,
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. key and value may be parts of a larger cache:
+/// key_strides and value_strides are the distances between entries along each of the four axes. The score of
+/// query head h for query i and key j gets
+/// mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key] added.
+/// One block computes one query of a head. Warp g attends to keys g, g + 8, g + 16 ... Its lanes divide the
+/// dimensions among themselves: lane 0 takes 0, 32, 64 ... At the end, the warps combine their maxima, totals
+/// and sums through shared memory, and thread d writes dimension d.
+/// blockIdx.x counts queries, blockIdx.y heads and blockIdx.z the batch. maxima and totals hold 8 floats,
 /// partial_sums 8 * D.
 template <typename T, int D>
 __device__ void flash_decode(

@@ -1,9 +1,10 @@
-/// Product of a few rows with packed weights, transposed: decode.
+/// Product of a few rows with packed weights, transposed (decode).
 ///
 /// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
-/// One warp computes one column of out for 8 rows. Its lanes share out the words of the weights:
-/// lane 0 takes words 0, 32, 64 ..., lane 1 takes 1, 33, 65 ...; at the end they add up their sums.
-/// blockIdx.x counts fours of columns, one for each warp of a block; blockIdx.y counts eights of rows.
+/// One warp computes one column of out for 8 rows. Its lanes divide the words of the weights among
+/// themselves: lane 0 takes words 0, 32, 64 ..., and lane 1 takes 1, 33, 65 ... At the end they add up their
+/// sums.
+/// blockIdx.x counts groups of 4 columns, one column per warp, and blockIdx.y counts groups of 8 rows.
 template <typename T, int bits, int group_size>
 __device__ void quantized_matvec(
     const T* x,

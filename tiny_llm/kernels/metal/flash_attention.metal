@@ -1,15 +1,14 @@
 #include <metal_stdlib>
 using namespace metal;
 
-/// Attention of many queries, softmax over blocks of keys: prefill.
+/// Attention of many queries, with softmax over blocks of keys (prefill).
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
-/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
-/// One threadgroup computes 32 queries of a head and walks along the keys in blocks of 32. SIMD group g
-/// has queries 4 g to 4 g + 3. While scores are computed its lanes stand for the keys of the block, while
-/// values are added up for the dimensions of a tile.
-/// group.x counts blocks of queries, group.y heads, group.z the batch. The tiles hold 32 * 33
-/// floats.
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. The score of query head h for query i and key j gets
+/// mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key] added.
+/// One threadgroup computes 32 queries of a head and walks along the keys in blocks of 32. SIMD group g has
+/// queries 4 g to 4 g + 3. While scores are computed, its lanes stand for the keys of the block. While values
+/// are added up, they stand for the dimensions of a tile.
+/// group.x counts blocks of queries, group.y heads and group.z the batch. The tiles hold 32 * 33 floats.
 template <typename T, int D>
 void flash_attention(
     const device T* query,

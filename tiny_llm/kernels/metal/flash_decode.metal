@@ -1,15 +1,16 @@
 #include <metal_stdlib>
 using namespace metal;
 
-/// Attention of few queries to many keys: decode.
+/// Attention of few queries to many keys (decode).
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D], parts of a larger cache: the distances from one entry
-/// to the next along each of the four axes are key_strides and value_strides. mask is added to query head h's
-/// score of query i and key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
-/// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ..., and its
-/// lanes share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the SIMD groups put their maxima,
-/// totals and sums together through threadgroup memory, and thread d writes dimension d.
-/// group.x counts queries, group.y heads, group.z the batch. maxima and totals hold 8 floats, partial_sums
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. key and value may be parts of a larger cache:
+/// key_strides and value_strides are the distances between entries along each of the four axes. The score of
+/// query head h for query i and key j gets
+/// mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key] added.
+/// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ... Its lanes
+/// divide the dimensions among themselves: lane 0 takes 0, 32, 64 ... At the end, the SIMD groups combine
+/// their maxima, totals and sums through threadgroup memory, and thread d writes dimension d.
+/// group.x counts queries, group.y heads and group.z the batch. maxima and totals hold 8 floats, partial_sums
 /// 8 * D.
 template <typename T, int D>
 void flash_decode(

@@ -1,16 +1,17 @@
 #include <metal_stdlib>
 using namespace metal;
 
-/// Attention of many queries to keys in blocks, softmax over 32 keys at a time: prefill chunks.
+/// Attention of many queries to keys in blocks, with softmax over 32 keys at a time (prefill chunks).
 ///
 /// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables:
-/// [N, longest]; key j of sequence s lies in block block_tables[s * longest + j / block_size], at
-/// j % block_size. tiles: [number of tiles, 4]; of each its sequence, the first of its queries, how many, and
-/// how many keys the first one sees. Each of the others sees one more than the one before.
-/// One threadgroup computes a tile for a head and walks along the keys. SIMD group g has queries 4 g to 4 g + 3
-/// of it. While scores are computed its lanes stand for keys, while values are added up for the dimensions of
-/// a tile in shared memory.
-/// group.x counts tiles, group.y heads. The tiles hold 32 * 33 floats.
+/// [N, longest]. Key j of sequence s is in block block_tables[s * longest + j / block_size], at
+/// place j % block_size.
+/// tiles: [number of tiles, 4]. The four numbers are the tile's sequence, its first query, its number of
+/// queries, and the number of keys that the first query sees. Each further query sees one key more.
+/// One threadgroup computes a tile for a head and walks along the keys. SIMD group g has queries 4 g to 4 g +
+/// 3 of the tile. While scores are computed, its lanes stand for keys. While values are added up, they stand
+/// for the dimensions of a tile in threadgroup memory.
+/// group.x counts tiles and group.y heads. The tiles hold 32 * 33 floats.
 template <typename T, int D>
 void paged_attention(
     const device T* query,

@@ -1,1 +1,1 @@
-"""What scheduler, engine and their parts say to each other; not asked for on any day."""
+"""Given types and code around the scheduler and the engine: you don't write them on any day."""

@@ -15,13 +15,13 @@ from .sampling import BatchSampler, SamplingBatch, sample_one_by_one
 
 
 def sample_natively(logits: mx.array, batch: SamplingBatch) -> mx.array:
-    """What `sample_batch` does, by a C++ function; CPU only."""
+    """Do what `sample_batch` does, with a C++ function; CPU only."""
     of_rows = batch.temperature, batch.top_p, batch.top_k, batch.log_min_p, batch.uniform
     return sample_rows(logits, np.stack(of_rows, axis=-1, dtype=np.float64).ravel().tolist())
 
 
 def best_sampler() -> BatchSampler:
-    """One row at a time until `sample_batch` is right; then that, or on the CPU the kernel in its place."""
+    """Sample one row at a time until `sample_batch` is right; then use it, or the C++ kernel on a CPU."""
     return _sampler(str(mx.default_device()), kernels_mode())
 
 
@@ -45,11 +45,11 @@ def _sampler(device: str, mode: str) -> BatchSampler:
         tokens = sample_batch(logits, batch).tolist()
     except NotImplementedError:
         return sample_one_by_one
-    except Exception as error:  # a learner's mistake, in a part that the engine can do without
+    except Exception as error:  # a learner's mistake in a part that the engine can do without
         notice(f"sample_batch fails, so rows are sampled one at a time: {type(error).__name__}: {error}")
         return sample_one_by_one
     if tokens != expected().tolist():
-        notice("sample_batch draws other tokens than it should, so rows are sampled one at a time")
+        notice("sample_batch draws wrong tokens, so rows are sampled one at a time")
         return sample_one_by_one
     if device != str(mx.Device(mx.cpu)) or mode in ("mlx", "off"):
         return sample_batch

@@ -1,4 +1,4 @@
-"""What the engine knows of a request beyond its numbers: how it is sampled, its text and why it ends."""
+"""What the engine knows about a request besides its numbers: parameters, text and why it ended."""
 
 from collections.abc import Sequence as Items
 from dataclasses import replace
@@ -11,41 +11,38 @@ from ..sequence import Sequence
 
 
 def check_request(prompt_ids: Items[int], priority: int, vocab_size: int, params: SamplingParams) -> None:
-    """Refuse what no model could be given.
+    """Refuse a request that the model could not run.
 
     Args:
-        prompt_ids: at least one id, each from 0 to below the size of the vocabulary.
-        priority: 0 for the most urgent, or more.
+        prompt_ids: at least one id, each at least 0 and below V.
+        priority: 0 for the most urgent; not negative.
         vocab_size: V
-        params: ids in them are below V, and `min_tokens` at most `max_tokens`.
+        params: its ids must be below V, and `min_tokens` at most `max_tokens`.
 
     Raises:
-        ValueError: a `token_id` is no integer or outside the vocabulary, the `priority` is no integer from 0
-            on, more `logprobs` are asked for than there are tokens, or `min_tokens` are more than
-            `max_tokens`.
+        ValueError: a `token_id` is not an integer or not in the vocabulary; `priority` is not a non-negative
+            integer; `logprobs` exceeds the size of the vocabulary; or `min_tokens` exceeds `max_tokens`.
     """
     check_token_ids(prompt_ids, vocab_size)
     params.check_vocabulary(vocab_size)
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise ValueError(f"min_tokens is {params.min_tokens}, more than max_tokens, {params.max_tokens}")
     if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
-        raise ValueError(
-            f"priority is an integer, 0 for the most urgent and never negative, got {priority!r}"
-        )
+        raise ValueError(f"priority must be a non-negative integer, 0 for the most urgent, got {priority!r}")
 
 
 class EngineRequest(Answer):
-    """A sequence, how it is sampled, and its answer.
+    """A request: its sequence, its parameters and its answer.
 
     Args:
-        sequence: its tokens, as the scheduler sees them; the answer ends with its max_num_tokens.
+        sequence: its tokens as the scheduler sees them; max_num_tokens limits the answer.
         tokenizer: as for `Answer`.
-        params: how it is sampled and when it ends.
+        params: how to sample, and when to end.
 
     Attributes:
-        params: the same, with a seed that is drawn now if none was given, and the end-of-text ids among the
-            stop_token_ids.
-        logprobs: of each token of the answer, if they are asked for.
+        params: a copy that always has a seed (drawn now if none was given), and has the end-of-text ids among
+            its stop_token_ids.
+        logprobs: the log-probabilities of each token of the answer, if the request asked for them.
     """
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams) -> None:
@@ -57,12 +54,12 @@ class EngineRequest(Answer):
         self.logprobs: list[TokenLogprobs] = []
 
     def accept(self, token: int, logprobs: TokenLogprobs | None = None) -> None:
-        """Append a sampled token, with its log-probabilities, unless it or a bound ends the answer."""
+        """Do what `Answer.accept` does, and keep the log-probabilities of a token that is appended."""
         num_before = len(self.token_ids)
         super().accept(token)
         if logprobs is not None and len(self.token_ids) > num_before:
             self.logprobs.append(logprobs)
 
     def result(self) -> GenerationResult:
-        """What became of the request, with the log-probabilities that it asked for."""
+        """Return the finished answer, with log-probabilities if the request asked for them."""
         return replace(super().result(), logprobs=tuple(self.logprobs))

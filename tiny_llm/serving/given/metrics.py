@@ -1,4 +1,4 @@
-"""What the users of a run felt, in numbers. It has no clock: times in seconds come from the caller."""
+"""How long the users of a run waited, in numbers. The caller passes all times, in seconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from ...batching.prefill_metrics import RequestTimes, percentile
 
 @dataclass(frozen=True)
 class Target:
-    """What a request has to meet to be a good one: its time to first token, and each of its gaps.
+    """The limits that a good request meets: on its time to first token, and on each gap.
 
     Raises:
-        ValueError: a bound is not positive.
+        ValueError: a limit is not positive.
     """
 
     ttft: float
@@ -23,7 +23,7 @@ class Target:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
     def is_met_by(self, request: RequestTimes) -> bool:
-        """Whether its answer has ended, began in time, and never paused for too long."""
+        """Whether the answer has ended, began in time and never paused for too long."""
         if not request.is_done or request.ttft is None:
             return False
         return request.ttft <= self.ttft and all(gap <= self.itl for gap in request.gaps)
@@ -31,16 +31,16 @@ class Target:
 
 @dataclass(frozen=True)
 class ServingMetrics:
-    """A run in numbers; seconds, and None for what no request had.
+    """A run in numbers. Times are in seconds, and None if no request had such a time.
 
     Attributes:
-        num_requests, num_done: requests, and those whose answers ended.
+        num_requests, num_done: number of requests, and of those whose answers ended.
         seconds: from the first arrival to the last token.
-        output_tokens_per_s: tokens of all answers, by `seconds`.
-        goodput: requests that met the target, by `seconds`.
-        good_share: of all requests.
+        output_tokens_per_s: tokens of all answers / `seconds`.
+        goodput: requests that met the target / `seconds`.
+        good_share: fraction of all requests that met the target.
         ttft_p50, ttft_p99, queue_p50, queue_p99, itl_p50, itl_p99, longest_itl, tpot_p50: percentiles over
-            requests; those of the ITL over all gaps of all requests.
+            requests; those of the ITL are over all gaps of all requests.
     """
 
     num_requests: int
@@ -60,17 +60,17 @@ class ServingMetrics:
 
     @classmethod
     def of(cls, requests: Sequence[RequestTimes], target: Target) -> "ServingMetrics":
-        """The numbers of a run.
+        """Compute the numbers of a run.
 
         Args:
-            requests: all of them, at least one.
-            target: what a good request meets.
+            requests: all requests, at least one.
+            target: the limits that a good request meets.
 
         Raises:
-            ValueError: there is no request.
+            ValueError: there are no requests.
         """
         if not requests:
-            raise ValueError("a run needs a request at least, got none")
+            raise ValueError("a run needs at least one request, got none")
         ends = [request.tokens[-1] for request in requests if request.tokens]
         seconds = max(ends) - min(request.arrival for request in requests) if ends else 0.0
         num_tokens = sum(len(request.tokens) for request in requests)

@@ -1,4 +1,4 @@
-"""An engine that prepares the next step while the device computes this one: given, asked for on no day."""
+"""A given engine that prepares the next step while the device computes this one."""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from .sampling import Sampled, StepSamples, read_samples
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 UNREAD = -1
-"""Stands for a token in a sequence while its number is known to the device alone."""
+"""Stands for a sampled token whose id is still known only to the device."""
 
 
 @dataclass(frozen=True)
 class StepUnderWay:
-    """A step whose graph is made. Its samples are on the device, or will be."""
+    """A step whose graph has been built. Its samples are on the device, or will be."""
 
     output: SchedulerOutput
     sampled: Items[Sampled]
@@ -29,16 +29,16 @@ NO_STEP = StepUnderWay(SchedulerOutput(()), ())
 
 
 class OverlappingEngine(Engine):
-    """The same answers as `Engine`, from steps that are prepared while the device computes the step before.
+    """An engine with the same answers as `Engine` that prepares each step during the previous one.
 
     A call of `step` schedules step t + 1 and builds its graph while the device computes step t. It then
-    reads what step t sampled, hands step t + 1 to the device, and returns step t. What step t samples goes
-    into step t + 1 on the device, so the scheduler is told the number of tokens and not which they are.
+    reads the samples of step t, hands step t + 1 to the device, and returns step t. The samples of step t
+    enter step t + 1 on the device, so the scheduler learns how many tokens were sampled, but not their ids.
 
-    An answer that ends in step t by its length is left out of step t + 1. Where an end-of-text id, a stop
-    string or an abort ends it, step t + 1 computes a token more, which is discarded. Requests join a step
-    later than with `Engine`. Penalties need the tokens themselves: while step t samples for a request that
-    has one, nothing is prepared. Without a pool this is an `Engine` like any other.
+    An answer that reaches its length in step t is left out of step t + 1. If an end-of-text id, a stop string
+    or an abort ends it, step t + 1 computes one more token, which is discarded. Requests join one step later
+    than with `Engine`. Penalties need the ids themselves, so if step t samples for a request with a penalty,
+    nothing is prepared. Without a pool, this is an `Engine` like any other.
 
     Arguments, attributes and errors are those of `Engine`.
     """
@@ -65,7 +65,7 @@ class OverlappingEngine(Engine):
             is_needed = self._needs_tokens(current.output)
             following = NO_STEP if is_needed else self._prepare(self.runner, current)
             if not current.sampled:
-                mx.synchronize()  # there is nothing to read that would wait for the step
+                mx.synchronize()  # without samples, no read waits for the step
             samples = read_samples(current.sampled)
             self.scheduler.policy.record(current.output, self._clock() - self._dispatched_at)
             self._dispatch(self.runner, following)
@@ -73,12 +73,12 @@ class OverlappingEngine(Engine):
             return self.without_aborted(step) if self.aborted_in_step else step
 
     def close(self) -> None:
-        """As for `Engine`; the step under way is for nobody."""
+        """Do what `Engine` does, and drop the step under way."""
         self._under_way = None
         super().close()
 
     def _prepare(self, runner: ModelRunner, before: StepUnderWay | None) -> StepUnderWay:
-        """Schedule a step and build its graph; it may need tokens that the step before it samples."""
+        """Schedule a step and build its graph. It may need tokens that the previous step samples."""
         output = self.scheduler.schedule()
         if not output.entries:
             return StepUnderWay(output, ())
@@ -89,10 +89,10 @@ class OverlappingEngine(Engine):
         return StepUnderWay(output, runner.compute(batch, output.final, params))
 
     def _dispatch(self, runner: ModelRunner, step: StepUnderWay) -> None:
-        """Let the device begin, and do not wait.
+        """Let the device start the step, without waiting for it.
 
-        The step before must have ended. While it reads the pool, MLX would not write into the same memory
-        and would copy the whole pool instead.
+        The previous step must have ended. While it still reads the pool, MLX would copy the whole pool
+        instead of writing in place.
         """
         self._under_way = step if step.output.entries else None
         mx.async_eval([each.arrays for each in step.sampled], runner.pool.state)  # type: ignore[no-untyped-call]
@@ -104,7 +104,7 @@ class OverlappingEngine(Engine):
         return any(request.params.has_penalties for request in requests)
 
     def _note_unread(self, output: SchedulerOutput) -> None:
-        """Count a step's tokens before they are known, and schedule no more what has its last one."""
+        """Count a step's tokens before their ids are known, and remove sequences that got their last one."""
         self.scheduler.complete(output, dict.fromkeys(output.final_ids, UNREAD))
         for sequence in [entry.sequence for entry in output.final]:
             num_generated = sequence.num_tokens - sequence.num_prompt_tokens
@@ -113,7 +113,7 @@ class OverlappingEngine(Engine):
                 self.scheduler.remove(sequence.id)
 
     def _accept(self, output: SchedulerOutput, samples: StepSamples) -> EngineStep:
-        """Give each request its token; who ended or was aborted before the step had begun gets none."""
+        """Give each request its token, except those that ended or were aborted before the step began."""
         entries = [entry for entry in output.final if entry.sequence.id in self.requests]
         sampled = {entry.sequence.id: samples.token_ids[entry.sequence.id] for entry in entries}
         logprobs = {id: samples.logprobs[id] for id in sampled.keys() & samples.logprobs.keys()}
@@ -130,7 +130,7 @@ class OverlappingEngine(Engine):
         return EngineStep(output, sampled, tuple(finished), logprobs)
 
     def _write_token(self, entry: ScheduledTokens, token: int) -> None:
-        """Put a token in its place, and let what was noted of the unread one be noted again."""
+        """Replace a token's placeholder by its id, and forget the prefixes that contain the placeholder."""
         entry.sequence.token_ids[entry.end] = token
         blocks = self.scheduler.blocks
         if isinstance(blocks, PrefixCachingBlockManager):
@@ -141,7 +141,7 @@ class OverlappingEngine(Engine):
 def with_unread_tokens(
     batch: ForwardBatch, entries: Items[ScheduledTokens], sampled: Sampled
 ) -> ForwardBatch:
-    """The batch of some entries, each unread token in it taken from what is sampled on the device."""
+    """Return the batch of some entries, with each unread token taken from the samples on the device."""
     num_tokens = len(batch.positions)
     row_of = {entry.sequence.id: row for row, entry in enumerate(sampled.entries)}
     sources = np.arange(num_tokens)

@@ -1,4 +1,4 @@
-"""The order of those who wait, and how much of the token budget a step may use."""
+"""The order of waiting sequences, and how much of the token budget a step may use."""
 
 from collections import OrderedDict
 from collections.abc import Collection
@@ -9,65 +9,65 @@ from .scheduler_output import SchedulerOutput
 
 
 class Policy(Protocol):
-    """What a scheduler asks about taste: who is next, and how large a step may be.
+    """The decisions a scheduler leaves open: which sequence is next, and how large a step may be.
 
-    It holds the waiting sequences. One that has run and has to wait again is added a second time, with the
-    `arrival` it had; where it then stands is the policy's to say. `first` and `remove` must not take
-    longer the more there are waiting: they are called in every step.
+    A policy holds the waiting sequences. A preempted sequence is added a second time, with the `arrival` it
+    had. The policy decides where it then stands. The scheduler calls `first` and `remove` in every step, so
+    they must not become slower as more sequences wait.
     """
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait; `arrival` and `priority` say where."""
+        """Add a waiting sequence. Its `arrival` and `priority` determine its place."""
 
     def first(self) -> Sequence | None:
-        """The one that may run next, left where it is; None while nobody waits."""
+        """Return the sequence that may run next, without removing it; None if none is waiting."""
 
     def remove(self, sequence: Sequence) -> None:
-        """Take out a waiting sequence that now runs, or that was aborted."""
+        """Remove a waiting sequence that now runs, or that was aborted."""
 
     def rank(self, sequence: Sequence) -> float:
-        """Its place among those who run, smallest first; it never changes. The last is preempted first."""
+        """Its place among running sequences, smallest first; never changes. The last is preempted first."""
 
     def record(self, output: SchedulerOutput, seconds: float) -> None:
-        """What a step took."""
+        """Record how long a step took."""
 
     def token_budget(self, running: Collection[Sequence], limit: int) -> int:
-        """Most tokens of the next step. The scheduler keeps it within limit and one for each running."""
+        """Largest size of the next step. The scheduler keeps it between len(running) and limit."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiting sequences."""
 
 
 class Fcfs:
-    """First come, first served, and all of the budget in every step."""
+    """First come, first served, with the whole budget in every step."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, Sequence] = OrderedDict()
 
     def add(self, sequence: Sequence) -> None:
-        """Behind all who wait; ahead of them if it arrived before the first: it has run already."""
+        """Add a sequence at the end, or in front if it arrived before the first one: it was preempted."""
         first = self.first()
         self._waiting[sequence.id] = sequence
         if first is not None and sequence.arrival < first.arrival:
             self._waiting.move_to_end(sequence.id, last=False)
 
     def first(self) -> Sequence | None:
-        """The one that waits longest."""
+        """Return the sequence that arrived first; None if none is waiting."""
         return next(iter(self._waiting.values()), None)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take it out, wherever it stands."""
+        """Remove a sequence, wherever it stands."""
         del self._waiting[sequence.id]
 
     def rank(self, sequence: Sequence) -> float:
-        """In the order of arrival."""
+        """Its arrival."""
         return sequence.arrival
 
     def record(self, output: SchedulerOutput, seconds: float) -> None:
-        """It does not matter here."""
+        """Ignored."""
 
     def token_budget(self, running: Collection[Sequence], limit: int) -> int:
-        """The limit."""
+        """Always the limit."""
         return limit
 
     def __len__(self) -> int:

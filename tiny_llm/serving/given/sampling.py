@@ -1,4 +1,4 @@
-"""What the runners ask of a sampler: all rows of a step in one call, each by its own parameters."""
+"""The interface between runners and samplers: all rows of a step in one call, each with its parameters."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ NO_TOP_K = 2**31 - 1
 
 
 class StepSamples(NamedTuple):
-    """What a step sampled, by the id of the sequence; log-probabilities for those that ask for them."""
+    """The samples of a step, by sequence id; log-probabilities only for requests that asked for them."""
 
     token_ids: dict[int, int]
     logprobs: dict[int, TokenLogprobs]
@@ -31,11 +31,11 @@ class StepSamples(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplingBatch:
-    """How each of B rows is sampled. All of it is on the host: reading it waits for nothing.
+    """How to sample each of B rows. Everything is on the host, so reading it waits for nothing.
 
     Args:
-        params: of each row.
-        numbers: [B], a random number from 0 to below 2**64 for each row, its only one.
+        params: the parameters of each row.
+        numbers: [B], one random integer per row, at least 0 and below 2**64.
     """
 
     params: tuple[SamplingParams, ...]
@@ -43,14 +43,14 @@ class SamplingBatch:
 
     @classmethod
     def of(cls, entries: Items[ScheduledTokens], params: Mapping[int, SamplingParams]) -> "SamplingBatch":
-        """The rows of a step's final entries, each with the number that is its own.
+        """Make the rows of a step's final entries, each with its own random number.
 
-        A request's n-th token is drawn by the n-th number of its seed, whatever else the step holds and
+        A request's n-th token is drawn with the n-th number of its seed, whatever else is in the step and
         however often the request was preempted.
 
         Args:
-            entries: one a row.
-            params: by the id of the sequence.
+            entries: one per row.
+            params: by sequence id.
         """
         rows = tuple([params[entry.sequence.id] for entry in entries])
         seeds = [each.seed or 0 for each in rows]
@@ -59,60 +59,60 @@ class SamplingBatch:
 
     @cached_property
     def temperature(self) -> Floats:
-        """[B], 0 for a greedy row."""
+        """[B]; 0 for a greedy row."""
         return np.array([each.temperature for each in self.params], np.float32)
 
     @cached_property
     def top_p(self) -> Floats:
-        """[B], infinite where nothing is cut."""
+        """[B]; infinite for a row without top_p."""
         return np.array([each.top_p if 0 < each.top_p < 1 else np.inf for each in self.params], np.float32)
 
     @cached_property
     def top_k(self) -> npt.NDArray[np.int32]:
-        """[B], `NO_TOP_K` where nothing is cut."""
+        """[B]; `NO_TOP_K` for a row without top_k."""
         return np.array([min(each.top_k or NO_TOP_K, NO_TOP_K) for each in self.params], np.int32)
 
     @cached_property
     def log_min_p(self) -> Floats:
-        """[B], the logarithm of min_p; -inf where nothing is cut."""
+        """[B], the logarithm of min_p; -inf for a row without min_p."""
         return np.array(
             [math.log(each.min_p) if each.min_p else -math.inf for each in self.params], np.float32
         )
 
     @cached_property
     def uniform(self) -> Floats:
-        """[B], the random number of each row as a multiple of 2**-23, from 0 to below 1."""
+        """[B], the random number of each row as a multiple of 2**-23, at least 0 and below 1."""
         return (self.numbers >> np.uint64(41)).astype(np.float32) * np.float32(2**-23)
 
     @property
     def is_greedy(self) -> bool:
-        """Whether all rows are."""
+        """Whether all rows are greedy."""
         return not self.temperature.any()
 
     @property
     def has_rank_cuts(self) -> bool:
-        """Whether top_k or top_p cuts a row."""
+        """Whether any row uses top_k or top_p."""
         return bool((self.top_k < NO_TOP_K).any() or (self.top_p < np.inf).any())
 
     @property
     def has_cuts(self) -> bool:
-        """Whether anything cuts a row."""
+        """Whether any row uses top_k, top_p or min_p."""
         return self.has_rank_cuts or bool((self.log_min_p > -np.inf).any())
 
 
 BatchSampler = Callable[[mx.array, SamplingBatch], mx.array]
-"""Logits [B, V] to token ids [B], and waits for neither."""
+"""Logits [B, V] -> token ids [B], without evaluating either."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was sampled after some entries, on the device: nothing is computed until it is read.
+    """The samples of some entries, as lazy arrays: nothing is computed until they are evaluated.
 
     Attributes:
         token_ids: [B]
-        num_top: how many likeliest tokens each row wants to know of, by its number; no entry for most rows.
-        logprobs: for these rows that of the sampled token [R], and ids and log-probabilities of the likeliest
-            tokens in any order [R, n]; none if there are no such rows.
+        num_top: for each of the R rows that asked for log-probabilities, its number of likeliest tokens.
+        logprobs: for these rows, the log-probability of the sampled token [R], and the ids and
+            log-probabilities of the likeliest tokens in any order [R, n] each; empty if R is 0.
     """
 
     entries: Items[ScheduledTokens]
@@ -131,9 +131,9 @@ class Sampled:
         """Sample a token for each entry.
 
         Args:
-            logits: [B, V], those after the last token of each entry.
-            entries: B of them, in the order of the rows.
-            params: by the id of the sequence, with a seed unless greedy.
+            logits: [B, V], the logits after the last token of each entry.
+            entries: B entries, in the order of the rows.
+            params: by sequence id; they have a seed unless they are greedy.
             sampler: samples the rows.
         """
         adjusted = adjust_logits(logits, entries, params)
@@ -144,12 +144,12 @@ class Sampled:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """What is to be evaluated."""
+        """The arrays to evaluate."""
         return [self.token_ids, *self.logprobs]
 
 
 def read_samples(sampled: Items[Sampled]) -> StepSamples:
-    """The numbers of what was evaluated."""
+    """Read the numbers of samples that have been evaluated."""
     samples = StepSamples({}, {})
     for each in sampled:
         ids = [entry.sequence.id for entry in each.entries]
@@ -162,7 +162,7 @@ def read_samples(sampled: Items[Sampled]) -> StepSamples:
 
 
 def logprobs_of(logits: mx.array, token_ids: mx.array, num_top: Mapping[int, int]) -> tuple[mx.array, ...]:
-    """`Sampled.logprobs` of the rows that `num_top` names, by the model's own logits [B, V]."""
+    """Compute `Sampled.logprobs` for the rows in `num_top`, from the model's own logits [B, V]."""
     if not num_top:
         return ()
     rows, V, n = mx.array(list(num_top)), logits.shape[-1], max(num_top.values())
@@ -173,7 +173,7 @@ def logprobs_of(logits: mx.array, token_ids: mx.array, num_top: Mapping[int, int
 
 
 def sample_one_by_one(logits: mx.array, batch: SamplingBatch) -> mx.array:
-    """The token of each row by the sampler of day 1.7, one row at a time: [B, V] -> [B]."""
+    """Sample with the sampler of day 1.7, one row at a time: [B, V] -> [B]."""
     logprobs = to_logprobs(logits[:, None])
     return mx.concatenate(
         [
@@ -186,7 +186,7 @@ def sample_one_by_one(logits: mx.array, batch: SamplingBatch) -> mx.array:
 
 
 def random_numbers(seeds: npt.NDArray[np.uint64], draws: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Number `draws[i]` of the stream that belongs to `seeds[i]`: any of them without those before it.
+    """Return number `draws[i]` of the random stream of `seeds[i]`, without computing the ones before it.
 
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014: SplitMix64.
     """

@@ -1,4 +1,4 @@
-"""What a step computes, as the scheduler says it to those who compute it."""
+"""The output of the scheduler: the tokens that a step computes."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +8,9 @@ from ..sequence import Sequence
 
 
 class ScheduledTokens(NamedTuple):
-    """Tokens `start` to `end` of one sequence, computed in a step; `is_final` if one is sampled after them.
+    """Tokens `start` to `end` of one sequence. If `is_final`, a token is sampled after them.
 
-    A tuple: a step makes one for each sequence that runs, and a frozen dataclass takes longer to make.
+    This is a tuple because every step makes one per running sequence, and a frozen dataclass is slower.
     """
 
     sequence: Sequence
@@ -20,12 +20,12 @@ class ScheduledTokens(NamedTuple):
 
     @property
     def end(self) -> int:
-        """How many of its tokens are computed after the step."""
+        """Number of the sequence's tokens that are computed after the step."""
         return self.start + self.num_tokens
 
     @property
     def is_prefill(self) -> bool:
-        """Whether they belong to the prompt; what was generated is decoded."""
+        """Whether the first of the tokens belongs to the prompt; generated tokens are decoded."""
         return self.start < self.sequence.num_prompt_tokens
 
     @property
@@ -36,13 +36,13 @@ class ScheduledTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class SchedulerOutput:
-    """All that a step computes, one entry a sequence: those that ran before it first, in their order."""
+    """Everything that a step computes, one entry per sequence. Sequences that already ran come first."""
 
     entries: tuple[ScheduledTokens, ...]
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens of the whole step."""
+        """Number of tokens in the whole step."""
         return sum(entry.num_tokens for entry in self.entries)
 
     @cached_property
@@ -52,5 +52,5 @@ class SchedulerOutput:
 
     @cached_property
     def final_ids(self) -> frozenset[int]:
-        """The ids of the sequences that a token is sampled for."""
+        """The ids of the sequences for which a token is sampled."""
         return frozenset([entry.sequence.id for entry in self.entries if entry.is_final])

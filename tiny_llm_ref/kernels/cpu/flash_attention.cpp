@@ -6,15 +6,15 @@
 #include "kernel.h"
 #include "simd.h"
 
-constexpr long KEY_BLOCK = 64;       // keys whose scores are held at a time
-constexpr long QUERY_BLOCK = 32;     // positions that one task takes, for all query heads of a key head
-constexpr long MAX_DECODE_ROWS = 8;  // up to so many queries a key head, tasks share the keys instead
-constexpr long KEYS_PER_TASK = 256;  // then
-constexpr long KEYS_AHEAD = 16;      // so many are asked of memory before they are needed
+constexpr long KEY_BLOCK = 64;       // keys whose scores are in memory at a time
+constexpr long QUERY_BLOCK = 32;     // positions per task, for all query heads of a key head
+constexpr long MAX_DECODE_ROWS = 8;  // with at most this many queries per key head, tasks split the keys instead
+constexpr long KEYS_PER_TASK = 256;  // in that case
+constexpr long KEYS_AHEAD = 16;      // keys that are prefetched before they are needed
 
-/// One batch row and one key head, with the query heads that share it.
+/// One key head of one batch row, with the query heads that share it.
 struct Head {
-  const float *query, *key, *value, *mask;  // mask: nullptr without one
+  const float *query, *key, *value, *mask;  // mask is nullptr if there is none
   long query_head_stride, query_stride, key_stride, value_stride;
   long mask_head_stride, mask_query_stride, mask_key_stride;
   long L, S, D, group_size;
@@ -27,7 +27,7 @@ struct Head {
   long asked = 0;  // floats of a token's keys, and of its values, that are asked of memory ahead of time
 };
 
-/// Queries under way: scores of the key block at hand, and the softmax so far.
+/// The state of some queries: their scores for the current key block, and the softmax so far.
 struct Rows {
   Rows(const Head& head, long first_position, long num_positions)
       : first_position(first_position), num_positions(num_positions), count(head.group_size * num_positions),
@@ -48,7 +48,7 @@ struct Rows {
   std::vector<const float*> keys, values;  // of the key block at hand, where each of them lies
 };
 
-/// c += a b for ROWS rows and VECTORS vectors of columns from `column` on, held in registers.
+/// c += a b for ROWS rows and VECTORS vectors of columns from `column` on. The sums stay in registers.
 template <int ROWS, int VECTORS>
 static void multiply_tile(const float* a, long a_stride, const float* const* b, long column, float* c, long c_stride,
                           long inner) {
@@ -81,19 +81,19 @@ static void multiply_add(const float* a, long a_stride, const float* const* b, f
   }
 }
 
-/// Some entries of 16 bits as floats, in another place.
+/// Convert some 16-bit entries to floats in `target`.
 static const float* widen(const Head& head, const uint16_t* entries, float* target) {
   for (long d = 0; d < head.D; d++) target[d] = head.widen(entries[d]);
   return target;
 }
 
-/// Where a token's keys and values are, counted in tokens.
+/// The place of a token's keys and values, counted in tokens.
 static long place_of(const Head& head, long token) {
   if (!head.block_table) return token;
   return head.block_table[token / head.block_size] * head.block_size + token % head.block_size;
 }
 
-/// Find the keys and values from `first_key` on, where they lie, or as floats; and some keys after them.
+/// Find the keys and values from `first_key` on, in place or converted to floats, and some keys after them.
 static void find_block(const Head& head, Rows& rows, long first_key, long num_keys) {
   for (long j = 0; j < num_keys; j++) {
     const long place = place_of(head, first_key + j);
@@ -111,7 +111,7 @@ static void find_block(const Head& head, Rows& rows, long first_key, long num_ke
   }
 }
 
-/// Ask memory for a token's keys or values, so that they are near when they are read.
+/// Prefetch a token's keys or values, so that they are in the cache when they are read.
 static void ask_for(const Head& head, const float* entries) {
   for (long i = 0; i < head.asked; i += 16) __builtin_prefetch(entries + i);
 }
@@ -141,7 +141,7 @@ static void score_tile(const float* queries, const float* turned, long key, floa
             (totals[0][row][v] + totals[1][row][v]) + (totals[2][row][v] + totals[3][row][v]));
 }
 
-/// Scores of many queries: the keys are turned so that they lie along the lanes.
+/// Scores of many queries. The keys are transposed so that they lie along the lanes.
 static void score_many(const Head& head, Rows& rows, long num_keys, std::vector<float>& turned) {
   turned.assign(head.D * KEY_BLOCK, 0.0f);
   for (long j = 0; j < num_keys; j++)
@@ -155,7 +155,7 @@ static void score_many(const Head& head, Rows& rows, long num_keys, std::vector<
   }
 }
 
-/// Scores of a few queries: each is a product along the dimensions, where they lie.
+/// Scores of a few queries. Each is a dot product along the dimensions, in place.
 static void score_few(const Head& head, Rows& rows, long num_keys) {
   for (long j = 0; j < num_keys; j++) {
     const float* key = rows.keys[j];
@@ -170,7 +170,7 @@ static void score_few(const Head& head, Rows& rows, long num_keys) {
   }
 }
 
-/// -inf for the keys that a query may not see and for the rest of the block; or what the mask adds.
+/// Add the mask, or set the scores of hidden keys to -inf; the rest of the block is hidden as well.
 static void mask_scores(const Head& head, Rows& rows, long first_key, long num_keys) {
   for (long row = 0; row < rows.count; row++) {
     float* scores = &rows.scores[row * KEY_BLOCK];
@@ -186,7 +186,7 @@ static void mask_scores(const Head& head, Rows& rows, long first_key, long num_k
   }
 }
 
-/// Scores become weights, and the sums and outputs so far shrink to the new maximum.
+/// Turn scores into weights, and rescale the sums and outputs so far to the new maximum.
 static void update_softmax(const Head& head, Rows& rows) {
   for (long row = 0; row < rows.count; row++) {
     float* scores = &rows.scores[row * KEY_BLOCK];
@@ -194,7 +194,7 @@ static void update_softmax(const Head& head, Rows& rows) {
     for (long j = 0; j < KEY_BLOCK; j += LANES) largest = load(scores + j) > largest ? load(scores + j) : largest;
     float maximum = largest[0];
     for (int lane = 1; lane < LANES; lane++) maximum = std::max(maximum, largest[lane]);
-    const float shift = maximum == -INFINITY ? 0.0f : maximum;  // nothing visible yet: -inf - -inf is NaN
+    const float shift = maximum == -INFINITY ? 0.0f : maximum;  // nothing visible yet; -inf - -inf is NaN
     Floats total = {};
     for (long j = 0; j < KEY_BLOCK; j += LANES) {
       const Floats weights = exponential(load(scores + j) - shift);
@@ -209,7 +209,7 @@ static void update_softmax(const Head& head, Rows& rows) {
   }
 }
 
-/// Let the rows attend to the keys from `first_key` to before `last_key`, block by block.
+/// Let the rows attend to keys `first_key` to `last_key` - 1, block by block.
 static void attend_to_part(const Head& head, Rows& rows, long first_key, long last_key) {
   std::vector<float> turned;
   for (long block = first_key; block < last_key; block += KEY_BLOCK) {
@@ -229,7 +229,7 @@ static void attend_to_part(const Head& head, Rows& rows, long first_key, long la
   }
 }
 
-/// The part of `part`'s keys joins that of `rows`, each with the weight of its own maximum.
+/// Merge the result for `part`'s keys into `rows`, each weighted by its own maximum.
 static void merge(const Head& head, Rows& rows, const Rows& part) {
   for (long row = 0; row < rows.count; row++) {
     const float maximum = std::max(rows.maxima[row], part.maxima[row]);
@@ -242,7 +242,7 @@ static void merge(const Head& head, Rows& rows, const Rows& part) {
   }
 }
 
-/// The same in parts of KEYS_PER_TASK, each from nothing: one task for all of them sums up as one for each does.
+/// Do the same in parts of KEYS_PER_TASK that are merged, so that one task sums exactly as several tasks would.
 static void attend(const Head& head, Rows& rows, long first_key, long last_key) {
   attend_to_part(head, rows, first_key, std::min(last_key, first_key + KEYS_PER_TASK));
   for (long key = first_key + KEYS_PER_TASK; key < last_key; key += KEYS_PER_TASK) {
@@ -252,7 +252,7 @@ static void attend(const Head& head, Rows& rows, long first_key, long last_key) 
   }
 }
 
-/// The queries' outputs [L, H_q, D] from the weighted sums.
+/// Write the queries' outputs [L, H_q, D] from the weighted sums.
 static void finish(const Head& head, const Rows& rows, float* output, long output_stride) {
   for (long row = 0; row < rows.count; row++) {
     float* target = output + rows.position(row) * output_stride + rows.group_member(row) * head.D;
@@ -260,10 +260,10 @@ static void finish(const Head& head, const Rows& rows, float* output, long outpu
   }
 }
 
-/// Attention in blocks: online softmax, and never more scores than one block's.
+/// Attention in blocks, with online softmax: only the scores of one block are ever in memory.
 ///
 /// inputs:  query float32 [B, H_q, L, D]; key and value float32 [B, H, S, D]; mask float32 [B, H_q, L, S] if
-///          there is one. Read by their strides; D is a multiple of 16, and its stride is 1.
+///          there is one. All are read by their strides. D is a multiple of 16, and its stride is 1.
 /// outputs: float32 [B, L, H_q, D]
 /// numbers: scale; whether the mask is causal; whether there is a fourth input
 KERNEL flash_attention(const Array* inputs, const Array* outputs, const double* numbers) {

@@ -1,13 +1,13 @@
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
-constexpr int TILE = 32;        // queries, keys and dimensions of a tile
-constexpr int WARPS = 8;    // of a block
+constexpr int TILE = 32;        // queries, keys and dimensions per tile
+constexpr int WARPS = 8;    // per block
 constexpr int ROWS = TILE / WARPS;
-// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
 constexpr int STRIDE = TILE + 1;
 
-/// Brings the part of x [num_rows, D] that begins at a row and a dimension into a tile; zeros beyond it.
-/// All threads take part: thread i brings entries i, i + 256, i + 512 ...
+/// Load the part of x [num_rows, D] from a row and a dimension on into a tile, with zeros beyond its end.
+/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
 template <typename T, int D>
 __device__ void load_tile(float* tile, const T* x, int num_rows, int first_row, int first_dim) {
   for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
@@ -17,27 +17,27 @@ __device__ void load_tile(float* tile, const T* x, int num_rows, int first_row, 
   }
 }
 
-/// The sum of the values of all lanes of a warp, in each of them.
+/// Sum a value over the lanes of a warp. Every lane gets the result.
 __device__ float warp_sum(float value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
   return value;
 }
 
-/// The largest of the values of all lanes of a warp, in each of them.
+/// Find the maximum of a value over the lanes of a warp. Every lane gets the result.
 __device__ float warp_max(float value) {
   for (int distance = 16; distance > 0; distance /= 2)
     value = max(value, __shfl_xor_sync(0xffffffff, value, distance));
   return value;
 }
 
-/// Attention of many queries, softmax over blocks of keys: prefill.
+/// Attention of many queries, with softmax over blocks of keys (prefill).
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
-/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
-/// One block computes 32 queries of a head and walks along the keys in blocks of 32. Warp g has queries
-/// 4 g to 4 g + 3. While scores are computed its lanes stand for the keys of the block, while values are
-/// added up for the dimensions of a tile.
-/// blockIdx.x counts blocks of queries, blockIdx.y heads, blockIdx.z the batch. The tiles hold 32 * 33
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. The score of query head h for query i and key j gets
+/// mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key] added.
+/// One block computes 32 queries of a head and walks along the keys in blocks of 32. Warp g has queries 4 g
+/// to 4 g + 3. While scores are computed, its lanes stand for the keys of the block. While values are added
+/// up, they stand for the dimensions of a tile.
+/// blockIdx.x counts blocks of queries, blockIdx.y heads and blockIdx.z the batch. The tiles hold 32 * 33
 /// floats.
 template <typename T, int D>
 __device__ void flash_attention(
@@ -68,7 +68,7 @@ __device__ void flash_attention(
   value += (batch * H + key_head) * S * D;
   mask += batch * mask_batch + head * mask_head;
 
-  int first_row = warp * ROWS;  // of the tile, the warp's queries
+  int first_row = warp * ROWS;  // the warp's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
   float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
   for (int i = 0; i < ROWS; i++) {
@@ -77,7 +77,7 @@ __device__ void flash_attention(
     for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
   }
 
-  // Under the causal mask the block's last query sees the most keys.
+  // Under the causal mask, the last query of the block sees the most keys.
   int num_keys = is_causal ? min(S, S - L + first_query + TILE) : S;
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
@@ -98,7 +98,7 @@ __device__ void flash_attention(
       bool is_seen = row < L && j < S && (!is_causal || j <= row + S - L);
       float score = is_seen ? scores[i] * scale + mask[row * mask_query + j * mask_key] : MINUS_INFINITY;
       float new_maximum = max(maximum[i], warp_max(score));
-      // A row that has seen no key yet is still at -inf, and -inf minus -inf is not a number.
+      // The maximum of a row that has seen no key yet is -inf, and -inf minus -inf is NaN.
       float reference = new_maximum == MINUS_INFINITY ? 0.0f : new_maximum;
       float shrink = exp(maximum[i] - reference);
       float weight = exp(score - reference);

@@ -1,22 +1,23 @@
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
-constexpr int WARPS = 8;  // of a block
+constexpr int WARPS = 8;  // per block
 
-/// The sum of the values of all lanes of a warp, in each of them.
+/// Sum a value over the lanes of a warp. Every lane gets the result.
 __device__ float warp_sum(float value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
   return value;
 }
 
-/// Attention of few queries to many keys: decode.
+/// Attention of few queries to many keys (decode).
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D], parts of a larger cache: the distances from one entry
-/// to the next along each of the four axes are key_strides and value_strides. mask is added to query head h's
-/// score of query i and key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
-/// One block computes one query of a head. Warp g attends to keys g, g + 8, g + 16 ..., its lanes
-/// share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the warps put their maxima, totals and
-/// sums together through shared memory, and thread d writes dimension d.
-/// blockIdx.x counts queries, blockIdx.y heads, blockIdx.z the batch. maxima and totals hold 8 floats,
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. key and value may be parts of a larger cache:
+/// key_strides and value_strides are the distances between entries along each of the four axes. The score of
+/// query head h for query i and key j gets
+/// mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key] added.
+/// One block computes one query of a head. Warp g attends to keys g, g + 8, g + 16 ... Its lanes divide the
+/// dimensions among themselves: lane 0 takes 0, 32, 64 ... At the end, the warps combine their maxima, totals
+/// and sums through shared memory, and thread d writes dimension d.
+/// blockIdx.x counts queries, blockIdx.y heads and blockIdx.z the batch. maxima and totals hold 8 floats,
 /// partial_sums 8 * D.
 template <typename T, int D>
 __device__ void flash_decode(
@@ -66,7 +67,7 @@ __device__ void flash_decode(
       if (dim < D) product += own_query[chunk] * float(key[j * key_strides[2] + dim * key_strides[3]]);
     }
     float score = warp_sum(product) + mask[j * mask_key];
-    if (score == MINUS_INFINITY) continue;  // hidden, for all lanes alike
+    if (score == MINUS_INFINITY) continue;  // hidden; the same for all lanes
     float new_maximum = max(maximum, score);
     float shrink = exp(maximum - new_maximum);
     float weight = exp(score - new_maximum);

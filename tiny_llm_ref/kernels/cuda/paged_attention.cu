@@ -1,13 +1,13 @@
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
-constexpr int TILE = 32;        // queries, keys and dimensions of a tile
-constexpr int WARPS = 8;    // of a block
+constexpr int TILE = 32;        // queries, keys and dimensions per tile
+constexpr int WARPS = 8;    // per block
 constexpr int ROWS = TILE / WARPS;
-// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
 constexpr int STRIDE = TILE + 1;
 
-/// Brings dimensions `first_dim` on of up to TILE queries into a tile; zeros beyond them.
-/// All threads take part: thread i brings entries i, i + 256, i + 512 ...
+/// Load up to TILE queries, from dimension `first_dim` on, into a tile, with zeros beyond their end.
+/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
 template <typename T, int D>
 __device__ void load_queries(
     float* tile,
@@ -22,7 +22,7 @@ __device__ void load_queries(
   }
 }
 
-/// The same for the keys or values of tokens `first_key` on, found by the sequence's block table.
+/// Do the same for keys or values, from token `first_key` on, found through the block table.
 template <typename T, int D>
 __device__ void load_block(
     float* tile,
@@ -41,29 +41,30 @@ __device__ void load_block(
   }
 }
 
-/// The sum of the values of all lanes of a warp, in each of them.
+/// Sum a value over the lanes of a warp. Every lane gets the result.
 __device__ float warp_sum(float value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
   return value;
 }
 
-/// The largest of the values of all lanes of a warp, in each of them.
+/// Find the maximum of a value over the lanes of a warp. Every lane gets the result.
 __device__ float warp_max(float value) {
   for (int distance = 16; distance > 0; distance /= 2)
     value = max(value, __shfl_xor_sync(0xffffffff, value, distance));
   return value;
 }
 
-/// Attention of many queries to keys in blocks, softmax over 32 keys at a time: prefill chunks.
+/// Attention of many queries to keys in blocks, with softmax over 32 keys at a time (prefill chunks).
 ///
 /// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables:
-/// [N, longest]; key j of sequence s lies in block block_tables[s * longest + j / block_size], at
-/// j % block_size. tiles: [number of tiles, 4]; of each its sequence, the first of its queries, how many, and
-/// how many keys the first one sees. Each of the others sees one more than the one before.
-/// One block computes a tile for a head and walks along the keys. Warp g has queries 4 g to 4 g + 3
-/// of it. While scores are computed its lanes stand for keys, while values are added up for the dimensions of
-/// a tile in shared memory.
-/// blockIdx.x counts tiles, blockIdx.y heads. The tiles hold 32 * 33 floats.
+/// [N, longest]. Key j of sequence s is in block block_tables[s * longest + j / block_size], at
+/// place j % block_size.
+/// tiles: [number of tiles, 4]. The four numbers are the tile's sequence, its first query, its number of
+/// queries, and the number of keys that the first query sees. Each further query sees one key more.
+/// One block computes a tile for a head and walks along the keys. Warp g has queries 4 g to 4 g + 3 of the
+/// tile. While scores are computed, its lanes stand for keys. While values are added up, they stand for the
+/// dimensions of a tile in shared memory.
+/// blockIdx.x counts tiles and blockIdx.y heads. The tiles hold 32 * 33 floats.
 template <typename T, int D>
 __device__ void paged_attention(
     const T* query,
@@ -84,14 +85,14 @@ __device__ void paged_attention(
   int head = blockIdx.y;
   tiles += blockIdx.x * 4;
   int key_head = head / (H_q / H);
-  int num_queries = tiles[2], num_visible = tiles[3];  // of the first query
+  int num_queries = tiles[2], num_visible = tiles[3];  // keys seen by the first query
   query += (tiles[1] * H_q + head) * D;
   out += (tiles[1] * H_q + head) * D;
   key += key_head * D;
   value += key_head * D;
   block_tables += tiles[0] * longest;
 
-  int first_row = warp * ROWS;  // of the tile, the warp's queries
+  int first_row = warp * ROWS;  // the warp's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
   float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
   for (int i = 0; i < ROWS; i++) {
@@ -100,7 +101,7 @@ __device__ void paged_attention(
     for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
   }
 
-  int num_keys = num_visible + num_queries - 1;  // that the last query sees
+  int num_keys = num_visible + num_queries - 1;  // seen by the last query
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {

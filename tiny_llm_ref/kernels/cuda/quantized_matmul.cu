@@ -1,22 +1,22 @@
-constexpr int TILE = 32;        // rows, columns and inner entries of a tile
-constexpr int WARPS = 8;        // of a block
+constexpr int TILE = 32;        // rows, columns and inner entries per tile
+constexpr int WARPS = 8;        // per block
 constexpr int ROWS = TILE / WARPS;
-// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
 constexpr int STRIDE = TILE + 1;
 
-/// The code of `bits` bits at place i of a word.
+/// Extract code i, of `bits` bits, from a word.
 template <int bits>
 __device__ unsigned code_at(unsigned word, int i) {
   return (word >> (i * bits)) & ((1u << bits) - 1);
 }
 
-/// Product of many rows with packed weights, transposed: prefill.
+/// Product of many rows with packed weights, transposed (prefill).
 ///
 /// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
-/// One block of 256 threads computes 32 x 32 entries of out and walks along K by 32. In each step its
-/// threads bring a tile of x and one of weights into shared memory, each weight dequantized once for all
-/// rows. A thread then adds to its 4 entries of out: column lane, rows warp, warp + 8 ...
-/// blockIdx.x counts tiles of columns, blockIdx.y tiles of rows. Each tile holds 32 * 33 floats.
+/// One block of 256 threads computes 32 x 32 entries of out and walks along K in steps of 32. In each step,
+/// its threads load a tile of x and a tile of weights into shared memory, so each weight is dequantized only
+/// once for all rows. Then each thread adds to its 4 entries of out: column lane, and rows warp, warp + 8 ...
+/// blockIdx.x counts tiles of columns and blockIdx.y tiles of rows. Each tile holds 32 * 33 floats.
 template <typename T, int bits, int group_size>
 __device__ void quantized_matmul(
     const T* x,
@@ -33,7 +33,7 @@ __device__ void quantized_matmul(
   int first_row = blockIdx.y * TILE, first_column = blockIdx.x * TILE;
   constexpr int num_threads = WARPS * 32;
   constexpr int codes_per_word = 32 / bits;
-  constexpr int words_per_tile = TILE / codes_per_word;  // of one column
+  constexpr int words_per_tile = TILE / codes_per_word;  // per column
 
   float sums[ROWS] = {};
   for (int first_k = 0; first_k < K; first_k += TILE) {
@@ -60,7 +60,7 @@ __device__ void quantized_matmul(
       for (int i = 0; i < ROWS; i++)
         sums[i] += weight * x_tile[(warp + i * WARPS) * STRIDE + k];
     }
-    __syncthreads();  // nobody needs them any more
+    __syncthreads();  // all threads are done with the tiles
   }
   int column = first_column + lane;
   for (int i = 0; i < ROWS; i++) {

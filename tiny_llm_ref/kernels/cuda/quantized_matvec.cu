@@ -1,24 +1,25 @@
-constexpr int COLUMNS = 4;  // of a block, one for each of its warps
-constexpr int ROWS = 8;     // of x, for which the weights are read once
+constexpr int COLUMNS = 4;  // per block, one per warp
+constexpr int ROWS = 8;     // rows of x that share one read of the weights
 
-/// The code of `bits` bits at place i of a word.
+/// Extract code i, of `bits` bits, from a word.
 template <int bits>
 __device__ unsigned code_at(unsigned word, int i) {
   return (word >> (i * bits)) & ((1u << bits) - 1);
 }
 
-/// The sum of the values of all lanes of a warp, in each of them.
+/// Sum a value over the lanes of a warp. Every lane gets the result.
 __device__ float warp_sum(float value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
   return value;
 }
 
-/// Product of a few rows with packed weights, transposed: decode.
+/// Product of a few rows with packed weights, transposed (decode).
 ///
 /// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
-/// One warp computes one column of out for 8 rows. Its lanes share out the words of the weights:
-/// lane 0 takes words 0, 32, 64 ..., lane 1 takes 1, 33, 65 ...; at the end they add up their sums.
-/// blockIdx.x counts fours of columns, one for each warp of a block; blockIdx.y counts eights of rows.
+/// One warp computes one column of out for 8 rows. Its lanes divide the words of the weights among
+/// themselves: lane 0 takes words 0, 32, 64 ..., and lane 1 takes 1, 33, 65 ... At the end they add up their
+/// sums.
+/// blockIdx.x counts groups of 4 columns, one column per warp, and blockIdx.y counts groups of 8 rows.
 template <typename T, int bits, int group_size>
 __device__ void quantized_matvec(
     const T* x,
@@ -32,7 +33,7 @@ __device__ void quantized_matvec(
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int column = blockIdx.x * COLUMNS + warp;
   int first_row = blockIdx.y * ROWS;
-  if (column >= N) return;  // all lanes alike
+  if (column >= N) return;  // the same for all lanes
   int num_rows = min(ROWS, M - first_row);
   constexpr int codes_per_word = 32 / bits;
   int num_words = K / codes_per_word;
@@ -51,7 +52,7 @@ __device__ void quantized_matvec(
     }
   }
   for (int row = 0; row < ROWS; row++) {
-    if (row >= num_rows) break;  // all lanes alike
+    if (row >= num_rows) break;  // the same for all lanes
     float total = warp_sum(sums[row]);
     if (lane == 0) out[(first_row + row) * N + column] = T(total);
   }

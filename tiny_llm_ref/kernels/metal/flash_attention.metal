@@ -1,14 +1,14 @@
 #include <metal_stdlib>
 using namespace metal;
 
-constexpr constant int TILE = 32;        // queries, keys and dimensions of a tile
-constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
+constexpr constant int TILE = 32;        // queries, keys and dimensions per tile
+constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
 constexpr constant int ROWS = TILE / SIMD_GROUPS;
-// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
 constexpr constant int STRIDE = TILE + 1;
 
-/// Brings the part of x [num_rows, D] that begins at a row and a dimension into a tile; zeros beyond it.
-/// All threads take part: thread i brings entries i, i + 256, i + 512 ...
+/// Load the part of x [num_rows, D] from a row and a dimension on into a tile, with zeros beyond its end.
+/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
 template <typename T, int D>
 void load_tile(
     threadgroup float* tile,
@@ -24,15 +24,14 @@ void load_tile(
   }
 }
 
-/// Attention of many queries, softmax over blocks of keys: prefill.
+/// Attention of many queries, with softmax over blocks of keys (prefill).
 ///
-/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]; mask is added to query head h's score of query i and
-/// key j, from mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key].
-/// One threadgroup computes 32 queries of a head and walks along the keys in blocks of 32. SIMD group g
-/// has queries 4 g to 4 g + 3. While scores are computed its lanes stand for the keys of the block, while
-/// values are added up for the dimensions of a tile.
-/// group.x counts blocks of queries, group.y heads, group.z the batch. The tiles hold 32 * 33
-/// floats.
+/// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. The score of query head h for query i and key j gets
+/// mask[b * mask_batch + h * mask_head + i * mask_query + j * mask_key] added.
+/// One threadgroup computes 32 queries of a head and walks along the keys in blocks of 32. SIMD group g has
+/// queries 4 g to 4 g + 3. While scores are computed, its lanes stand for the keys of the block. While values
+/// are added up, they stand for the dimensions of a tile.
+/// group.x counts blocks of queries, group.y heads and group.z the batch. The tiles hold 32 * 33 floats.
 template <typename T, int D>
 void flash_attention(
     const device T* query,
@@ -65,7 +64,7 @@ void flash_attention(
   mask += batch * mask_batch + head * mask_head;
 
   int thread_number = int(simd_group) * 32 + int(lane);
-  int first_row = int(simd_group) * ROWS;  // of the tile, the SIMD group's queries
+  int first_row = int(simd_group) * ROWS;  // the SIMD group's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
   float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
   for (int i = 0; i < ROWS; i++) {
@@ -74,7 +73,7 @@ void flash_attention(
     for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
   }
 
-  // Under the causal mask the block's last query sees the most keys.
+  // Under the causal mask, the last query of the block sees the most keys.
   int num_keys = is_causal ? min(S, S - L + first_query + TILE) : S;
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
@@ -95,7 +94,7 @@ void flash_attention(
       bool is_seen = row < L && j < S && (!is_causal || j <= row + S - L);
       float score = is_seen ? scores[i] * scale + mask[row * mask_query + j * mask_key] : -INFINITY;
       float new_maximum = max(maximum[i], simd_max(score));
-      // A row that has seen no key yet is still at -inf, and -inf minus -inf is not a number.
+      // The maximum of a row that has seen no key yet is -inf, and -inf minus -inf is NaN.
       float reference = new_maximum == -INFINITY ? 0.0f : new_maximum;
       float shrink = exp(maximum[i] - reference);
       float weight = exp(score - reference);

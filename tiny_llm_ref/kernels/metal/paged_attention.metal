@@ -1,14 +1,14 @@
 #include <metal_stdlib>
 using namespace metal;
 
-constexpr constant int TILE = 32;        // queries, keys and dimensions of a tile
-constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
+constexpr constant int TILE = 32;        // queries, keys and dimensions per tile
+constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
 constexpr constant int ROWS = TILE / SIMD_GROUPS;
-// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
 constexpr constant int STRIDE = TILE + 1;
 
-/// Brings dimensions `first_dim` on of up to TILE queries into a tile; zeros beyond them.
-/// All threads take part: thread i brings entries i, i + 256, i + 512 ...
+/// Load up to TILE queries, from dimension `first_dim` on, into a tile, with zeros beyond their end.
+/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
 template <typename T, int D>
 void load_queries(
     threadgroup float* tile,
@@ -24,7 +24,7 @@ void load_queries(
   }
 }
 
-/// The same for the keys or values of tokens `first_key` on, found by the sequence's block table.
+/// Do the same for keys or values, from token `first_key` on, found through the block table.
 template <typename T, int D>
 void load_block(
     threadgroup float* tile,
@@ -44,16 +44,17 @@ void load_block(
   }
 }
 
-/// Attention of many queries to keys in blocks, softmax over 32 keys at a time: prefill chunks.
+/// Attention of many queries to keys in blocks, with softmax over 32 keys at a time (prefill chunks).
 ///
 /// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables:
-/// [N, longest]; key j of sequence s lies in block block_tables[s * longest + j / block_size], at
-/// j % block_size. tiles: [number of tiles, 4]; of each its sequence, the first of its queries, how many, and
-/// how many keys the first one sees. Each of the others sees one more than the one before.
-/// One threadgroup computes a tile for a head and walks along the keys. SIMD group g has queries 4 g to 4 g + 3
-/// of it. While scores are computed its lanes stand for keys, while values are added up for the dimensions of
-/// a tile in shared memory.
-/// group.x counts tiles, group.y heads. The tiles hold 32 * 33 floats.
+/// [N, longest]. Key j of sequence s is in block block_tables[s * longest + j / block_size], at
+/// place j % block_size.
+/// tiles: [number of tiles, 4]. The four numbers are the tile's sequence, its first query, its number of
+/// queries, and the number of keys that the first query sees. Each further query sees one key more.
+/// One threadgroup computes a tile for a head and walks along the keys. SIMD group g has queries 4 g to 4 g +
+/// 3 of the tile. While scores are computed, its lanes stand for keys. While values are added up, they stand
+/// for the dimensions of a tile in threadgroup memory.
+/// group.x counts tiles and group.y heads. The tiles hold 32 * 33 floats.
 template <typename T, int D>
 void paged_attention(
     const device T* query,
@@ -76,7 +77,7 @@ void paged_attention(
   int head = int(group.y);
   tiles += int(group.x) * 4;
   int key_head = head / (H_q / H);
-  int num_queries = tiles[2], num_visible = tiles[3];  // of the first query
+  int num_queries = tiles[2], num_visible = tiles[3];  // keys seen by the first query
   query += (tiles[1] * H_q + head) * D;
   out += (tiles[1] * H_q + head) * D;
   key += key_head * D;
@@ -84,7 +85,7 @@ void paged_attention(
   block_tables += tiles[0] * longest;
 
   int thread_number = int(simd_group) * 32 + int(lane);
-  int first_row = int(simd_group) * ROWS;  // of the tile, the SIMD group's queries
+  int first_row = int(simd_group) * ROWS;  // the SIMD group's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
   float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
   for (int i = 0; i < ROWS; i++) {
@@ -93,7 +94,7 @@ void paged_attention(
     for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
   }
 
-  int num_keys = num_visible + num_queries - 1;  // that the last query sees
+  int num_keys = num_visible + num_queries - 1;  // seen by the last query
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {

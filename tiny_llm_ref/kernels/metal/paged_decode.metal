@@ -1,17 +1,17 @@
 #include <metal_stdlib>
 using namespace metal;
 
-constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
+constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
 
-/// Attention of single queries to keys in blocks: decode.
+/// Attention of single queries to keys in blocks (decode).
 ///
 /// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables:
-/// [N, longest]. Query i belongs to sequence sequences[i] and sees its first num_keys[i] keys; key j of
-/// sequence s lies in block block_tables[s * longest + j / block_size], at j % block_size.
-/// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ..., and its
-/// lanes share out the dimensions: lane 0 takes 0, 32, 64 ... At the end the SIMD groups put their maxima,
-/// totals and sums together through threadgroup memory, and thread d writes dimension d.
-/// group.x counts queries, group.y heads. maxima and totals hold 8 floats, partial_sums 8 * D.
+/// [N, longest]. Query i belongs to sequence sequences[i] and sees the first num_keys[i] keys. Key j of
+/// sequence s is in block block_tables[s * longest + j / block_size], at place j % block_size.
+/// One threadgroup computes one query of a head. SIMD group g attends to keys g, g + 8, g + 16 ... Its lanes
+/// divide the dimensions among themselves: lane 0 takes 0, 32, 64 ... At the end, the SIMD groups combine
+/// their maxima, totals and sums through threadgroup memory, and thread d writes dimension d.
+/// group.x counts queries and group.y heads. maxima and totals hold 8 floats, partial_sums 8 * D.
 template <typename T, int D>
 void paged_decode(
     const device T* query,

@@ -1,25 +1,26 @@
 #include <metal_stdlib>
 using namespace metal;
 
-constexpr constant int TILE = 32;        // rows, columns and inner entries of a tile
-constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
+constexpr constant int TILE = 32;        // rows, columns and inner entries per tile
+constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
 constexpr constant int ROWS = TILE / SIMD_GROUPS;
-// Distance of a tile's rows in memory: one more, so that the entries of a column lie in different banks.
+// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
 constexpr constant int STRIDE = TILE + 1;
 
-/// The code of `bits` bits at place i of a word.
+/// Extract code i, of `bits` bits, from a word.
 template <int bits>
 uint code_at(uint word, int i) {
   return (word >> (i * bits)) & ((1u << bits) - 1);
 }
 
-/// Product of many rows with packed weights, transposed: prefill.
+/// Product of many rows with packed weights, transposed (prefill).
 ///
 /// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
-/// One threadgroup of 256 threads computes 32 x 32 entries of out and walks along K by 32. In each step its
-/// threads bring a tile of x and one of weights into threadgroup memory, each weight dequantized once for all
-/// rows. A thread then adds to its 4 entries of out: column lane, rows simd_group, simd_group + 8 ...
-/// group.x counts tiles of columns, group.y tiles of rows. Each tile holds 32 * 33 floats.
+/// One threadgroup of 256 threads computes 32 x 32 entries of out and walks along K in steps of 32. In each
+/// step, its threads load a tile of x and a tile of weights into threadgroup memory, so each weight is
+/// dequantized only once for all rows. Then each thread adds to its 4 entries of out: column lane, and rows
+/// simd_group, simd_group + 8 ...
+/// group.x counts tiles of columns and group.y tiles of rows. Each tile holds 32 * 33 floats.
 template <typename T, int bits, int group_size>
 void quantized_matmul(
     const device T* x,
@@ -39,7 +40,7 @@ void quantized_matmul(
   int thread_number = int(simd_group) * 32 + int(lane);
   constexpr int num_threads = SIMD_GROUPS * 32;
   constexpr int codes_per_word = 32 / bits;
-  constexpr int words_per_tile = TILE / codes_per_word;  // of one column
+  constexpr int words_per_tile = TILE / codes_per_word;  // per column
 
   float sums[ROWS] = {};
   for (int first_k = 0; first_k < K; first_k += TILE) {
@@ -66,7 +67,7 @@ void quantized_matmul(
       for (int i = 0; i < ROWS; i++)
         sums[i] += weight * x_tile[(int(simd_group) + i * SIMD_GROUPS) * STRIDE + k];
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // nobody needs them any more
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // all threads are done with the tiles
   }
   int column = first_column + int(lane);
   for (int i = 0; i < ROWS; i++) {

@@ -1,21 +1,22 @@
 #include <metal_stdlib>
 using namespace metal;
 
-constexpr constant int COLUMNS = 4;  // of a threadgroup, one for each of its SIMD groups
-constexpr constant int ROWS = 8;     // of x, for which the weights are read once
+constexpr constant int COLUMNS = 4;  // per threadgroup, one per SIMD group
+constexpr constant int ROWS = 8;     // rows of x that share one read of the weights
 
-/// The code of `bits` bits at place i of a word.
+/// Extract code i, of `bits` bits, from a word.
 template <int bits>
 uint code_at(uint word, int i) {
   return (word >> (i * bits)) & ((1u << bits) - 1);
 }
 
-/// Product of a few rows with packed weights, transposed: decode.
+/// Product of a few rows with packed weights, transposed (decode).
 ///
 /// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].
-/// One SIMD group computes one column of out for 8 rows. Its lanes share out the words of the weights:
-/// lane 0 takes words 0, 32, 64 ..., lane 1 takes 1, 33, 65 ...; at the end they add up their sums.
-/// group.x counts fours of columns, one for each SIMD group of a threadgroup; group.y counts eights of rows.
+/// One SIMD group computes one column of out for 8 rows. Its lanes divide the words of the weights among
+/// themselves: lane 0 takes words 0, 32, 64 ..., and lane 1 takes 1, 33, 65 ... At the end they add up their
+/// sums.
+/// group.x counts groups of 4 columns, one column per SIMD group, and group.y counts groups of 8 rows.
 template <typename T, int bits, int group_size>
 void quantized_matvec(
     const device T* x,
@@ -31,7 +32,7 @@ void quantized_matvec(
     uint lane) {
   int column = int(group.x) * COLUMNS + int(simd_group);
   int first_row = int(group.y) * ROWS;
-  if (column >= N) return;  // all lanes alike
+  if (column >= N) return;  // the same for all lanes
   int num_rows = min(ROWS, M - first_row);
   constexpr int codes_per_word = 32 / bits;
   int num_words = K / codes_per_word;
@@ -50,7 +51,7 @@ void quantized_matvec(
     }
   }
   for (int row = 0; row < ROWS; row++) {
-    if (row >= num_rows) break;  // all lanes alike
+    if (row >= num_rows) break;  // the same for all lanes
     float total = simd_sum(sums[row]);
     if (lane == 0) out[(first_row + row) * N + column] = T(total);
   }

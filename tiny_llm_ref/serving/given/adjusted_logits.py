@@ -1,4 +1,4 @@
-"""Logits as a request's parameters change them before it is sampled: minimum lengths, biases, penalties."""
+"""Change logits by a request's parameters before sampling: minimum lengths, biases and penalties."""
 
 import math
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from .token_counts import counts_of
 def adjust_logits(
     logits: mx.array, entries: Items[ScheduledTokens], params: Mapping[int, SamplingParams]
 ) -> mx.array:
-    """The logits that are sampled, in vLLM's order: what may not come yet, biases, penalties.
+    """Apply all changes to the logits, in vLLM's order: tokens that may not come yet, biases, penalties.
 
-    Only the tokens that a request's parameters name or that it holds are touched: those of all rows together.
+    This touches only tokens that a request's parameters or its own tokens name, for all rows together.
 
     Args:
         logits: [B, V]
-        entries: one a row.
-        params: by the id of the sequence; `stop_token_ids` hold the end-of-text ids as well.
+        entries: one per row.
+        params: by sequence id; `stop_token_ids` include the end-of-text ids.
 
     Returns:
-        [B, V], the argument itself if nothing changes.
+        [B, V]; the argument itself if nothing changes.
     """
     sequences = [(row, entry.sequence) for row, entry in enumerate(entries)]
     changed = [(row, each, params[each.id]) for row, each in sequences if params[each.id].changes_logits]
@@ -55,7 +55,7 @@ def adjust_logits(
 
 
 def biases_of(sequence: Sequence, params: SamplingParams) -> dict[int, float]:
-    """What is added to the logits of some tokens."""
+    """The numbers to add to the logits of some tokens, by token id."""
     added = dict(params.biases)
     if sequence.num_tokens - sequence.num_prompt_tokens < params.min_tokens:
         added |= dict.fromkeys(params.stop_token_ids, -math.inf)
@@ -63,7 +63,7 @@ def biases_of(sequence: Sequence, params: SamplingParams) -> dict[int, float]:
 
 
 def penalties_of(row: int, sequence: Sequence, params: SamplingParams) -> tuple[npt.NDArray[Any], ...]:
-    """Row, token, what a positive logit is divided by and what is subtracted then, of each token held."""
+    """For each distinct token: its row, its id, the repetition penalty, and the number to subtract."""
     ids, counts = counts_of(sequence)
     return (
         np.full(len(ids), row),

@@ -15,17 +15,18 @@ class Blocks(Protocol):
         """Raise ValueError, with the numbers, for a sequence that could not run even alone."""
 
     def find_prefix(self, sequence: Sequence) -> int:
-        """Number of leading tokens that are held already, computed by other sequences: never all of them.
+        """Number of leading tokens that are already stored, computed by other sequences; never all of them.
 
-        Changes nothing. Asked only of a sequence that holds nothing.
+        Changes nothing. Called only for a sequence that holds nothing.
         """
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make room for `num_tokens` behind those that are computed; False if there is none.
+        """Make room for `num_tokens` after the computed ones; return whether there is room.
 
-        The first call for a sequence admits it: it then also holds what `find_prefix` found, and more room
-        may be required than its tokens need, so that running sequences can grow. The scheduler calls this
-        for every running sequence in every step, so a call with room to spare must be quick.
+        The first call for a sequence admits it. It then also holds the tokens that `find_prefix` found.
+        Admission may require more room than these tokens need, so that running sequences can grow. The
+        scheduler calls this for every running sequence in every step, so a call must be quick if there is
+        room already.
         """
 
     def free(self, sequence: Sequence) -> None:

@@ -1,4 +1,4 @@
-"""An engine's default blocks: as many as its requests can use, within a share of the free memory."""
+"""An engine's default blocks: as many as its requests can use, within half of the free memory."""
 
 import mlx.core as mx
 
@@ -12,18 +12,18 @@ from .scheduler_output import SchedulerOutput
 
 BLOCK_SIZE = 16
 SHARE = 0.5
-"""Of the free memory; a step's activations and other programs need the rest."""
+"""Fraction of the free memory; a step's activations and other programs need the rest."""
 
 
 def default_blocks(model: Qwen3Model, config: SchedulerConfig, max_seq_len: int) -> Blocks:
-    """Blocks for `max_num_seqs` requests of `max_seq_len` tokens, or as many as fit in memory.
+    """Make blocks for `max_num_seqs` requests of `max_seq_len` tokens, or as many as fit in memory.
 
-    `UnlimitedBlocks` until days 3.2 and 3.3 are written.
+    Return `UnlimitedBlocks` until days 3.2 and 3.3 are written.
 
     Args:
-        model: the model whose keys and values the blocks hold, in float32 at most.
-        config: says how many requests run at once.
-        max_seq_len: most tokens of a request.
+        model: the model whose keys and values the blocks store, in float32 or smaller.
+        config: has the number of requests that run at once.
+        max_seq_len: largest number of tokens in a request.
     """
     try:
         bytes_per_block = BLOCK_SIZE * cache_bytes_per_token(model.config, mx.float32)
@@ -38,6 +38,6 @@ def default_blocks(model: Qwen3Model, config: SchedulerConfig, max_seq_len: int)
 
 def free_memory() -> int:
     """Bytes that MLX may still allocate."""
-    # On a Mac the limit is more than the GPU can keep resident; only Metal reports that size.
+    # On a Mac, the limit exceeds what the GPU can keep resident. Only Metal reports that size.
     most = mx.device_info().get("max_recommended_working_set_size", mx.get_memory_limit())
     return max(0, min(int(most), mx.get_memory_limit()) - mx.get_active_memory())

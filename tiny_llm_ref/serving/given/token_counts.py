@@ -1,4 +1,4 @@
-"""How often a sequence holds each of its tokens, kept from step to step."""
+"""Counts how often each token occurs in a sequence, and keeps the counts from step to step."""
 
 from weakref import WeakKeyDictionary
 
@@ -11,10 +11,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class TokenCounts:
-    """The distinct tokens of a sequence, and how often its answer holds each.
+    """The distinct tokens of a sequence, and how often each occurs in its answer.
 
-    Tokens are only ever added to a sequence: one that is preempted keeps them, and an overlapped step waits
-    for those that penalties count. So a step looks only at the tokens that came since the last one.
+    A sequence only ever gains tokens: preemption keeps them, and an overlapped step waits for the tokens that
+    penalties count. So each step counts only the tokens that are new since the last one.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class TokenCounts:
         self._ids = self._counts = np.empty(0, np.int64)
 
     def after(self, sequence: Sequence) -> tuple[Ints, Ints]:
-        """Count the new tokens of a sequence, always the same one.
+        """Count the new tokens of a sequence, which must be the same in every call.
 
         Returns:
-            ids, counts: [N] each, of its distinct tokens; valid until the next call.
+            ids, counts: [N] each, for its distinct tokens; valid until the next call.
         """
         for position in range(self._num_counted, sequence.num_tokens):
             place = self._find_place(sequence.token_ids[position])
@@ -48,5 +48,5 @@ _known: WeakKeyDictionary[Sequence, TokenCounts] = WeakKeyDictionary()
 
 
 def counts_of(sequence: Sequence) -> tuple[Ints, Ints]:
-    """`TokenCounts.after` of the counts that are kept as long as the sequence is."""
+    """Call `TokenCounts.after` on counts that live as long as the sequence."""
     return _known.setdefault(sequence, TokenCounts()).after(sequence)
