@@ -106,9 +106,7 @@ class RoPE:
             return [start]
         if isinstance(offset, list):
             if len(offset) != B:
-                raise ValueError(
-                    f"a list needs one offset per row: got {len(offset)} offsets for {B} rows"
-                )
+                raise ValueError(f"a list needs one offset per row: got {len(offset)} offsets for {B} rows")
             return offset or [0]  # no rows: any position will do
         return [offset]
 
