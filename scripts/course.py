@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from scripts.setup import load_toml
 
 ROOT = Path(__file__).resolve().parent.parent
 COURSE = ROOT / "course"
+Gpu = Literal["metal", "cuda", "none"]
+"""The kind of GPU that a learner writes kernels for."""
 
 
 @dataclass(frozen=True, order=True)
@@ -18,6 +21,12 @@ class Task:
     number: int
     title: str
     symbols: tuple[str, ...]
+    optional: bool = False
+    gpu: Gpu | None = None
+
+    def is_core(self, gpu: Gpu) -> bool:
+        """Whether it is on the path of a learner who chose this GPU; all else is optional."""
+        return not self.optional and self.gpu in (None, gpu)
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +90,12 @@ def load_course(path: Path = COURSE / "course.toml") -> Course:
                 day["title"],
                 tuple(
                     Task(
-                        f"{week['week']}.{day['day']}.{number}", number, task["title"], tuple(task["symbols"])
+                        f"{week['week']}.{day['day']}.{number}",
+                        number,
+                        task["title"],
+                        tuple(task["symbols"]),
+                        task.get("optional", False),
+                        task.get("gpu"),
                     )
                     for number, task in enumerate(day["tasks"], start=1)
                 ),

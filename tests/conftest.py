@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from scripts.hardware.precision import use_full_float32
 from scripts.packages import choose_package
+from tests.support.optional import LeftOut
 from tests.support.reporting import FailureReporter
 
 TESTS = Path(__file__).resolve().parent
@@ -50,6 +51,7 @@ settings.load_profile("course")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ref", action="store_true", help="test tiny_llm_ref, the reference")
     parser.addoption("--task", type=int, help="only the tests of this task of a day")
+    parser.addoption("--gpu", help="skip optional tasks not begun, of a learner of metal, cuda or none")
     parser.addoption("--record-cuda", action="store_true", help="write the book's table of CUDA kernels")
     parser.addoption("--record-counts", action="store_true", help="write the book's counts of GPU kernels")
     parser.addoption(
@@ -62,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         choose_package(reference=config.getoption("--ref"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+    if config.getoption("--gpu"):
+        config.pluginmanager.register(LeftOut(config.getoption("--gpu")))
     if config.option.tbstyle == "auto":
         config.pluginmanager.register(FailureReporter(shows_all=config.getoption("--all")))
 

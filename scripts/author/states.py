@@ -1,7 +1,8 @@
-"""Prove the states of the course: the starter, the package after each day, and each single hole."""
+"""Prove the states of the course: the starter, the package after each day, whole or core, and each hole."""
 
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from scripts.course import Course, Day, load_course
+from scripts.course import Course, Day, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.render import render
@@ -55,6 +56,24 @@ class AfterDay(State):
         return None if outcome.passed else "no test ran"
 
 
+@dataclass(frozen=True)
+class Core(State):
+    """The core tasks of the days so far solved: no test of the last fails, and one of each core task passes.
+
+    Tests of what was left out are skipped, as a learner's are.
+    """
+
+    tasks: Collection[int]
+
+    def fault(self, outcome: Outcome) -> str | None:
+        for name, message in outcome.failed.items():
+            return f"{name} needs an optional task: {last_line(message)}"
+        untested = {f"test_task_{number}_" for number in self.tasks} - {
+            match[0] for name in outcome.passed if (match := re.search(r"test_task_\d+_", name))
+        }
+        return f"no {min(untested)} passes without the optional tasks" if untested else None
+
+
 class Hole(State):
     """One task unsolved: a test of that task fails."""
 
@@ -76,6 +95,7 @@ def all_states(course: Course, is_thorough: bool = False) -> Iterator[State]:
         name = f"after week {days[-1].week} day {days[-1].day}"
         tested = days if is_thorough else days[-1:]
         yield AfterDay(name, run_of(name, render(solved, course), tested))
+    yield from core_states(course)
     starter = render((), course)
     for day in course.days:
         name = f"starter, week {day.week} day {day.day}"
@@ -85,6 +105,25 @@ def all_states(course: Course, is_thorough: bool = False) -> Iterator[State]:
             name = f"all but task {task.id}"
             sources = render(set(every_id) - {task.id}, course)
             yield Hole(name, run_of(name, sources, [day], "--task", str(task.number), "-x"))
+
+
+def core_states(course: Course) -> Iterator[State]:
+    """After each day from the first optional task on, without a GPU; and each GPU's kernels by themselves."""
+    for position, day in reversed(list(enumerate(course.days, start=1))):
+        tasks = [task for each in course.days[:position] for task in each.tasks]
+        kernels = {task.gpu: task.number for task in day.tasks if task.gpu}
+        gpus: list[Gpu] = ["none", *kernels]
+        for gpu in gpus:
+            core = {task for task in tasks if task.is_core(gpu)}
+            if len(core) == len(tasks):
+                continue
+            name = f"core after week {day.week} day {day.day}, GPU {gpu}"
+            numbers = (
+                [kernels[gpu]] if gpu in kernels else [each.number for each in day.tasks if each in core]
+            )
+            options = ["--gpu", gpu, *(["--task", str(kernels[gpu])] if gpu in kernels else [])]
+            run = run_of(name, render({task.id for task in core}, course), [day], *options)
+            yield Core(name, run, numbers)
 
 
 def run_of(name: str, sources: Mapping[Path, str], days: Iterable[Day], *options: str) -> Run:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.course import Course, load_course
+from scripts.course import Course, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import (
     PACKAGE,
@@ -18,40 +18,43 @@ from scripts.learn.learner import (
     read_package,
     shown,
 )
+from scripts.learn.optional import chosen_gpu
 from scripts.sources.files import Sources, Symbol, read_reference
 from scripts.sources.patch import fill
 from scripts.sources.render import rendered
 from scripts.sources.symbols import holes_of
 
 To = Annotated[str, typer.Option(help="The last day to fill, as w2d3.", metavar="wWdD")]
+All = Annotated[bool, typer.Option("--all", help="Fill the optional tasks too.")]
 
 
-def main(to: To, yes: Yes = False, package: Package = PACKAGE) -> None:
+def main(to: To, fill_all: All = False, yes: Yes = False, package: Package = PACKAGE) -> None:
     """Write the reference's solution into every function that is not written yet, up to and including a day.
 
-    Nothing that you wrote is touched. A helper comes along only if a solution needs it; where you use its
-    name for something else, it gets another, such as _rows_ref. You see the difference and are asked first,
-    and the files as they were are kept in tiny_llm.backups/. With --yes you see how many lines each file
-    gains and loses.
+    Optional tasks stay as they are unless you say --all. Nothing that you wrote is touched. A helper comes
+    along only if a solution needs it; where you use its name for something else, it gets another, such as
+    _rows_ref. You see the difference and are asked first, and the files as they were are kept in
+    tiny_llm.backups/. With --yes you see how many lines each file gains and loses.
 
     Example: pdm run catch-up --to w2d1
     """
     with usage_errors():
         course = load_course()
-        chosen = task_ids_up_to(course, to)
+        chosen = task_ids_up_to(course, to, None if fill_all else chosen_gpu())
         before = read_package(package)
         check_syntax(before, package)
         after = catch_up(before, course, chosen)
         if after == before:
-            print(f"nothing to fill: no function up to {to} is a hole in {shown(package)}")
+            core = "" if fill_all else "of a core task "
+            print(f"nothing to fill: no function {core}up to {to} is a hole in {shown(package)}")
             return
         change(package, before, after, yes)
         for name in mixed_classes(rendered((), course), before, after):
             print(f"note: {name} is now partly yours and partly the reference's; the tests say if they agree")
 
 
-def task_ids_up_to(course: Course, to: str) -> set[str]:
-    """Ids of all tasks up to a day written as w2d3.
+def task_ids_up_to(course: Course, to: str, gpu: Gpu | None = None) -> set[str]:
+    """Ids of all tasks up to a day written as w2d3, or of those that are core for a GPU.
 
     Raises:
         ValueError: it is not written so, or there is no such day.
@@ -61,7 +64,7 @@ def task_ids_up_to(course: Course, to: str) -> set[str]:
         raise ValueError(f"--to {to!r} names no day: write it as w2d1")
     last = course.day(int(match[1]), int(match[2]))
     days = course.days[: course.days.index(last) + 1]
-    return {task.id for day in days for task in day.tasks}
+    return {task.id for day in days for task in day.tasks if gpu is None or task.is_core(gpu)}
 
 
 def catch_up(sources: Sources, course: Course, chosen: set[str]) -> Sources:

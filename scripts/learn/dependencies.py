@@ -21,6 +21,7 @@ import mlx.core as mx
 
 from kernel_runtime.native import BuildError, machine_key
 from scripts.course import ROOT, Day
+from scripts.learn.optional import chosen_gpu
 from scripts.sources.files import Sources
 
 FOLDERS = ("kernel_runtime", "models", "scripts", "tests/days", "tests/support", "tiny_llm_ref")
@@ -57,7 +58,7 @@ def machine() -> str:
 
 
 def common_digest(root: Path = ROOT) -> str:
-    """Digest of what every day depends on: the files outside the learner's package, and the machine."""
+    """Digest of what every day depends on: files outside the learner's package, machine, chosen GPU."""
     files = [root / name for name in FILES]
     for folder in FOLDERS:
         found = sorted((root / folder).rglob("*"))
@@ -65,7 +66,7 @@ def common_digest(root: Path = ROOT) -> str:
     content = [
         part for file in files if file.exists() for part in (str(file.relative_to(root)), file.read_bytes())
     ]
-    return digest_of([machine(), *content])
+    return digest_of([machine(), chosen_gpu(), *content])
 
 
 class Dependencies:

@@ -2,10 +2,7 @@
 
 import contextlib
 import os
-import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import pytest
@@ -13,73 +10,49 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from scripts.course import Day, Task, load_course
+from scripts.course import Day, load_course
 from scripts.errors import usage_errors
-from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package, tasks_with_holes
+from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
+from scripts.learn.optional import choose_gpu, chosen_gpu, remembered_gpu
 from scripts.learn.remembered import Memory, Result, day_name
 from scripts.learn.speeds import print_speeds
+from scripts.learn.task_state import TaskState, Written, task_of
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.setup import show_progress
-from scripts.sources.chunks import HOLE
 from scripts.sources.files import Sources
 
 MAX_PROCESSES = 2
-TEST_NAME = re.compile(r"::test_task_(\d+)_")
-
-
-class Mark(Enum):
-    """What the tests say of a task: its sign, its words and its colour."""
-
-    PASSED = ("✓", "passed", "green")
-    FAILING = ("✗", "failing", "red")
-    NOT_WRITTEN = ("·", "not written yet", "dim")
-    NO_TEST_RAN = ("-", "no test runs on this machine", "dim")
-
-
-@dataclass(frozen=True)
-class TaskState:
-    """One task and what became of its tests."""
-
-    day: Day
-    task: Task
-    passed: tuple[str, ...]
-    failed: Mapping[str, str]
-    has_holes: bool = False
-
-    @property
-    def mark(self) -> Mark:
-        """Not written yet if some test passed or failed, and none got further than a hole."""
-        if not self.failed:
-            return Mark.PASSED if self.passed else Mark.NO_TEST_RAN
-        at_holes = all(HOLE.search(message) for message in self.failed.values())
-        return Mark.NOT_WRITTEN if at_holes and not self.passed else Mark.FAILING
-
-    @property
-    def is_solved(self) -> bool:
-        """Nothing is left to do."""
-        return not self.failed
-
-    @property
-    def waits_for(self) -> str | None:
-        """The first function of another task that the tests stop at, if this task's own are all written."""
-        found = [HOLE.search(message) for message in self.failed.values()]
-        if self.has_holes or not all(found):
-            return None
-        return min((match[0] for match in found if match), default=None)
-
-    @property
-    def test_command(self) -> str:
-        """What the learner types to see its failures."""
-        return f"pdm run test --week {self.day.week} --day {self.day.day} --task {self.task.number}"
+WITHOUT_GPU = (
+    "Metal and CUDA are optional here; the emulator runs both, and one is worth doing: "
+    "`pdm run progress --gpu cuda` (or metal) makes it core"
+)
 
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all tests, whatever is remembered.")]
+ChosenGpu = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="metal|cuda|none",
+        help="Choose, once, whose kernels are core; all others are optional.",
+    ),
+]
 
 
-def main(week: Week = None, day: DayNumber = None, fresh: Fresh = False, package: Package = PACKAGE) -> None:
+def main(
+    week: Week = None,
+    day: DayNumber = None,
+    fresh: Fresh = False,
+    gpu: ChosenGpu = None,
+    package: Package = PACKAGE,
+) -> None:
     """Draw the map of the course with what passes now, and the speed of each day that was measured.
+
+    A day is done when its core tasks are. An optional task counts from the first function that you write of
+    it. Unless you choose, kernels in Metal are core on a Mac, those in CUDA beside an NVIDIA driver, and
+    elsewhere both are optional.
 
     A test runs again only after a file that it depends on has changed.
 
@@ -89,6 +62,8 @@ def main(week: Week = None, day: DayNumber = None, fresh: Fresh = False, package
     states: list[TaskState] = []
     with usage_errors():
         days = chosen_days(week, day)
+        if gpu is not None:
+            choose_gpu(gpu)
         sources = read_package(package)
         check_syntax(sources, package)
         for of_day in states_by_day(sources, days, Memory(sources, fresh)):
@@ -121,12 +96,12 @@ def states_by_day(
 
     A day is run as a whole unless all of its tasks are remembered.
     """
-    days, unwritten = tuple(days), tasks_with_holes(sources)
-    known = {
-        day: recalled for day in days if memory and (recalled := recalled_states(day, memory, unwritten))
-    }
+    days, written = tuple(days), Written.in_package(sources)
+    known = {day: recalled for day in days if memory and (recalled := recalled_states(day, memory, written))}
     runs = [
-        Run(day_name(day), sources, [str(day.test_file)], ["--tb=line"]) for day in days if day not in known
+        Run(day_name(day), sources, [str(day.test_file)], written.pytest_options)
+        for day in days
+        if day not in known
     ]
     outcomes: dict[str, Outcome] = {}
     with contextlib.closing(run_all(runs, min(MAX_PROCESSES, os.cpu_count() or 1))) as ended:
@@ -136,21 +111,20 @@ def states_by_day(
                 outcome = next(ended)
                 outcomes[outcome.name] = outcome
                 tested = next(each for each in days if day_name(each) == outcome.name)
-                known[tested] = [
-                    state_of(tested, task, outcome, task.id in unwritten) for task in tested.tasks
-                ]
+                known[tested] = [written.state_after(outcome, tested, task) for task in tested.tasks]
                 if memory:
                     keep(tested, known[tested], outcome, memory)
             yield known[day]
 
 
-def recalled_states(day: Day, memory: Memory, unwritten: Container[str]) -> list[TaskState] | None:
-    """The states of a day's tasks if all of them are remembered."""
-    results = {task: memory.recall(day, task) for task in day.tasks}
+def recalled_states(day: Day, memory: Memory, written: Written) -> list[TaskState] | None:
+    """The states of a day's tasks if all of them but those left out are remembered."""
+    left_out = Result((), {})
+    results = {
+        task: left_out if task.id in written.left_out else memory.recall(day, task) for task in day.tasks
+    }
     states = [
-        TaskState(day, task, result.passed, result.failed, task.id in unwritten)
-        for task, result in results.items()
-        if result
+        written.state(day, task, result.passed, result.failed) for task, result in results.items() if result
     ]
     return states if len(states) == len(day.tasks) else None
 
@@ -159,7 +133,8 @@ def keep(day: Day, states: Iterable[TaskState], outcome: Outcome, memory: Memory
     """Remember the outcome of a run that was not cut short."""
     is_whole = outcome.exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     if is_whole and all(task_of(name) is not None for name in outcome.failed):
-        memory.keep(day, {state.task: Result(state.passed, state.failed) for state in states})
+        tested = (state for state in states if not state.is_left_out)
+        memory.keep(day, {state.task: Result(state.passed, state.failed) for state in tested})
 
 
 def bar(day: Day, num_done: int, num_all: int) -> str:
@@ -169,32 +144,17 @@ def bar(day: Day, num_done: int, num_all: int) -> str:
     return f"{where} [{'#' * filled}{'-' * (20 - filled)}] {num_done} of {num_all} days"
 
 
-def state_of(day: Day, task: Task, outcome: Outcome, has_holes: bool) -> TaskState:
-    """One task's share of the outcome of its day; a test file that does not load fails for every task."""
-    return TaskState(
-        day,
-        task,
-        tuple(name for name in outcome.passed if task_of(name) == task.number),
-        {name: message for name, message in outcome.failed.items() if task_of(name) in (task.number, None)},
-        has_holes,
-    )
-
-
-def task_of(test: str) -> int | None:
-    """The number in a test's name, or None."""
-    match = TEST_NAME.search(test)
-    return int(match[1]) if match else None
-
-
 def first_unsolved(states: Iterable[TaskState]) -> TaskState | None:
-    """The first task that is not solved, in the order of the course."""
-    return next((state for state in states if not state.is_solved), None)
+    """The first task that is neither solved nor left out, in the order of the course."""
+    return next((state for state in states if not (state.is_solved or state.is_left_out)), None)
 
 
 def print_day(states: list[TaskState], console: Console) -> None:
-    """One line for the day and one a task."""
+    """One line for the day and one a task; a day is done when its core tasks are solved."""
     day = states[0].day
+    is_done = all(state.is_solved for state in states if state.is_core)
     title = Text(f"week {day.week} day {day.day}  {day.title}", "bold")
+    title.append("  done" if is_done else "", "bold green")
     console.print(title, soft_wrap=True)
     for state in states:
         console.print(task_line(state), soft_wrap=True)
@@ -206,15 +166,20 @@ def task_line(state: TaskState) -> Text:
     num_tests = len(state.passed) + len(state.failed)
     count = f" ({len(state.passed)} of {num_tests})" if num_tests else ""
     waits = f", since {state.waits_for}" if state.waits_for else ""
+    title = f"{state.task.title} (optional)" if not (state.is_core or state.is_left_out) else state.task.title
     return Text.assemble(
-        (f"  {sign} ", style), f"{state.task.number}. {state.task.title}: ", (f"{words}{count}{waits}", style)
+        (f"  {sign} ", style), f"{state.task.number}. {title}: ", (f"{words}{count}{waits}", style)
     )
 
 
 def print_next(states: list[TaskState], console: Console) -> None:
     """How much is solved, and the command that tests what is next."""
-    solved = sum(state.is_solved for state in states)
-    console.print(f"\n{solved} of {len(states)} tasks solved")
+    core, optional = ([state for state in states if state.is_core == is_core] for is_core in (True, False))
+    console.print(
+        f"\n{num_solved(core)} core tasks solved" + f", {num_solved(optional)} optional ones" * bool(optional)
+    )
+    if any(state.task.gpu for state in optional) and remembered_gpu() is None and chosen_gpu() == "none":
+        console.print(WITHOUT_GPU, soft_wrap=True)
     state = first_unsolved(states)
     if state is None:
         return
@@ -225,6 +190,11 @@ def print_next(states: list[TaskState], console: Console) -> None:
     )
     if reason := load_error(state):
         console.print(f"its tests do not run: {reason}", soft_wrap=True)
+
+
+def num_solved(states: Sequence[TaskState]) -> str:
+    """How many are solved, of how many."""
+    return f"{sum(state.is_solved for state in states)} of {len(states)}"
 
 
 def load_error(state: TaskState) -> str | None:

@@ -17,13 +17,17 @@ import typer
 
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
-from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package, tasks_with_holes
-from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days, task_of
+from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package
+from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days
 from scripts.learn.remembered import Memory, Result
+from scripts.learn.task_state import Written, task_of
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import Sources
 
 After = Annotated[str | None, typer.Option(help="The id of a task: start behind it, and end with it.")]
+TaskNumber = Annotated[
+    int | None, typer.Option("--task", help="Only this task of the day, though it be optional.")
+]
 Skip = Annotated[
     list[str] | None,
     typer.Option("--skip", metavar="TASK", help="Leave this task out, as in w2d5t3; may be repeated."),
@@ -34,10 +38,11 @@ DAY_SOLVED, FOUND = "day_solved", "found"
 
 @dataclass(frozen=True)
 class Step:
-    """Tasks of one day whose tests run together, up to the first failure."""
+    """Tasks of one day whose tests run together: one task, or all but those left out."""
 
     day: Day
     tasks: Sequence[Task]
+    pytest_options: Sequence[str]
 
     @property
     def name(self) -> str:
@@ -45,10 +50,8 @@ class Step:
         return self.tasks[0].id
 
     def run(self, sources: Sources) -> Run:
-        """The day's whole test file, or one task of it."""
-        is_whole = len(self.tasks) == len(self.day.tasks)
-        chosen = [] if is_whole else ["--task", str(self.tasks[0].number)]
-        return Run(self.name, sources, [str(self.day.test_file)], ["--tb=line", "-x", *chosen])
+        """The tests of its tasks, up to the first failure."""
+        return Run(self.name, sources, [str(self.day.test_file)], ["-x", *self.pytest_options])
 
     def results(self, outcome: Outcome) -> Mapping[Task, Result]:
         """The results of its tasks when no test failed."""
@@ -65,10 +68,14 @@ class Step:
         return next((task for task in self.tasks if task.number in numbers), None)
 
 
-def steps_after(days: Sequence[Day], after: str | None, left_out: Collection[str] = ()) -> list[Step]:
-    """The steps behind a task, then those from the beginning up to it, without the tasks left out."""
-    following, before = (set(ids) - set(left_out) for ids in ids_after(days, after))
-    return [step for chosen in (following, before) for day in days for step in steps_of_day(day, chosen)]
+def steps_after(
+    days: Sequence[Day], after: str | None, written: Written, known: Collection[str] = ()
+) -> list[Step]:
+    """The steps behind a task, then those from the beginning up to it, without tasks known or left out."""
+    following, before = (set(ids) - {*known, *written.left_out} for ids in ids_after(days, after))
+    return [
+        step for chosen in (following, before) for day in days for step in steps_of_day(day, chosen, written)
+    ]
 
 
 def ids_after(days: Sequence[Day], after: str | None) -> tuple[list[str], list[str]]:
@@ -78,31 +85,40 @@ def ids_after(days: Sequence[Day], after: str | None) -> tuple[list[str], list[s
     return ids[start:], ids[:start]
 
 
-def steps_of_day(day: Day, chosen: set[str]) -> list[Step]:
-    """One step for a day of which all tasks are chosen, else one per task."""
+def steps_of_day(day: Day, chosen: set[str], written: Written) -> list[Step]:
+    """One step for a day of which all tasks are chosen but those left out, else one per task."""
     tasks = [task for task in day.tasks if task.id in chosen]
-    return [Step(day, tasks)] if len(tasks) == len(day.tasks) else [Step(day, [task]) for task in tasks]
+    options = written.pytest_options
+    if tasks and tasks == [task for task in day.tasks if task.id not in written.left_out]:
+        return [Step(day, tasks, options)]
+    return [Step(day, [task], [*options, "--task", str(task.number)]) for task in tasks]
 
 
 def search(
-    sources: Sources, after: str | None = None, days: Sequence[Day] = (), skipped: Collection[str] = ()
+    sources: Sources,
+    after: str | None = None,
+    days: Sequence[Day] = (),
+    skipped: Collection[str] = (),
+    asked: str | None = None,
 ) -> Iterator[Mapping[str, str | None]]:
     """The lines that the command prints, for some days or all, without the tasks to skip.
 
-    A task with a function that is not written yet counts as unsolved without running its tests.
+    An optional task is left out until a function of it is written, unless it is `asked` for. A task with a
+    function that is not written yet counts as unsolved without running its tests.
     """
     days = days or load_course().days
     memory = Memory(sources)
-    known = {
-        task.id: memory.recall(day, task) for day in days for task in day.tasks if task.id not in skipped
-    }
-    unwritten = tasks_with_holes(sources)
+    written = Written.in_package(sources).with_asked(asked)
+    gone = {*skipped, *written.left_out}
+    known = {task.id: memory.recall(day, task) for day in days for task in day.tasks if task.id not in gone}
     order = [name for part in ids_after(days, after) for name in part if name in known]
     unsolved = next(
-        (name for name in order if (result.failed if (result := known[name]) else name in unwritten)), None
+        (name for name in order if (result.failed if (result := known[name]) else name in written.unwritten)),
+        None,
     )
     beyond = order[order.index(unsolved) :] if unsolved else []
-    steps = steps_after(days, after, {*skipped, *beyond, *(name for name, result in known.items() if result)})
+    passed = (name for name, result in known.items() if result)
+    steps = steps_after(days, after, written, {*skipped, *beyond, *passed})
     outcomes: dict[str, Outcome] = {}
     num_workers = min(MAX_PROCESSES, os.cpu_count() or 1)
     with contextlib.closing(run_all((step.run(sources) for step in tuple(steps)), num_workers)) as ended:
@@ -136,17 +152,31 @@ def skipped_ids(names: Sequence[str]) -> set[str]:
     return ids
 
 
+def asked_id(days: Sequence[Day], task: int | None) -> str | None:
+    """Id of the task asked for on the one day chosen; ValueError without a day, or if it has no such task."""
+    if task is None:
+        return None
+    if len(days) != 1:
+        raise ValueError(
+            f"--task needs --week and --day: give them too, as in --week 1 --day 3 --task {task}"
+        )
+    return days[0].task(task).id
+
+
 def main(
     after: After = None,
     week: Week = None,
     day: DayNumber = None,
+    task: TaskNumber = None,
     skip: Skip = None,
     package: Package = PACKAGE,
 ) -> None:
     """Print the solved days and the first unsolved task as lines of JSON."""
     with usage_errors():
         days, skipped = chosen_days(week, day), skipped_ids(skip or ())
-        for line in search(read_package(Path(package)), after, days, skipped):
+        if asked := asked_id(days, task):
+            skipped |= {each.id for each in days[0].tasks} - {asked}
+        for line in search(read_package(Path(package)), after, days, skipped, asked):
             print(json.dumps(line), flush=True)
 
 

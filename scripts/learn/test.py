@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from scripts.course import ROOT, Course, load_course
+from scripts.course import ROOT, Course, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
+from scripts.learn.optional import chosen_gpu
 from scripts.learn.speeds import COMMAND, FIRST_DAY
 from scripts.packages import choose_package
 
@@ -44,6 +45,7 @@ def main(
 ) -> None:
     """Run tests of your package, or of the reference with --ref. The exit code is pytest's own.
 
+    Of an optional task, tests are skipped until you write a function of it or ask for it with --task.
     A test in which compiled code crashes fails, and the others of its task that follow are not run.
 
     Example: pdm run test --week 2 --day 7 --task 2 --ref -- -x
@@ -51,12 +53,12 @@ def main(
     with usage_errors():
         selection = select_tests(week, day, task)
         choose_package(ref)
-    options = [*(["--ref"] if ref else []), *(["--all"] if show_all else [])]
+    options = [*(["--ref"] if ref else ["--gpu", chosen_gpu()]), *(["--all"] if show_all else [])]
     if ref and week is None and not pytest_args:
         options += workers()
     exit_code = run_pytest([*selection, *options, *(pytest_args or [])])
     if exit_code == 0 and week is not None and day is not None and not (ref or pytest_args):
-        print("\n".join(what_is_next(load_course(), week, day, task)))
+        print("\n".join(what_is_next(load_course(), week, day, task, chosen_gpu())))
     sys.exit(exit_code)
 
 
@@ -91,9 +93,9 @@ def run_pytest(arguments: Sequence[str]) -> int:
     return 128 - exit_code
 
 
-def what_is_next(course: Course, week: int, day: int, task: int | None) -> list[str]:
-    """The task after one that is solved, or after a day, with its command; after a day its number too."""
-    tasks = [(each, part) for each in course.days for part in each.tasks]
+def what_is_next(course: Course, week: int, day: int, task: int | None, gpu: Gpu) -> list[str]:
+    """The core task after one that is solved, or after a day, with its command; after a day its number too."""
+    tasks = [(each, part) for each in course.days for part in each.tasks if part.is_core(gpu)]
     solved = (week, day, task if task is not None else len(course.day(week, day).tasks))
     later = ((d, t) for d, t in tasks if (d.week, d.day, t.number) > solved)
     lines = [
@@ -101,7 +103,8 @@ def what_is_next(course: Course, week: int, day: int, task: int | None) -> list[
         f"pdm run test --week {d.week} --day {d.day} --task {t.number}"
         for d, t in islice(later, 1)
     ]
-    if solved[2] == len(course.day(week, day).tasks) and (week, day) >= FIRST_DAY:
+    last = max(part.number for part in course.day(week, day).tasks if part.is_core(gpu))
+    if solved[2] >= last and (week, day) >= FIRST_DAY:
         lines.append(f"how fast is it now? {COMMAND}")
     return lines
 

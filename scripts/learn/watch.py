@@ -18,7 +18,7 @@ from scripts.course import ROOT, Day, Task
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, check_syntax, read_package
 from scripts.learn.progress import DayNumber, Week, chosen_days
-from scripts.learn.search import DAY_SOLVED, FOUND, Skip, skipped_ids, task_by_id
+from scripts.learn.search import DAY_SOLVED, FOUND, Skip, TaskNumber, asked_id, skipped_ids, task_by_id
 from scripts.learn.terminal import ended_by_signal, key_presses, read_key
 from scripts.setup import show_progress
 from scripts.sources.files import SUFFIXES
@@ -28,8 +28,10 @@ ALL = "every task"
 KEYS = "h hint · n next task · q quit"
 
 
-def main(week: Week = None, day: DayNumber = None, skip: Skip = None) -> None:
+def main(week: Week = None, day: DayNumber = None, task: TaskNumber = None, skip: Skip = None) -> None:
     """Test the first unsolved task of tiny_llm each time you save a file.
+
+    An optional task is passed over unless you have begun it or ask for it with --task.
 
     Days that passed are remembered until a file that they depend on changes.
     Keys: h shows a hint, n goes on to the next unsolved task, q quits.
@@ -37,7 +39,7 @@ def main(week: Week = None, day: DayNumber = None, skip: Skip = None) -> None:
     Example: pdm run watch --week 2 --day 5 --skip w2d5t3
     """
     with usage_errors():
-        options = search_options(week, day, skip or ())
+        options = search_options(week, day, skip or (), task)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise ValueError("watch needs a terminal for its keys: use `pdm run progress` without one")
         with ended_by_signal(), key_presses():
@@ -209,11 +211,13 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def search_options(week: int | None, day: int | None, skip: Sequence[str]) -> list[str]:
+def search_options(
+    week: int | None, day: int | None, skip: Sequence[str], task: int | None = None
+) -> list[str]:
     """Options that tell the search where to look; ValueError for a day or task that does not exist."""
-    chosen_days(week, day)
+    asked_id(chosen_days(week, day), task)
     skipped_ids(skip)
-    where = {"--week": week, "--day": day}
+    where = {"--week": week, "--day": day, "--task": task}
     given = [part for name, number in where.items() if number is not None for part in (name, str(number))]
     return [*given, *(part for name in skip for part in ("--skip", name))]
 

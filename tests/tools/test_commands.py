@@ -91,12 +91,14 @@ def test_what_is_not_there_is_refused(
 def test_after_a_task_comes_the_next_one_with_its_command() -> None:
     command = "pdm run test --week 2 --day 7 --task 2"
     expected = [f"next: week 2 day 7 task 2, One chunk a call: {command}"]
-    assert what_is_next(load_course(), 2, 7, 1) == expected
-    assert what_is_next(load_course(), 2, 6, None)[0].startswith("next: week 2 day 7 task 1, Steps and masks")
-    assert len(what_is_next(load_course(), 1, 4, None)) == 1
+    assert what_is_next(load_course(), 2, 7, 1, "none") == expected
+    assert what_is_next(load_course(), 2, 6, None, "none")[0].startswith(
+        "next: week 2 day 7 task 1, Steps and masks"
+    )
+    assert len(what_is_next(load_course(), 1, 4, None, "none")) == 1
     last = load_course().days[-1]
-    for task in (None, last.tasks[-1].number):
-        lines = what_is_next(load_course(), last.week, last.day, task)
+    for task in (None, 2, last.tasks[-1].number):  # of that day, 2 is the last in the core
+        lines = what_is_next(load_course(), last.week, last.day, task, "none")
         assert lines == ["how fast is it now? pdm run bench --mine"]
 
 

@@ -26,6 +26,7 @@ from scripts.learn.catch_up import catch_up, mixed_classes, task_ids_up_to
 from scripts.learn.learner import read_package
 from scripts.learn.reset import reset
 from scripts.learn.search import steps_after
+from scripts.learn.task_state import Written
 from scripts.learn.watch import command_line
 from scripts.sources.files import Sources, read_reference, write
 from scripts.sources.patch import fill
@@ -130,7 +131,7 @@ def test_progress_names_the_first_unsolved_task_and_its_command(tmp_path: Path, 
     assert result.returncode == 0, result.stderr
     assert "✗ 1. Softmax and the linear layer: failing (" in result.stdout
     assert "· 2. Scaled dot-product attention: not written yet (0 of" in result.stdout
-    assert "0 of 3 tasks solved" in result.stdout
+    assert "0 of 3 core tasks solved\n" in result.stdout
     assert "next: week 1 day 1 task 1" in result.stdout
     assert result.stdout.strip().endswith("pdm run test --week 1 --day 1 --task 1")
     assert "\x1b" not in result.stdout + result.stderr
@@ -271,7 +272,7 @@ def test_catch_up_backs_up_what_it_replaces_and_the_days_then_pass(tmp_path: Pat
     assert set(kept) == {Path("ops/attention.py"), Path("ops/basics.py"), Path("ops/positional_encoding.py")}
     assert all(before[path] == source for path, source in kept.items())
     found = marks(package, (1, 2), (1, 3))
-    assert [mark for mark, _, _ in found.values()] == ["PASSED"] * 4 + ["NOT_WRITTEN"] * 2
+    assert [mark for mark, _, _ in found.values()] == ["PASSED"] * 3 + ["LEFT_OUT"] + ["NOT_WRITTEN"] * 2
     again = run("scripts.learn.catch_up", "--to", "w1d2", "--package", str(package))
     assert (again.returncode, again.stdout.startswith("nothing to fill")) == (0, True)
 
@@ -650,9 +651,12 @@ def test_the_search_goes_day_by_day_and_stops_at_the_first_unsolved_task(tmp_pat
 
 
 def test_the_search_looks_only_at_what_follows_and_then_from_the_beginning() -> None:
-    steps = steps_after(COURSE.days, "1.1.1")
+    written = Written("none", (), ())
+    steps = steps_after(COURSE.days, "1.1.1", written)
     names = [step.name for step in steps]
     assert names[:4] == ["1.1.2", "1.1.3", "1.2.1", "1.3.1"]
     assert names[-1] == "1.1.1"
     assert sorted(task.id for step in steps for task in step.tasks) == sorted(ALL_TASKS)
-    assert [step.name for step in steps_after(COURSE.days, None)] == [day.tasks[0].id for day in COURSE.days]
+    assert [step.name for step in steps_after(COURSE.days, None, written)] == [
+        day.tasks[0].id for day in COURSE.days
+    ]

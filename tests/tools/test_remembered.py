@@ -9,6 +9,7 @@ from scripts.course import load_course
 from scripts.learn.dependencies import Dependencies
 from scripts.learn.remembered import FILES_PER_TASK, Memory, Result
 from scripts.learn.search import steps_after
+from scripts.learn.task_state import Written
 from scripts.learn.watch import search_options
 from scripts.sources.files import Sources, read_reference, write
 from tests.support.commands import run, run_apart, use_own_memory
@@ -16,6 +17,7 @@ from tests.support.commands import run, run_apart, use_own_memory
 COURSE = load_course()
 DAY = COURSE.day(1, 1)
 PASSED = Result(("test_task_1_of_day",), {})
+ALL_WRITTEN = Written("none", (), ())
 ONE_DAY = ["--week", "1", "--day", "1"]
 
 
@@ -188,7 +190,7 @@ def test_the_search_remembers_a_day_that_passed(tmp_path: Path) -> None:
 
 
 def test_steps_leave_out_what_is_known() -> None:
-    names = [step.name for step in steps_after(COURSE.days, "1.1.1", {"1.1.2", "1.2.1"})]
+    names = [step.name for step in steps_after(COURSE.days, "1.1.1", ALL_WRITTEN, {"1.1.2", "1.2.1"})]
     assert names[:3] == ["1.1.3", "1.2.2", "1.2.3"]
 
 
