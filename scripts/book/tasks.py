@@ -34,14 +34,26 @@ def find_task(rest: str, day: Day | None) -> Task:
 
 
 def task_head(day: Day, task: Task) -> str:
-    """Its heading, and for each file what to write there."""
-    parts = [f"## Task {task.number}: {task.title}"]
+    """Its heading, whether it is optional, and for each file what to write there."""
+    parts = [f"## Task {task.number}: {task.title}", *optional_note(task)]
     symbols = [find_symbol(dotted) for dotted in task.symbols]
     for path in dict.fromkeys(symbol.path for symbol in symbols):
         here = [symbol for symbol in symbols if symbol.path == path]
         parts.append(f"Write in `tiny_llm/{path.as_posix()}`:")
         parts.append(f"```{here[0].language}\n{declarations(here, task)}\n```")
     return "\n\n".join(parts)
+
+
+def optional_note(task: Task) -> list[str]:
+    """Who may leave it out; nothing for a task that is core for everyone."""
+    if task.gpu:
+        choose = f"<code>pdm run progress --gpu {task.gpu}</code>"
+        sentence = f"Core if {task.title} is the GPU you chose ({choose}), optional if not."
+    elif task.optional:
+        sentence = "Optional. No core task needs it."
+    else:
+        return []
+    return [f'<p class="optional">{sentence}</p>']
 
 
 def task_command(day: Day, task: Task) -> str:

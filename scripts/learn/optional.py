@@ -49,7 +49,7 @@ def choose_gpu(name: str) -> Gpu:
         )
     if not kept(FOLDER).put(FOLDER, gpu):
         raise ValueError(
-            "the choice cannot be kept: make the cache folder writable (TINY_LLM_CACHE names it)"
+            "the choice cannot be kept: make the folder that TINY_LLM_CACHE names writable"
         )
     return gpu
 

@@ -94,7 +94,7 @@ def run_pytest(arguments: Sequence[str]) -> int:
 
 
 def what_is_next(course: Course, week: int, day: int, task: int | None, gpu: Gpu) -> list[str]:
-    """The core task after one that is solved, or after a day, with its command; after a day its number too."""
+    """The core task after a task or day, with its command; after a day the command for its number too."""
     tasks = [(each, part) for each in course.days for part in each.tasks if part.is_core(gpu)]
     solved = (week, day, task if task is not None else len(course.day(week, day).tasks))
     later = ((d, t) for d, t in tasks if (d.week, d.day, t.number) > solved)

@@ -19,6 +19,24 @@ def test_a_task_has_its_heading_files_signatures_and_command(tmp_path: Path) -> 
     assert "pdm run test --week 2 --day 7 --task 2" in re.sub("<[^>]+>", "", text)
 
 
+@pytest.mark.parametrize(
+    ("task", "page", "note"),
+    [
+        (1, "week-2/day-3.md", None),
+        (4, "week-1/day-2.md", "Optional. No core task needs it."),
+        (
+            5,
+            "week-2/day-3.md",
+            "Core if CUDA is the GPU you chose (pdm run progress --gpu cuda), optional if not.",
+        ),
+    ],
+)
+def test_a_task_says_whether_it_is_optional(task: int, page: str, note: str | None, tmp_path: Path) -> None:
+    text = page_of(tmp_path, f"{{{{#task {task}}}}}", page).rendered
+    notes = re.findall('<p class="optional">(.*)</p>', text)
+    assert [re.sub("<[^>]+>", "", found) for found in notes] == [note] * bool(note)
+
+
 def test_a_task_names_no_helper_of_the_solution(tmp_path: Path) -> None:
     text = page_of(tmp_path, "{{#task 2}}", "week-1/day-2.md").rendered
     assert "def __call__(" in text

@@ -67,7 +67,7 @@ class LeftOut:
 def lines_of(skipped: Iterable[tuple[Where, int]]) -> list[str]:
     """One line for each task and its number of skipped tests."""
     return [
-        f"skipped {number} test{'s' * (number > 1)} of what is optional: {where.heading}; to do it, "
-        f"pdm run test --week {where.week} --day {where.day} --task {where.task}"
+        f"skipped {number} test{'s' * (number > 1)} that need an optional task: {where.heading} "
+        f"(pdm run test --week {where.week} --day {where.day} --task {where.task})"
         for where, number in sorted(skipped)
     ]

@@ -96,7 +96,7 @@ def test_tests_of_what_is_left_out_are_skipped_with_a_line(core: Sources, tmp_pa
     code, output = outcome_of(core, tmp_path, day_2, day_5, "-k", "task_4 or task_1")
     assert code == 0, output
     assert output.count("optional") == 1
-    assert "of what is optional: week 1 day 2 task 4: Longer contexts; to do it, pdm run test" in output
+    assert "that need an optional task: week 1 day 2 task 4: Longer contexts (pdm run test" in output
     code, output = outcome_of(core, tmp_path, day_2, "--task", "4")
     assert code == 1
     assert "is not written yet" in output
