@@ -48,9 +48,7 @@ def choose_gpu(name: str) -> Gpu:
             "(you can test the tasks in CUDA with --task as well)"
         )
     if not kept(FOLDER).put(FOLDER, gpu):
-        raise ValueError(
-            "the choice cannot be kept: make the folder that TINY_LLM_CACHE names writable"
-        )
+        raise ValueError("the choice cannot be kept: make the folder that TINY_LLM_CACHE names writable")
     return gpu
 
 
