@@ -44,7 +44,7 @@ def likeliest(logits: mx.array, batch: SamplingBatch) -> mx.array:
     [
         (not_written, ""),
         (failing, "TypeError: no such axis"),
-        (likeliest, "draws other tokens than it should"),
+        (likeliest, "draws wrong tokens"),
     ],
     ids=["not written", "failing", "greedy"],
 )

@@ -11,6 +11,7 @@ import pytest
 from kernel_runtime import cpu_kernel
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.native import BuildError, cache_dir
+from scripts.hardware.memory import memory_use
 from tests.support.check import check_close, check_equal, normal
 from tests.support.cpu_kernels import poison, spread, threads
 
@@ -120,13 +121,12 @@ def test_an_output_in_place_takes_memory_that_nobody_else_refers_to(tmp_path: Pa
     def peak(is_kept: bool) -> int:
         kept = [mx.zeros(size)]
         mx.eval(kept)
-        mx.reset_peak_memory()
-        before = mx.get_active_memory()
-        result = changed(kept[0] if is_kept else kept.pop())
-        mx.eval(result)
+        with memory_use() as memory:
+            result = changed(kept[0] if is_kept else kept.pop())
+            mx.eval(result)
         assert result[0].item() == 7
         assert not is_kept or kept[0][0].item() == 0
-        return mx.get_peak_memory() - before
+        return memory.peak
 
     assert peak(is_kept=False) < size < peak(is_kept=True)
     x = normal(3, 4, seed=1)

@@ -172,7 +172,7 @@ def test_a_kernel_that_crashes_is_named_and_the_other_tasks_are_tested(tmp_path:
         (["scripts.run.demo", "--prompts", "nowhere.txt"], "cannot read the prompts in nowhere.txt"),
         (
             ["scripts.run.demo", "--temperature", "-1"],
-            "temperature (temp) must be 0 (greedy) or a positive number",
+            "temperature (temp) must be 0 (greedy) or a positive, finite number",
         ),
         (
             ["scripts.run.demo", "--engine", "serving", "--budget", "3"],
@@ -485,7 +485,7 @@ def test_demo_by_the_engine_shows_states_blocks_and_a_timeline(two_prompts: str)
 def test_demo_refuses_a_request_that_the_pool_cannot_hold(two_prompts: str) -> None:
     result = run("scripts.run.demo", "--engine", "serving", "--prompts", two_prompts, "--blocks", "1")
     assert result.returncode == 2
-    assert "raise the number of blocks" in result.stderr
+    assert "make the pool larger" in result.stderr
     assert "Traceback" not in result.stderr
 
 
