@@ -1,4 +1,4 @@
-"""Charts of what was measured, as SVG text: bars with their spread, and lines, for light and dark pages."""
+"""Charts of what was measured, as SVG text: bars with their spread, lines, runs; for light and dark pages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import log2
@@ -10,6 +10,7 @@ WIDTH, NAME_WIDTH, VALUE_WIDTH = 400, 148, 58
 BAR_WIDTH = WIDTH - NAME_WIDTH - VALUE_WIDTH
 ROW, HEADING, TITLE = 20, 30, 26
 PLOT_HEIGHT, LEFT, BOTTOM = 210, 44, 40
+RUN_LEFT = 112
 LIGHT = ("#1f2328", "#1a5a96", "#b0500f", "#2f7466", "#7a3e9d", "#8a6d00")  # text, then one for each side
 DARK = ("#d5d9de", "#7fb7ee", "#f0a266", "#6fbfae", "#c79bea", "#dcc15a")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4")
@@ -45,18 +46,20 @@ def draw(chart: Mapping[str, Any], colours: str = "both") -> str:
     """A chart as SVG: medians, and from the least to the most of the values.
 
     Args:
-        chart: of `bar_chart` or `line_chart`, or read from a record.
+        chart: of `bar_chart`, `line_chart` or a run, or read from a record.
         colours: "light" or "dark"; "both" for a file that follows its reader's; "page" for those of the page
             that it becomes a part of.
 
     Raises:
         ValueError: `colours` are others.
     """
-    parts, height = bars(chart["bars"]) if "bars" in chart else lines(chart)
+    kind = next(kind for kind in KINDS if kind in chart)
+    parts, height = KINDS[kind](chart)
+    width = chart.get("width", WIDTH)
     heading = text(0, 14, chart["title"], "title")
     return (
-        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height + TITLE:.0f}" '
-        f'role="img" style="max-width:34em" font-family="sans-serif" font-size="12">'
+        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + TITLE:.0f}" '
+        f'role="img" style="max-width:{0.085 * width:g}em" font-family="sans-serif" font-size="12">'
         f"<title>{escape(chart['title'])}</title>\n{style(colours)}\n{heading}\n"
         f'<g transform="translate(0 {TITLE})">\n' + "\n".join(parts) + "\n</g>\n</svg>\n"
     )
@@ -84,8 +87,9 @@ def rules_of(colours: Sequence[str]) -> str:
     return "".join(rules)
 
 
-def bars(groups: Mapping[str, Mapping[str, Values]]) -> tuple[list[str], float]:
+def bars(chart: Mapping[str, Any]) -> tuple[list[str], float]:
     """The elements, and how high they are together."""
+    groups: Mapping[str, Mapping[str, Values]] = chart["bars"]
     parts: list[str] = []
     y = 0.0
     for heading, by_name in groups.items():
@@ -141,7 +145,7 @@ def legend(names: Sequence[str]) -> list[str]:
         y = ROW * i + 8
         parts += [
             stroke(i, f"M4 {y}h34", DASHES[i % len(DASHES)]),
-            f'<circle class="mark-{i}" cx="21" cy="{y}" r="3.5"/>',
+            dot(i, 21, y, 3.5),
         ]
         parts.append(text(46, y + 4, name))
     return parts
@@ -167,7 +171,36 @@ def line(index: int, points: Mapping[int, Values], place: Any) -> Iterator[str]:
     for (x, y), (position, values) in zip(middles, points.items(), strict=True):
         low, high = (place(position, value)[1] for value in (min(values), max(values)))
         yield stroke(index, f"M{x:.1f} {low:.1f}V{high:.1f}")
-        yield f'<circle class="mark-{index % 5}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
+        yield dot(index, x, y, 3.5)
+
+
+def run(chart: Mapping[str, Any]) -> tuple[list[str], float]:
+    """A row for each request: a box for each chunk of its prompt, a dot for each token of its answer."""
+    end, bottom = chart["width"] - 10, ROW * len(chart["run"]) + 4
+    scale = (end - RUN_LEFT) / (chart["seconds"] or 1.0)
+    parts = []
+    for i, row in enumerate(chart["run"]):
+        y = ROW * i
+        parts.append(text(0, y + 14, row["name"]))
+        for start, stop in row["chunks"]:
+            parts.append(box(RUN_LEFT + scale * start, y + 4, max(scale * (stop - start) - 1, 1)))
+        parts += [dot(1, RUN_LEFT + scale * moment, y + 10, 2.6) for moment in row["tokens"]]
+    parts.append(f'<path class="axis" d="M{RUN_LEFT} {bottom}H{end}"/>')
+    parts += [box(RUN_LEFT + 90, bottom + 7, 18), text(RUN_LEFT + 114, bottom + 17, "chunk of a prompt")]
+    parts += [dot(1, RUN_LEFT + 256, bottom + 13, 3), text(RUN_LEFT + 266, bottom + 17, "token of an answer")]
+    parts.append(text(RUN_LEFT, bottom + 17, "0 s"))
+    parts.append(text(end, bottom + 17, f"{chart['seconds']:.2f} s", anchor="end"))
+    return parts, bottom + 24
+
+
+def box(x: float, y: float, width: float) -> str:
+    """A box in the colour of the first side."""
+    return f'<rect class="mark-0" x="{x:.1f}" y="{y:.0f}" width="{width:.1f}" height="{ROW - 8}"/>'
+
+
+def dot(index: int, x: float, y: float, radius: float) -> str:
+    """A mark in the colour of a side."""
+    return f'<circle class="mark-{index % 5}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}"/>'
 
 
 def stroke(index: int, path: str, dashes: str = "") -> str:
@@ -187,3 +220,6 @@ def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start"
 def shown(value: float) -> str:
     """Three digits, or all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+KINDS = {"bars": bars, "lines": lines, "run": run}

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from scripts.errors import usage_errors
+from scripts.run.run_chart import write_record
 from scripts.run.run_options import RunOptions, with_run_options
 from scripts.run.run_report import AnyRecorder, as_json, final_report, live_picture
 from scripts.run.runs import make_recorder, package_of, prompts_of, serve
@@ -61,6 +62,7 @@ def run(options: RunOptions, prompts: list[str], json_output: bool, package: Mod
             serve_live(recorder, console)
         else:
             serve_lines(recorder, console)
+        write_record(recorder)
 
 
 def serve_live(recorder: AnyRecorder, console: Console) -> None:
