@@ -168,7 +168,7 @@ def batched(config: ModelConfig, held: list[Lengths]) -> list[BatchingKvCache]:
 
 
 def paged(config: ModelConfig, held: list[Lengths], block_size: int) -> PagedKvPool:
-    """A pool of as many blocks as are needed, without a promise for what is to come."""
+    """A pool of as many blocks as are needed, without a reservation for what is to come."""
     num_blocks = sum(-(-each.half_way // block_size) for each in held)
     blocks = BlockManager(num_blocks, block_size, overcommit=True)
     pool = PagedKvPool(config.num_hidden_layers, num_blocks, block_size)
@@ -188,7 +188,7 @@ class Use:
     running: list[int] = field(default_factory=list)
     stored: list[float] = field(default_factory=list)
     unfilled: list[float] = field(default_factory=list)
-    promised: list[float] = field(default_factory=list)
+    reserved: list[float] = field(default_factory=list)
 
     def record(self, simulator: Simulator, blocks: BlockManager) -> None:
         """Note a step that was scheduled and computed."""
@@ -200,7 +200,7 @@ class Use:
         self.running.append(len(entries))
         self.stored.append(stored / room)
         self.unfilled.append((given - stored) / room)
-        self.promised.append((claimed * blocks.block_size - given) / room)
+        self.reserved.append((claimed * blocks.block_size - given) / room)
 
 
 def serve(lengths: list[Lengths], blocks: BlockManager) -> tuple[Use, int]:
@@ -223,8 +223,8 @@ def print_served(
     """The second table: the same requests within the same bytes."""
     num_tokens = slots * slot_tokens
     print(f"{len(lengths)} requests within {num_tokens * token_bytes / MB:.0f} MB, or {num_tokens:,} tokens,")
-    print("promised prompt and longest answer; while somebody waits:")
-    print(f"{'':26}{'at once':>12}{'stored':>9}{'unfilled':>10}{'promised':>10}{'free':>7}{'steps':>7}")
+    print("reserved prompt and longest answer; while somebody waits:")
+    print(f"{'':26}{'at once':>12}{'stored':>9}{'unfilled':>10}{'reserved':>10}{'free':>7}{'steps':>7}")
     ways = {f"slots of {slot_tokens}": BlockManager(slots, slot_tokens)}
     for size in block_sizes:
         ways[f"blocks of {size}"] = BlockManager(num_tokens // size, size)
@@ -233,8 +233,8 @@ def print_served(
         if not use.running:
             print(f"{name:26}{'all fit':>12}{'':36}{num_steps:7}")
             continue
-        shares = [float(np.mean(each)) for each in (use.stored, use.unfilled, use.promised)]
+        shares = [float(np.mean(each)) for each in (use.stored, use.unfilled, use.reserved)]
         at_once = f"{np.mean(use.running):.1f} to {max(use.running)}"
-        stored, unfilled, promised = (f"{share:.0%}" for share in shares)
+        stored, unfilled, reserved = (f"{share:.0%}" for share in shares)
         free = f"{1 - sum(shares):.0%}"
-        print(f"{name:26}{at_once:>12}{stored:>9}{unfilled:>10}{promised:>10}{free:>7}{num_steps:7}")
+        print(f"{name:26}{at_once:>12}{stored:>9}{unfilled:>10}{reserved:>10}{free:>7}{num_steps:7}")

@@ -148,10 +148,10 @@ def main(
 
 
 def pools(num_blocks: int) -> list[Side]:
-    """Enough blocks for all; too few of them, promised at admission; too few, overcommitted."""
+    """Enough blocks for all; too few of them, reserved at admission; too few, overcommitted."""
     return [
         Side("enough", BlockManager(8 * num_blocks, BLOCK_SIZE), Fcfs()),
-        Side("promised", BlockManager(num_blocks, BLOCK_SIZE), Fcfs()),
+        Side("reserved", BlockManager(num_blocks, BLOCK_SIZE), Fcfs()),
         Side("overcommitted", BlockManager(num_blocks, BLOCK_SIZE, overcommit=True), Fcfs()),
         Side("and 1/10 spared", BlockManager(num_blocks, BLOCK_SIZE, True, watermark=0.1), Fcfs()),
     ]

@@ -29,16 +29,16 @@ def checked(attend: Attend) -> Attend:
         keys: mx.array,
         values: mx.array,
         block_tables: mx.array,
-        query_starts: mx.array,
-        context_lengths: mx.array,
+        query_start_loc: mx.array,
+        seq_lens: mx.array,
         *options: Any,
         **named: Any,
     ) -> mx.array:
-        check_paged_shapes(query, keys, values, block_tables, query_starts, context_lengths)
-        tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
+        check_paged_shapes(query, keys, values, block_tables, query_start_loc, seq_lens)
+        tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
         check_queries(query.shape[0], starts, lengths)
         check_tables(keys.shape[0], keys.shape[1], tables, lengths)
-        return attend(query, keys, values, block_tables, query_starts, context_lengths, *options, **named)
+        return attend(query, keys, values, block_tables, query_start_loc, seq_lens, *options, **named)
 
     return cast(Attend, checking)
 
@@ -53,8 +53,8 @@ def check_paged_shapes(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
 ) -> None:
     """ValueError for shapes that do not fit each other, and for places that are no whole numbers."""
     if query.ndim != 3 or keys.ndim != 4 or values.shape != keys.shape or query.shape[2] != keys.shape[3]:
@@ -63,65 +63,65 @@ def check_paged_shapes(
             f"got {query.shape}, {keys.shape} and {values.shape}"
         )
     heads_per_kv_head(query.shape[1], keys.shape[2])
-    N = context_lengths.size
+    N = seq_lens.size
     if (
         query.shape[0] < N
         or N == 0
         or block_tables.shape[:1] != (N,)
         or block_tables.ndim != 2
-        or query_starts.shape != (N + 1,)
-        or context_lengths.ndim != 1
+        or query_start_loc.shape != (N + 1,)
+        or seq_lens.ndim != 1
     ):
         raise ValueError(
-            "N sequences with a query each at least have block_tables [N, longest], query_starts [N + 1] and "
-            f"context_lengths [N]; got {query.shape[0]} queries, {block_tables.shape}, {query_starts.shape} "
-            f"and {context_lengths.shape}"
+            "N sequences with a query each at least have block_tables [N, longest], query_start_loc [N + 1] "
+            f"and seq_lens [N]; got {query.shape[0]} queries, {block_tables.shape}, {query_start_loc.shape} "
+            f"and {seq_lens.shape}"
         )
     for name, places in (
         ("block_tables", block_tables),
-        ("query_starts", query_starts),
-        ("context_lengths", context_lengths),
+        ("query_start_loc", query_start_loc),
+        ("seq_lens", seq_lens),
     ):
         if not mx.issubdtype(places.dtype, mx.integer):
             raise ValueError(f"{name} must be whole numbers, got {places.dtype}")
 
 
-def check_queries(num_queries: int, query_starts: Ints, context_lengths: Ints) -> None:
+def check_queries(num_queries: int, query_start_loc: Ints, seq_lens: Ints) -> None:
     """ValueError unless each sequence has a query at least, and a context that holds its queries.
 
     Args:
         num_queries: T
-        query_starts: [N + 1]
-        context_lengths: [N]
+        query_start_loc: [N + 1]
+        seq_lens: [N]
     """
-    own = np.diff(query_starts.astype(np.int64))
-    if query_starts[0] != 0 or query_starts[-1] != num_queries or own.min() < 1:
+    own = np.diff(query_start_loc.astype(np.int64))
+    if query_start_loc[0] != 0 or query_start_loc[-1] != num_queries or own.min() < 1:
         raise ValueError(
-            f"query_starts must rise from 0 to the {num_queries} queries, one at least for each sequence, "
-            f"got {query_starts.tolist()}"
+            f"query_start_loc must rise from 0 to the {num_queries} queries, one at least for each sequence, "
+            f"got {query_start_loc.tolist()}"
         )
-    if (own > context_lengths).any():
-        i = int(np.argmax(own > context_lengths))
+    if (own > seq_lens).any():
+        i = int(np.argmax(own > seq_lens))
         raise ValueError(
-            f"sequence {i} has {own[i]} queries and context_lengths says {context_lengths[i]}: "
+            f"sequence {i} has {own[i]} queries and seq_lens says {seq_lens[i]}: "
             "a context includes its queries"
         )
 
 
-def check_tables(num_blocks: int, block_size: int, block_tables: Ints, context_lengths: Ints) -> None:
+def check_tables(num_blocks: int, block_size: int, block_tables: Ints, seq_lens: Ints) -> None:
     """ValueError unless the blocks of each context are in its table, and in the pool.
 
     Args:
         num_blocks, block_size: of the pool.
         block_tables: [N, longest]; what lies behind a context may be anything.
-        context_lengths: [N]
+        seq_lens: [N]
     """
     longest = block_tables.shape[1]
-    num_used = -(-context_lengths.astype(np.int64) // block_size)
+    num_used = -(-seq_lens.astype(np.int64) // block_size)
     if num_used.max() > longest:
         i = int(np.argmax(num_used))
         raise ValueError(
-            f"the context of sequence {i} has {context_lengths[i]} tokens, which need "
+            f"the context of sequence {i} has {seq_lens[i]} tokens, which need "
             f"{num_used[i]} blocks of {block_size}, and block_tables has room for {longest}"
         )
     is_used = np.arange(longest) < num_used[:, None]

@@ -100,17 +100,17 @@ def panel(title: str, result: Run, y: float) -> str:
 
 def main() -> None:
     """Print the figure."""
-    promised, overcommitted = run(overcommit=False), run(overcommit=True)
-    width = LEFT + STEP * max(len(promised.steps), len(overcommitted.steps)) + 4
+    reserved, overcommitted = run(overcommit=False), run(overcommit=True)
+    width = LEFT + STEP * max(len(reserved.steps), len(overcommitted.steps)) + 4
     height = 22 + len(JOBS) * ROW + 38 + 30
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {2 * height - 8}" '
         'fill="currentColor" font-size="11" font-family="sans-serif" role="img">'
         "<title>Four requests in a pool that reserves everything, and in one that preempts</title>"
-        f"<desc>Reserved at admission, the four requests take {len(promised.steps)} steps and none is ever "
+        f"<desc>Reserved at admission, the four requests take {len(reserved.steps)} steps and none is ever "
         f"preempted. Overcommitted, they take {len(overcommitted.steps)} steps; "
         f"{overcommitted.num_preemptions} times somebody stands still and is computed again.</desc>"
-        f"{panel('Reserved at admission', promised, 0)}"
+        f"{panel('Reserved at admission', reserved, 0)}"
         f"{panel('Overcommitted', overcommitted, height)}"
         "</svg>"
     )

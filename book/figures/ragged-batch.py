@@ -37,7 +37,7 @@ def batch(whose: list[int], positions: list[int], slots: list[int], starts: list
         f'<path d="M{LEFT + CELL * start - 2} {BATCH_TOP - 4}v84" stroke="currentColor" stroke-width="1.2"/>'
         for start in starts
     ]
-    parts.append(label(BATCH_TOP - 23, "query_starts"))
+    parts.append(label(BATCH_TOP - 23, "query_start_loc"))
     for row, (name, numbers) in enumerate(
         (("row", range(len(whose))), ("position", positions), ("slot", slots))
     ):
@@ -101,7 +101,7 @@ def main() -> None:
         'font-family="sans-serif" role="img">'
         "<title>A chunk, a decode and a whole prompt in one flat batch</title>"
         "<desc>Eight rows: four of a chunk at positions 5 to 8, a decode at position 7, three of a prompt at "
-        f"positions 0 to 2. query_starts are {', '.join(map(str, starts.tolist()))}. Their slots are "
+        f"positions 0 to 2. query_start_loc is {', '.join(map(str, starts.tolist()))}. Their slots are "
         f"{', '.join(map(str, slots.tolist()))}, found by the block tables {TABLES[0]}, {TABLES[1]} and "
         f"{TABLES[2]} with blocks of four.</desc>"
         f"{batch(whose, positions.tolist(), slots.tolist(), starts.tolist())}"

@@ -42,7 +42,7 @@
     join(length) {
       const most = length + this.controls.answer.value;
       const needed = twin.blocksFor(this.pool, most);
-      const free = this.pool.free.length - twin.numPromised(this.pool);
+      const free = this.pool.free.length - twin.numReserved(this.pool);
       const after = twin.admit(this.pool, this.next, length, most);
       if (after === null) {
         this.event.textContent = `It waits: it may need ${plural(needed, "block")}, and ${number(free)} ${free === 1 ? "is" : "are"} free and not reserved.`;
@@ -51,8 +51,8 @@
       this.pool = after;
       this.most[this.next] = most;
       this.chosen = this.next;
-      const { blocks, promised } = twin.tableOf(after, this.next);
-      this.event.textContent = `Sequence ${this.next} was admitted: ${plural(blocks.length, "block")} given, ${number(promised)} reserved.`;
+      const { blocks, reserved } = twin.tableOf(after, this.next);
+      this.event.textContent = `Sequence ${this.next} was admitted: ${plural(blocks.length, "block")} given, ${number(reserved)} reserved.`;
       this.next += 1;
     }
 
@@ -70,9 +70,9 @@
     }
 
     leave(id) {
-      const { blocks, promised } = twin.tableOf(this.pool, id);
+      const { blocks, reserved } = twin.tableOf(this.pool, id);
       this.pool = twin.release(this.pool, id);
-      this.event.textContent = `Sequence ${id} left: ${blocks.length === 1 ? "block" : "blocks"} ${blocks.join(", ")} put back, the last one first, and ${number(promised)} reserved no longer.`;
+      this.event.textContent = `Sequence ${id} left: ${blocks.length === 1 ? "block" : "blocks"} ${blocks.join(", ")} put back, the last one first, and ${number(reserved)} reserved no longer.`;
     }
 
     buildActions() {
@@ -113,10 +113,10 @@
 
     sentence() {
       const { numBlocks, blockSize, free, tables } = this.pool;
-      const promised = twin.numPromised(this.pool);
+      const reserved = twin.numReserved(this.pool);
       const given = numBlocks - free.length;
       const held = tables.reduce((sum, each) => sum + each.length, 0);
-      return `${given} of ${plural(numBlocks, "block")} given, ${promised} reserved, ${free.length - promised} free. `
+      return `${given} of ${plural(numBlocks, "block")} given, ${reserved} reserved, ${free.length - reserved} free. `
         + `${plural(held, "token")} in the ${given * blockSize} slots given: ${plural(given * blockSize - held, "slot")} unfilled, `
         + `at most ${blockSize - 1} a sequence. `
         + (free.length > 0 ? `The next block taken is ${free[free.length - 1]}.` : "No block is left to take.");
@@ -164,7 +164,7 @@
   // A square for each block: given, reserved or free, wherever they lie.
   function accounts(width, y, pool) {
     const given = pool.numBlocks - pool.free.length;
-    const promised = twin.numPromised(pool);
+    const reserved = twin.numReserved(pool);
     const left = 62;
     const size = Math.min(16, (width - left - 4) / pool.numBlocks);
     const marks = [svg("text", { class: "faint", x: 0, y: y + 14 }, "in all")];
@@ -172,9 +172,9 @@
       const x = left + i * size;
       const box = { x: x + 0.5, y: y + 2, width: size - 2, height: 14 };
       marks.push(svg("rect", { class: i < given ? "unseen" : "room", ...box }));
-      if (i >= given && i < given + promised) marks.push(svg("line", { class: "masked", x1: x + 2, y1: y + 14, x2: x + size - 3, y2: y + 4 }));
+      if (i >= given && i < given + reserved) marks.push(svg("line", { class: "masked", x1: x + 2, y1: y + 14, x2: x + size - 3, y2: y + 4 }));
     }
-    marks.push(svg("text", { class: "faint", x: left, y: y + 33 }, `${given} given, ${promised} reserved, ${pool.free.length - promised} free`));
+    marks.push(svg("text", { class: "faint", x: left, y: y + 33 }, `${given} given, ${reserved} reserved, ${pool.free.length - reserved} free`));
     return marks;
   }
 

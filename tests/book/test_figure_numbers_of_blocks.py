@@ -11,11 +11,11 @@ from tiny_llm_ref import BlockManager, Sequence, slot_mapping
 
 def check_shown(shown: Shown, blocks: BlockManager, sequences: list[Sequence], chosen: int) -> None:
     """Summary and table, for sequences of which everything is stored."""
-    given, promised = blocks.num_used_blocks, blocks.num_promised
-    free = blocks.num_free_blocks - promised
+    given, reserved = blocks.num_used_blocks, blocks.num_reserved
+    free = blocks.num_free_blocks - reserved
     stored = sum(each.num_computed_tokens for each in sequences)
     room = given * blocks.block_size
-    expected = f"{given} of {blocks.num_blocks} blocks given, {promised} reserved, {free} free. "
+    expected = f"{given} of {blocks.num_blocks} blocks given, {reserved} reserved, {free} free. "
     expected += f"{stored} tokens in the {room} slots given: {room - stored} slot"
     assert shown.summary.startswith(expected)
     (sequence,) = (each for each in sequences if each.id == chosen)

@@ -1,4 +1,4 @@
-"""The twin of the block pool gives, promises and takes back what the block manager does."""
+"""The twin of the block pool gives, reserves and takes back what the block manager does."""
 
 import random
 
@@ -49,9 +49,9 @@ def test_sequences_that_join_grow_and_leave(pool: MiniRacer) -> None:
 def check_same(pool: MiniRacer, blocks: BlockManager, running: list[Sequence], rng: random.Random) -> None:
     found = pool.execute("pool")
     assert len(found["free"]) == blocks.num_free_blocks
-    assert pool.eval("TinyTwins.blockPool.numPromised(pool)") == blocks.num_promised
-    tables = {each["id"]: (each["blocks"], each["promised"]) for each in found["tables"]}
-    assert tables == {id: (table.block_ids, table.num_promised) for id, table in blocks.tables.items()}
+    assert pool.eval("TinyTwins.blockPool.numReserved(pool)") == blocks.num_reserved
+    tables = {each["id"]: (each["blocks"], each["reserved"]) for each in found["tables"]}
+    assert tables == {id: (table.block_ids, table.num_reserved) for id, table in blocks.tables.items()}
     for sequence in running:
         start = rng.randint(0, sequence.num_computed_tokens)
         count = rng.randint(0, sequence.num_computed_tokens - start)

@@ -171,22 +171,22 @@ def test_task_2_growing_leaves_what_is_there_in_place() -> None:
     check_equal(table.block_ids is same_list, True, "the table's own list grew")
 
 
-def test_task_2_growing_uses_up_the_promise() -> None:
+def test_task_2_growing_uses_up_the_reservation() -> None:
     blocks = BlockManager(11, 3)
     first, second = (
         hold_by_hand(blocks, sequence_of(0, 3), 1, 3),
         hold_by_hand(blocks, sequence_of(1, 3), 1, 2),
     )
     blocks.grow(first, 2)
-    seen = (first.num_promised, second.num_promised, blocks.num_promised)
+    seen = (first.num_reserved, second.num_reserved, blocks.num_reserved)
     mistakes = {
-        "the promise still open for blocks that were given": (3, 2, 5),
-        "the table's promise used up, the manager's not": (1, 2, 5),
+        "the reservation still open for blocks that were given": (3, 2, 5),
+        "the table's reservation used up, the manager's not": (1, 2, 5),
     }
-    check_equal(seen, (1, 2, 3), "promised to both and in all after two blocks", mistakes)
+    check_equal(seen, (1, 2, 3), "reserved for both and in all after two blocks", mistakes)
     blocks.grow(first, 2)
-    seen = (first.num_promised, second.num_promised, blocks.num_promised)
-    check_equal(seen, (0, 2, 2), "promised to both and in all after two more, one of them beyond")
+    seen = (first.num_reserved, second.num_reserved, blocks.num_reserved)
+    check_equal(seen, (0, 2, 2), "reserved for both and in all after two more, one of them beyond")
     check_counts(blocks)
 
 
@@ -221,40 +221,40 @@ def test_task_2_without_room_nothing_changes(num_tokens: int) -> None:
     hold_by_hand(blocks, sequence_of(4, 9), 3)
     before = state_of(blocks)
     check_equal(blocks.allocate(sequence, num_tokens), False, f"allocate {num_tokens} with two blocks free")
-    what = "tables, ref_counts, promised and free blocks after a refusal"
+    what = "tables, ref_counts, reserved and free blocks after a refusal"
     check_equal(state_of(blocks), before, what)
     check_equal(blocks.allocate(sequence, 8), True, "allocate 8, which is both blocks")
     check_equal(blocks.num_free_blocks, 0, "free blocks then")
 
 
-def test_task_2_what_is_promised_to_others_is_not_given_away() -> None:
+def test_task_2_what_is_reserved_for_others_is_not_given_away() -> None:
     blocks = BlockManager(7, 4)
     first, second = sequence_of(0, 50, computed=4), sequence_of(1, 50, computed=4)
-    hold_by_hand(blocks, first, 1, num_promised=3)
+    hold_by_hand(blocks, first, 1, num_reserved=3)
     hold_by_hand(blocks, second, 1)
     before = state_of(blocks)
-    mistakes = {"giving away what was promised to another": True}
+    mistakes = {"giving away what was reserved for another": True}
     given = blocks.allocate(second, 12)
-    check_equal(given, False, "3 blocks for one without a promise: 5 free, 3 promised", mistakes)
+    check_equal(given, False, "3 blocks for one without a reservation: 5 free, 3 reserved", mistakes)
     check_equal(state_of(blocks), before, "the state after it")
     check_equal(blocks.allocate(second, 8), True, "2 blocks for it")
-    check_equal(blocks.allocate(first, 12), True, "3 blocks for the one they were promised to")
+    check_equal(blocks.allocate(first, 12), True, "3 blocks for the one they were reserved for")
     check_counts(blocks)
-    check_equal((blocks.num_promised, blocks.num_free_blocks), (0, 0), "promised and free blocks at the end")
+    check_equal((blocks.num_reserved, blocks.num_free_blocks), (0, 0), "reserved and free blocks at the end")
 
 
-def test_task_2_a_promise_and_what_is_free_beside_it() -> None:
+def test_task_2_a_reservation_and_what_is_free_beside_it() -> None:
     blocks = BlockManager(7, 4)
     sequence = sequence_of(0, 50, computed=4)
-    hold_by_hand(blocks, sequence, 1, num_promised=3)
-    check_equal(blocks.allocate(sequence, 24), True, "all 6 free blocks, 3 of them promised to it")
-    check_equal((blocks.num_promised, blocks.num_free_blocks), (0, 0), "promised and free blocks")
+    hold_by_hand(blocks, sequence, 1, num_reserved=3)
+    check_equal(blocks.allocate(sequence, 24), True, "all 6 free blocks, 3 of them reserved for it")
+    check_equal((blocks.num_reserved, blocks.num_free_blocks), (0, 0), "reserved and free blocks")
 
 
 def test_task_2_fewer_tokens_than_there_is_room_for() -> None:
     blocks = BlockManager(7, 4)
     sequence = sequence_of(0, 50, computed=2)
-    hold_by_hand(blocks, sequence, 3, num_promised=2)
+    hold_by_hand(blocks, sequence, 3, num_reserved=2)
     before = state_of(blocks)
     for num_tokens in (0, 1, 5):
         check_equal(
@@ -282,15 +282,15 @@ def test_task_2_a_negative_number_of_tokens_is_an_error() -> None:
         check_equal(state_of(blocks), before, "the state after the error")
 
 
-def test_task_2_who_leaves_gives_back_blocks_and_promise() -> None:
+def test_task_2_who_leaves_gives_back_blocks_and_reservation() -> None:
     blocks = BlockManager(11, 4)
     sequences = [sequence_of(id, 5) for id in range(3)]
-    tables = [hold_by_hand(blocks, each, 2 + each.id, num_promised=each.id) for each in sequences]
+    tables = [hold_by_hand(blocks, each, 2 + each.id, num_reserved=each.id) for each in sequences]
     kept = [list(tables[0].block_ids), list(tables[2].block_ids)]
     blocks.free(sequences[1])
     check_equal(sorted(blocks.tables), [0, 2], "ids in tables")
     check_equal([tables[0].block_ids, tables[2].block_ids], kept, "blocks of the others")
-    check_equal((blocks.num_free_blocks, blocks.num_promised), (5, 2), "free and promised blocks")
+    check_equal((blocks.num_free_blocks, blocks.num_reserved), (5, 2), "free and reserved blocks")
     check_counts(blocks)
     for sequence in (sequences[2], sequences[0]):
         blocks.free(sequence)
@@ -361,20 +361,20 @@ def test_task_3_a_new_sequence_gets_blocks_for_its_first_chunk() -> None:
     check_counts(blocks)
 
 
-@pytest.mark.parametrize(("chunk", "promised"), [(1, 6), (4, 6), (5, 5), (17, 2), (25, 0)])
-def test_task_3_it_is_promised_all_that_it_may_come_to_need(chunk: int, promised: int) -> None:
+@pytest.mark.parametrize(("chunk", "reserved"), [(1, 6), (4, 6), (5, 5), (17, 2), (25, 0)])
+def test_task_3_all_that_it_may_come_to_need_is_reserved(chunk: int, reserved: int) -> None:
     blocks = BlockManager(11, 4)
     blocks.allocate(sequence_of(0, 17, most=25), chunk)
     held = blocks.num_blocks_for(chunk)
-    seen = (len(blocks.tables[0].block_ids), blocks.tables[0].num_promised, blocks.num_promised)
+    seen = (len(blocks.tables[0].block_ids), blocks.tables[0].num_reserved, blocks.num_reserved)
     mistakes = {
-        "nothing promised": (held, 0, 0),
-        "the prompt promised and no answer": (held, 5 - held, 5 - held),
-        "what it holds promised once more": (held, 7, 7),
-        "a promise that nobody else sees": (held, promised, 0),
+        "nothing reserved": (held, 0, 0),
+        "the prompt reserved and no answer": (held, 5 - held, 5 - held),
+        "what it holds reserved once more": (held, 7, 7),
+        "a reservation that nobody else sees": (held, reserved, 0),
     }
-    what = f"blocks, promised to it and in all, for {chunk} of 17 tokens that may become 25"
-    check_equal(seen, (held, promised, promised), what, mistakes)
+    what = f"blocks, reserved for it and in all, for {chunk} of 17 tokens that may become 25"
+    check_equal(seen, (held, reserved, reserved), what, mistakes)
     check_counts(blocks)
 
 
@@ -385,22 +385,22 @@ def test_task_3_who_is_not_there_is_admitted_by_allocate() -> None:
     for num_tokens in (7, 7, 3, 1, 7):
         check_equal(blocks.allocate(sequence, num_tokens), True, f"allocate {num_tokens}")
         sequence.num_computed_tokens += num_tokens
-        seen.append((len(blocks.tables[0].block_ids), blocks.num_promised))
+        seen.append((len(blocks.tables[0].block_ids), blocks.num_reserved))
     expected = [(2, 5), (4, 3), (5, 2), (5, 2), (7, 0)]
-    check_equal(seen, expected, "blocks, and promised blocks, after each call")
+    check_equal(seen, expected, "blocks, and reserved blocks, after each call")
 
 
-def test_task_3_without_room_for_the_promise_nothing_changes() -> None:
+def test_task_3_without_room_for_the_reservation_nothing_changes() -> None:
     blocks = BlockManager(11, 4)
     blocks.admit(sequence_of(0, 17, most=25), 6)
     before = state_of(blocks)
     mistakes = {"looking at the free blocks alone, or at the chunk alone": True}
     admitted = blocks.admit(sequence_of(1, 3, most=17), 3)
-    check_equal(admitted, False, "admit one of 5 blocks: 9 free, 5 of them promised", mistakes)
-    check_equal(state_of(blocks), before, "tables, ref_counts, promised and free blocks after a refusal")
+    check_equal(admitted, False, "admit one of 5 blocks: 9 free, 5 of them reserved", mistakes)
+    check_equal(state_of(blocks), before, "tables, ref_counts, reserved and free blocks after a refusal")
     check_equal(blocks.admit(sequence_of(1, 3, most=16), 3), True, "admit one of 4 blocks")
-    check_equal((blocks.num_free_blocks, blocks.num_promised), (8, 8), "free and promised blocks")
-    check_equal(blocks.admit(sequence_of(2, 1), 1), False, "admit one of 1 block: all are promised")
+    check_equal((blocks.num_free_blocks, blocks.num_reserved), (8, 8), "free and reserved blocks")
+    check_equal(blocks.admit(sequence_of(2, 1), 1), False, "admit one of 1 block: all are reserved")
     check_counts(blocks)
 
 
@@ -414,10 +414,10 @@ def test_task_3_who_was_refused_is_admitted_later() -> None:
     check_equal(sorted(blocks.tables), [1], "ids in tables")
 
 
-def test_task_3_a_step_may_need_more_than_the_promise() -> None:
+def test_task_3_a_step_may_need_more_than_the_reservation() -> None:
     blocks = BlockManager(5, 4)
     check_equal(blocks.admit(sequence_of(0, 3, most=4), 9), True, "9 tokens of one that may have 4")
-    check_equal((len(blocks.tables[0].block_ids), blocks.num_promised), (3, 0), "its blocks, and promised")
+    check_equal((len(blocks.tables[0].block_ids), blocks.num_reserved), (3, 0), "its blocks, and reserved")
     before = state_of(blocks)
     check_equal(blocks.admit(sequence_of(1, 3, most=4), 9), False, "the same beside it, with 2 blocks free")
     check_equal(state_of(blocks), before, "the state after it")
@@ -431,13 +431,13 @@ def test_task_3_shared_blocks_come_first_and_are_held_by_both() -> None:
     check_equal(blocks.admit(sequence_of(1, 14, most=21), 6), True, "admit 6 behind 8 shared tokens")
     table = blocks.tables[1]
     check_equal(table.block_ids[:2], owned[:2], "the first two blocks of the second")
-    seen = (len(table.block_ids), table.num_promised, table.num_stored_tokens)
+    seen = (len(table.block_ids), table.num_reserved, table.num_stored_tokens)
     mistakes = {
         "the tokens laid from the start on, as if nothing were shared": (2, 4, 8),
         "new blocks for what is shared as well": (6, 2, 8),
-        "shared blocks promised once more": (4, 4, 8),
+        "shared blocks reserved once more": (4, 4, 8),
     }
-    check_equal(seen, (4, 2, 8), "its blocks, promised blocks and num_stored_tokens", mistakes)
+    check_equal(seen, (4, 2, 8), "its blocks, reserved blocks and num_stored_tokens", mistakes)
     check_equal([blocks.ref_counts[block] for block in owned], [2, 2, 1], "references of the first's blocks")
     check_counts(blocks)
     blocks.free(sequence_of(0, 11))
@@ -452,8 +452,8 @@ def test_task_3_all_tokens_shared_but_the_last_is_computed() -> None:
     sequence = sequence_of(1, 8)
     check_equal(blocks.find_prefix(sequence), 7, "find_prefix of a prompt that is shared whole")
     check_equal(blocks.admit(sequence, 1), True, "admit its last token")
-    seen = (blocks.tables[1].block_ids, blocks.tables[1].num_stored_tokens, blocks.num_promised)
-    check_equal(seen, (blocks.shared, 8, 0), "its blocks, num_stored_tokens, and promised blocks")
+    seen = (blocks.tables[1].block_ids, blocks.tables[1].num_stored_tokens, blocks.num_reserved)
+    check_equal(seen, (blocks.shared, 8, 0), "its blocks, num_stored_tokens, and reserved blocks")
     check_counts(blocks)
 
 
@@ -475,7 +475,7 @@ def test_task_3_a_refusal_holds_no_shared_block() -> None:
     blocks.shared = list(blocks.tables[0].block_ids)
     before = state_of(blocks)
     check_equal(blocks.admit(sequence_of(1, 14, most=21), 1), False, "3 blocks beside 3 shared, 2 are free")
-    check_equal(state_of(blocks), before, "tables, ref_counts, promised and free blocks after a refusal")
+    check_equal(state_of(blocks), before, "tables, ref_counts, reserved and free blocks after a refusal")
 
 
 def test_task_3_a_shared_block_that_nobody_holds_is_one_of_the_free_ones() -> None:
@@ -495,15 +495,15 @@ def test_task_3_a_shared_block_that_nobody_holds_is_one_of_the_free_ones() -> No
 
 
 @pytest.mark.parametrize(("length", "most", "expected"), [(5, 40, (1, 1)), (8, 9, (1, 1)), (9, 40, (1, 2))])
-def test_task_3_overcommitting_promises_what_is_there(
+def test_task_3_overcommitting_reserves_what_is_there(
     length: int, most: int, expected: tuple[int, int]
 ) -> None:
     blocks = BlockManager(7, 4, overcommit=True)
     check_equal(
         blocks.admit(sequence_of(0, length, most), 3), True, f"{length} tokens that may become {most}"
     )
-    seen = (len(blocks.tables[0].block_ids), blocks.num_promised)
-    check_equal(seen, expected, "its blocks and its promise")
+    seen = (len(blocks.tables[0].block_ids), blocks.num_reserved)
+    check_equal(seen, expected, "its blocks and its reservation")
 
 
 def test_task_3_a_watermark_is_left_alone_unless_nobody_is_there() -> None:
@@ -574,7 +574,7 @@ def test_task_3_who_finds_no_blocks_waits_and_nobody_passes_by() -> None:
     check_all_free(blocks)
 
 
-def test_task_3_a_promise_for_the_longest_answer_makes_others_wait() -> None:
+def test_task_3_a_reservation_for_the_longest_answer_makes_others_wait() -> None:
     requests = [request_of(5, 1, most=11), request_of(5, 1, most=11)]
     limits = {"max_num_batched_tokens": 32, "max_num_seqs": 3}
     seen = [len(simulated(BlockManager(num_blocks, 4), requests, **limits).steps) for num_blocks in (7, 8)]
@@ -649,7 +649,7 @@ class PaperBlocks:
     def __init__(self, num_blocks: int, block_size: int, overcommit: bool) -> None:
         self.num_blocks, self.block_size, self.overcommit = num_blocks, block_size, overcommit
         self.held: dict[int, int] = {}
-        self.claimed: dict[int, int] = {}  # held or promised
+        self.claimed: dict[int, int] = {}  # held or reserved
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         wanted = -(-(sequence.num_computed_tokens + num_tokens) // self.block_size)
@@ -763,27 +763,29 @@ def test_task_4_a_write_leaves_everything_else() -> None:
         check_close(held, new, "what layer 2 holds", 0)
 
 
-def test_task_4_a_layer_s_arrays_are_made_once_and_have_a_sink() -> None:
+def test_task_4_a_layer_s_arrays_are_made_once_and_have_a_null_slot() -> None:
     pool = PagedKvPool(2, 5, 3)
     check_equal(pool.state, [], "arrays before anything is written")
     pool.write(1, *tokens_of(2, 1, mx.float16), mx.array([4, 3]))
     shapes = [(x.shape, x.dtype) for x in pool.state]
-    mistakes = {"arrays without a block for the sink": [((15, H, D), mx.float16)] * 2}
+    mistakes = {"arrays without a block for the null slot": [((15, H, D), mx.float16)] * 2}
     check_equal(
         shapes, [((18, H, D), mx.float16)] * 2, "shape and type of the arrays after a write", mistakes
     )
-    pool.write(1, *tokens_of(1, 2, mx.float16), mx.array([pool.sink]))
-    check_equal([x.shape for x in pool.state], [(18, H, D)] * 2, "their shapes after a write to the sink")
+    pool.write(1, *tokens_of(1, 2, mx.float16), mx.array([pool.null_slot]))
+    check_equal(
+        [x.shape for x in pool.state], [(18, H, D)] * 2, "their shapes after a write to the null slot"
+    )
     check_equal(float(mx.abs(pool.fetch(1, mx.arange(3))[0]).max().item()), 0.0, "what no one wrote to")
 
 
-def test_task_4_the_sink_takes_many_at_once() -> None:
+def test_task_4_the_null_slot_takes_many_at_once() -> None:
     pool = PagedKvPool(1, 5, 3)
     key, value = tokens_of(4, 1)
-    pool.write(0, key, value, mx.array([pool.sink, 3, pool.sink, 4]))
+    pool.write(0, key, value, mx.array([pool.null_slot, 3, pool.null_slot, 4]))
     keys, values = pool.fetch(0, mx.array([3, 4]))
-    check_close(keys, key[1::2], "keys beside those of the sink", 0)
-    check_close(values, value[1::2], "values beside those of the sink", 0)
+    check_close(keys, key[1::2], "keys beside those of the null slot", 0)
+    check_close(values, value[1::2], "values beside those of the null slot", 0)
 
 
 def test_task_4_heads_of_keys_and_values_may_differ_in_size() -> None:

@@ -68,8 +68,8 @@ from tiny_llm.serving.block_manager import BlockTable
 from tiny_llm.serving.forward_batch import (
     RaggedKvCache,
     batch_slots,
-    final_rows,
     flatten,
+    logits_indices,
     pad_block_tables,
 )
 from tiny_llm.serving.given.sampling import BatchSampler, SamplingBatch
@@ -84,7 +84,7 @@ def three_entries() -> tuple[Any, ...]:
 
 
 def test_task_1_tokens_of_all_entries_in_a_row() -> None:
-    token_ids, positions, query_starts = flatten(three_entries())
+    token_ids, positions, query_start_loc = flatten(three_entries())
     expected = [*prompt_of(13, 4)[5:9], 32, *prompt_of(3, 2)]
     mistakes = {
         "the beginnings of the prompts": [*prompt_of(13, 4)[:4], prompt_of(6, 9)[0], *prompt_of(3, 2)]
@@ -97,13 +97,13 @@ def test_task_1_tokens_of_all_entries_in_a_row() -> None:
     }
     check_equal(positions.tolist(), [5, 6, 7, 8, 7, 0, 1, 2], "positions", mistakes)
     mistakes = {"the lengths, not added up": [0, 4, 1, 3], "without the end": [0, 4, 5]}
-    check_equal(query_starts.tolist(), [0, 4, 5, 8], "query_starts", mistakes)
+    check_equal(query_start_loc.tolist(), [0, 4, 5, 8], "query_start_loc", mistakes)
 
 
 def test_task_1_one_token_of_one_sequence() -> None:
     arrays = flatten(entries_of((sequence_of(3, 1), 1)))
     found = [x.tolist() for x in arrays]
-    check_equal(found, [prompt_of(1, 3), [0], [0, 1]], "token ids, positions and query_starts")
+    check_equal(found, [prompt_of(1, 3), [0], [0, 1]], "token ids, positions and query_start_loc")
     check_equal({str(x.dtype) for x in arrays}, {"int32"}, "their types")
 
 
@@ -116,24 +116,24 @@ def test_task_1_random_steps(seed: int) -> None:
         computed = int(random.integers(0, length))
         parts.append((sequence_of(id, length, computed), int(random.integers(1, length - computed + 1))))
     entries = entries_of(*parts)
-    token_ids, positions, query_starts = flatten(entries)
+    token_ids, positions, query_start_loc = flatten(entries)
     by_hand = [(entry.sequence.token_ids[p], p) for entry in entries for p in range(entry.start, entry.end)]
     found = list(zip(token_ids.tolist(), positions.tolist(), strict=True))
     check_equal(found, by_hand, "(token id, position) of each token")
-    found_lengths = np.diff(query_starts).tolist()
-    check_equal(found_lengths, [each.num_tokens for each in entries], "distances of query_starts")
+    found_lengths = np.diff(query_start_loc).tolist()
+    check_equal(found_lengths, [each.num_tokens for each in entries], "distances of query_start_loc")
     last = [sum(each.num_tokens for each in entries[: i + 1]) - 1 for i in range(len(entries))]
     expected = [row for row, entry in zip(last, entries, strict=True) if entry.is_final]
     mistakes = {"the last row of every entry, whether it samples or not": last}
-    check_equal(final_rows(entries, query_starts).tolist(), expected, "final rows", mistakes)
+    check_equal(logits_indices(entries, query_start_loc).tolist(), expected, "logits_indices", mistakes)
 
 
-def test_task_1_final_rows() -> None:
+def test_task_1_logits_indices() -> None:
     entries = three_entries()
-    query_starts = flatten(entries)[2]
+    query_start_loc = flatten(entries)[2]
     mistakes = {"the last of every entry": [3, 4, 7], "the first of each": [4, 5], "one too far": [5, 8]}
-    check_equal(final_rows(entries, query_starts).tolist(), [4, 7], "final rows", mistakes)
-    none = final_rows(entries[:1], query_starts[:2])
+    check_equal(logits_indices(entries, query_start_loc).tolist(), [4, 7], "logits_indices", mistakes)
+    none = logits_indices(entries[:1], query_start_loc[:2])
     what = "final rows where nobody samples, and their type"
     check_equal((none.tolist(), str(none.dtype)), ([], "int32"), what)
 
@@ -189,16 +189,16 @@ def test_task_1_random_slots(block_size: int) -> None:
     check_equal(slots.tolist(), slots_by_hand(positions, tables, owners, block_size), "slots")
 
 
-def test_task_1_what_is_stored_already_goes_to_the_sink() -> None:
+def test_task_1_what_is_stored_already_goes_to_the_null_slot() -> None:
     pool = PagedKvPool(1, 12, 4)
     tables = np.array([[7, 3], [5, 9], [2, 0]], np.int32)
     positions, starts = np.array([6, 7, 6, 7, 3, 4]), np.array([0, 2, 4, 6])
     slots = batch_slots(positions, starts, tables, np.array([4, 8, 4]), pool).tolist()
     mistakes = {
         "written into blocks that others read": [14, 15, 38, 39, 11, 0],
-        "the sink for all of a sequence that shares blocks": [48] * 6,
-        "the token behind the stored ones in the sink too": [14, 15, 48, 48, 48, 48],
-        "the sink for the first token of each entry alone": [14, 15, 48, 39, 48, 0],
+        "the null slot for all of a sequence that shares blocks": [48] * 6,
+        "the token behind the stored ones in the null slot too": [14, 15, 48, 48, 48, 48],
+        "the null slot for the first token of each entry alone": [14, 15, 48, 39, 48, 0],
     }
     what = "slots where 4, 8 and 4 tokens were stored before"
     check_equal(slots, [14, 15, 48, 48, 48, 0], what, mistakes)
@@ -221,10 +221,10 @@ def test_task_1_the_batch_of_a_step() -> None:
     check_equal(batch.token_ids.tolist(), expected_ids, "token ids, a row each")
     check_equal(batch.positions, [5, 6, 7, 8, 7, 0, 1, 2], "positions")
     check_equal(batch.slots.tolist(), [13, 14, 15, 44, 39, 8, 9, 10], "slots")
-    check_equal(batch.query_starts.tolist(), [0, 4, 5, 8], "query_starts")
-    check_equal(batch.context_lengths.tolist(), [9, 8, 3], "context lengths")
+    check_equal(batch.query_start_loc.tolist(), [0, 4, 5, 8], "query_start_loc")
+    check_equal(batch.seq_lens.tolist(), [9, 8, 3], "seq_lens")
     check_equal(batch.block_tables.tolist(), [[7, 3, 11], [5, 9, 0], [2, 0, 0]], "block tables")
-    check_equal(batch.final_rows.tolist(), [4, 7], "final rows")
+    check_equal(batch.logits_indices.tolist(), [4, 7], "logits_indices")
 
 
 @pytest.mark.parametrize(
@@ -265,19 +265,19 @@ def misplaced(*places: mx.array) -> Iterator[tuple[str, dict[str, Any], list[mx.
         ("a block of -1", 0, (1, 1), -1, {"block_id": -1}),
         ("a block just behind the pool", 0, (3, 4), num_blocks, {"block_id": num_blocks}),
         ("a block far behind the pool", 0, (0, 0), 50_000_000, {"block_id": 50_000_000}),
-        ("more queries than context", 2, 0, 3, {"num_queries": 4, "context_length": 3}),
-        ("a context of no tokens", 2, 3, 0, {"context_length": 0}),
-        ("a context longer than its table", 2, 1, 36, {"context_length": 36}),
-        ("queries that start behind the first", 1, 0, 1, {"query_starts": [1, 4, 5, 14, 15]}),
-        ("queries behind the last", 1, 4, 16, {"query_starts": [0, 4, 5, 14, 16]}),
-        ("a sequence without queries", 1, 2, 4, {"query_starts": [0, 4, 4, 14, 15]}),
-        ("queries that start before those before", 1, 2, 3, {"query_starts": [0, 4, 3, 14, 15]}),
+        ("more queries than context", 2, 0, 3, {"num_queries": 4, "seq_len": 3}),
+        ("a context of no tokens", 2, 3, 0, {"seq_len": 0}),
+        ("a context longer than its table", 2, 1, 36, {"seq_len": 36}),
+        ("queries that start behind the first", 1, 0, 1, {"query_start_loc": [1, 4, 5, 14, 15]}),
+        ("queries behind the last", 1, 4, 16, {"query_start_loc": [0, 4, 5, 14, 16]}),
+        ("a sequence without queries", 1, 2, 4, {"query_start_loc": [0, 4, 4, 14, 15]}),
+        ("queries that start before those before", 1, 2, 3, {"query_start_loc": [0, 4, 3, 14, 15]}),
     ):
         arrays = [np.array(x) for x in places]
         arrays[changed][place] = number
         yield what, shown, [mx.array(x) for x in arrays]
     tables, starts, lengths = places
-    yield "a table that is too short", {"context_length": 23}, [tables[:, :4], starts, lengths]
+    yield "a table that is too short", {"seq_len": 23}, [tables[:, :4], starts, lengths]
     yield "tables of no whole numbers", {}, [tables.astype(mx.float32), starts, lengths]
 
 
@@ -291,7 +291,7 @@ def check_what_does_not_fit(attend: Attend) -> None:
         attend(query, keys[..., :16], values[..., :16], tables, starts, lengths)
     with check_value_error(values=values[:4].shape):
         attend(query, keys, values[:4], tables, starts, lengths)
-    with check_value_error(query_starts=(4,)):
+    with check_value_error(query_start_loc=(4,)):
         attend(query, keys, values, tables, starts[:-1], lengths)
     with check_value_error(block_tables=(3, 7)):
         attend(query, keys, values, tables[:3], starts, lengths)
@@ -386,7 +386,7 @@ def test_task_3_slots_of_contexts() -> None:
 def test_task_3_sequences_with_as_many_queries(L: int) -> None:
     ragged = draw(Shape((L, L, L), (9, 17, 4)))
     query = ragged.query.reshape(3, L, 4, 32)
-    tables, lengths = np.array(ragged.block_tables), np.array(ragged.context_lengths)
+    tables, lengths = np.array(ragged.block_tables), np.array(ragged.seq_lens)
     for scale in (None, 0.3, 0.0):
         result = attend_alike(query, ragged.keys, ragged.values, tables, lengths, scale)
         check_equal(result.shape, (3, L, 4, 32), "shape of the attention of three sequences")
@@ -422,7 +422,7 @@ def attend_alike_to(shape: Shape, dtype: mx.Dtype = mx.float32) -> mx.array:
     ragged = draw(shape, dtype)
     n, L = len(shape.num_queries), shape.num_queries[0]
     query = ragged.query.reshape(n, L, shape.H_q, shape.D)
-    tables, lengths = np.array(ragged.block_tables), np.array(ragged.context_lengths)
+    tables, lengths = np.array(ragged.block_tables), np.array(ragged.seq_lens)
     return attend_alike(query, ragged.keys, ragged.values, tables, lengths, None)
 
 
@@ -491,7 +491,7 @@ def test_task_4_keys_and_values_are_stored_before_anybody_looks() -> None:
         mistakes = {"still zeros: stored too late": mx.zeros(stored.shape)}
         check_close(stored, new[:, :, 0], f"{name} of the new tokens in their slots", 0, mistakes)
     check_equal(block_tables.tolist(), [[8, 2], [5, 7]], "block tables that it gets")
-    check_equal((starts.tolist(), lengths.tolist()), ([0, 2, 3], [5, 5]), "query_starts and context_lengths")
+    check_equal((starts.tolist(), lengths.tolist()), ([0, 2, 3], [5, 5]), "query_start_loc and seq_lens")
     for layer in (0, 2):
         with check_value_error(layer=layer):
             pool.blocks(layer)
@@ -613,9 +613,9 @@ def recording(noted: list[mx.array]) -> BatchSampler:
 
 
 def fill_with_nan(runner: ModelRunner) -> None:
-    """Every slot of every layer, the sink too."""
+    """Every slot of every layer, the null slot too."""
     config = random_qwen3().config
-    slots = mx.arange(runner.pool.sink + 1)
+    slots = mx.arange(runner.pool.null_slot + 1)
     shape = slots.size, config.num_key_value_heads, config.head_dim
     garbage = mx.full(shape, mx.array(NOT_TO_BE_READ))
     for layer in range(runner.pool.num_layers):
@@ -927,7 +927,7 @@ def test_task_5_what_the_kernel_would_read_past_is_refused(D: int) -> None:
     dispatch_paged_attention(query, keys, values, tables, starts, lengths)
     with check_value_error(H_q=3, H=2):
         dispatch_paged_attention(query[:, :3], keys, values, tables, starts, lengths)
-    with check_value_error(query_starts=(2,)):
+    with check_value_error(query_start_loc=(2,)):
         dispatch_paged_attention(query, keys, values, tables, starts[:-1], lengths)
     with check_value_error(values=values[:2].shape):
         dispatch_paged_attention(query, keys, values[:2], tables, starts, lengths)

@@ -311,8 +311,8 @@ def test_task_3_a_registered_block_is_kept_and_any_other_is_free() -> None:
         blocks.put_back(block)
     check_equal(list(blocks.cached_blocks), [first, third], "cached blocks, longest first")
     check_counts(blocks, (9, 2, 0), " of 11")
-    blocks.num_promised = 2
-    check_equal(blocks.num_available_blocks, 11, "blocks that are available, promised ones included")
+    blocks.num_reserved = 2
+    check_equal(blocks.num_available_blocks, 11, "blocks that are available, reserved ones included")
 
 
 def test_task_3_a_registered_block_in_use_is_not_cached() -> None:
@@ -690,7 +690,7 @@ def test_task_6_who_is_refused_is_not_counted() -> None:
     check_equal((blocks.find_prefix(longer), blocks.allocate(longer, 1)), (9, False), "hit, and room for it")
     mistakes = {"a hit counted before there is room": (9, 11), "counted though there is no room": (9, 21)}
     check_hits(blocks, (0, 11), mistakes=mistakes)
-    check_equal((list(blocks.tables), blocks.num_promised), ([0], 0), "admitted, and promised")
+    check_equal((list(blocks.tables), blocks.num_reserved), ([0], 0), "admitted, and reserved")
 
 
 def test_task_6_revived_blocks_take_room_from_those_that_are_available() -> None:

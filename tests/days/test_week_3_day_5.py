@@ -148,7 +148,7 @@ def test_task_1_the_last_to_come_gives_way_with_all_that_it_held() -> None:
     }
     what = "tokens computed, tokens, and preemptions of who gave way, and of the other"
     check_equal(counts, [(0, 5, 1), (5, 6, 0)], what, mistakes)
-    check_equal((blocks.num_used_blocks, blocks.num_promised), (3, 0), "blocks in use, and promised")
+    check_equal((blocks.num_used_blocks, blocks.num_reserved), (3, 0), "blocks in use, and reserved")
 
 
 def test_task_1_blocks_that_it_had_computed_stay_known() -> None:
@@ -197,13 +197,13 @@ def test_task_1_nothing_gives_way_while_there_is_room() -> None:
     roomy = crowded(BlockManager(12, 2, overcommit=True), jobs)
     check_equal(preemptions_of(roomy, jobs), [0] * 3, "preemptions")
     reserved = crowded(BlockManager(5, 2), jobs)
-    check_equal(preemptions_of(reserved, jobs), [0] * 3, "preemptions where all is promised at admission")
+    check_equal(preemptions_of(reserved, jobs), [0] * 3, "preemptions where all is reserved at admission")
 
 
 class NextChunkAlone(BlockManager):
     """Admission that looks at the next chunk and not at the prompt."""
 
-    def num_tokens_to_promise(self, sequence: Sequence) -> int:
+    def num_tokens_to_reserve(self, sequence: Sequence) -> int:
         return 0
 
 
@@ -293,7 +293,7 @@ def test_task_1_each_request_gets_what_it_gets_alone(
     check_equal(answers_of(steps), expected, "tokens of each request")
     assert max(len(step.scheduled.entries) for step in steps) <= 4
     check_equal(
-        (blocks.num_used_blocks, blocks.num_promised), (0, 0), "blocks in use and promised at the end"
+        (blocks.num_used_blocks, blocks.num_reserved), (0, 0), "blocks in use and reserved at the end"
     )
 
 

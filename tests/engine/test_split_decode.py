@@ -76,7 +76,7 @@ def test_a_long_neighbour_changes_no_bit_of_a_long_row(language: Language) -> No
     ragged, target = draw(SHAPES[0], mx.float32), Target(language, "emulator")
     alone = paged_attention_gpu(
         *(ragged.query[:1], ragged.keys, ragged.values, ragged.block_tables[:1]),
-        *(mx.array([0, 1]), ragged.context_lengths[:1]),
+        *(mx.array([0, 1]), ragged.seq_lens[:1]),
         target=target,
     )
     check_equal(

@@ -83,9 +83,9 @@ def attend(query, key, value, scale=None, mask=None):
     return mx.array(sums_of(held[:, None], where[:, None], visible))[:, None, :, None]
 
 
-def attend_in_blocks(query, keys, values, block_tables, query_starts, context_lengths):
+def attend_in_blocks(query, keys, values, block_tables, query_start_loc, seq_lens):
     """[T, 1, 1]: what `attend` gives each of T tokens, from the blocks of its own sequence."""
-    tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
+    tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
     sequence = np.repeat(np.arange(len(tables)), np.diff(starts))
     position = np.arange(starts[-1]) + (lengths - starts[1:])[sequence]
     held, where = (

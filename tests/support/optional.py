@@ -30,6 +30,7 @@ class LeftOut:
         self.tasks: set[Where] = set()
         self.skipped: Counter[Where] = Counter()
 
+    @pytest.hookimpl(trylast=True)  # after -k has chosen
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Skip the tests of the tasks, but not of one that --task asks for."""
         ids = left_out(read_package(package_folder()), self.gpu)

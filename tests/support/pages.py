@@ -22,15 +22,15 @@ def sequence_of(id: int, length: int, most: int | None = None, computed: int = 0
 
 
 def hold_by_hand(
-    blocks: BlockManager, sequence: Sequence, num_blocks: int, num_promised: int = 0
+    blocks: BlockManager, sequence: Sequence, num_blocks: int, num_reserved: int = 0
 ) -> BlockTable:
-    """Give a sequence blocks and a promise, as task 3 does."""
+    """Give a sequence blocks and a reservation, as task 3 does."""
     held = [blocks.take() for _ in range(num_blocks)]
     for block in held:
         blocks.hold(block)
-    table = BlockTable(held, 0, num_promised)
+    table = BlockTable(held, 0, num_reserved)
     blocks.tables[sequence.id] = table
-    blocks.num_promised += num_promised
+    blocks.num_reserved += num_reserved
     return table
 
 
@@ -61,16 +61,16 @@ class SpyBlocks(BlockManager):
 
 
 def state_of(blocks: BlockManager) -> State:
-    """Tables, reference counts, promised blocks and those that nobody holds, copied."""
+    """Tables, reference counts, reserved blocks and those that nobody holds, copied."""
     tables = {
-        id: (list(table.block_ids), table.num_stored_tokens, table.num_promised)
+        id: (list(table.block_ids), table.num_stored_tokens, table.num_reserved)
         for id, table in blocks.tables.items()
     }
-    return tables, list(blocks.ref_counts), blocks.num_promised, blocks.num_available_blocks
+    return tables, list(blocks.ref_counts), blocks.num_reserved, blocks.num_available_blocks
 
 
 def check_counts(blocks: BlockManager) -> None:
-    """Fail unless every block is free or counted once for each table it is in, and promises are kept."""
+    """Fail unless every block is free or counted once for each table it is in, and reservations are kept."""
     __tracebackhide__ = True
     held = [block for table in blocks.tables.values() for block in table.block_ids]
     counts = [held.count(block) for block in range(blocks.num_blocks)]
@@ -78,17 +78,17 @@ def check_counts(blocks: BlockManager) -> None:
     check_equal(blocks.num_available_blocks, counts.count(0), "num_available_blocks, against the tables")
     num_used = blocks.num_blocks - counts.count(0)
     check_equal(blocks.num_used_blocks, num_used, "num_used_blocks, against the tables")
-    promised = sum(table.num_promised for table in blocks.tables.values())
-    check_equal(blocks.num_promised, promised, "num_promised, against the tables")
-    if not 0 <= promised <= blocks.num_available_blocks:
-        pytest.fail(f"{promised} blocks are promised and {blocks.num_available_blocks} are held by nobody")
+    reserved = sum(table.num_reserved for table in blocks.tables.values())
+    check_equal(blocks.num_reserved, reserved, "num_reserved, against the tables")
+    if not 0 <= reserved <= blocks.num_available_blocks:
+        pytest.fail(f"{reserved} blocks are reserved and {blocks.num_available_blocks} are held by nobody")
 
 
 def check_all_free(blocks: BlockManager) -> None:
-    """Fail if anybody holds or was promised anything."""
+    """Fail if anybody holds or has reserved anything."""
     __tracebackhide__ = True
     everything = ({}, [0] * blocks.num_blocks, 0, blocks.num_blocks)
-    check_equal(state_of(blocks), everything, "tables, ref_counts, promised and free blocks at the end")
+    check_equal(state_of(blocks), everything, "tables, ref_counts, reserved and free blocks at the end")
 
 
 def caches_of(pool: PagedKvPool, block_ids: Items[int], offset: int = 0) -> list[PagedKvCache]:

@@ -23,9 +23,9 @@ INCLUDE = '#include "flash_attention.cpp"'
 PIECES = """
 KERNEL pieces(const Array* inputs, const Array* outputs, const double* numbers) {
   int32_t* out = outputs[0].data<int32_t>();
-  const int32_t *query_starts = inputs[0].data<int32_t>(), *context_lengths = inputs[1].data<int32_t>();
+  const int32_t *query_start_loc = inputs[0].data<int32_t>(), *seq_lens = inputs[1].data<int32_t>();
   const long num_sequences = inputs[1].length(0);
-  const std::vector<Piece> pieces = cut(query_starts, context_lengths, num_sequences, numbers[0], numbers[1]);
+  const std::vector<Piece> pieces = cut(query_start_loc, seq_lens, num_sequences, numbers[0], numbers[1]);
   std::fill(out, out + outputs[0].size(), 0);
   out[0] = pieces.size();
   for (long i = 0; i < std::min<long>(pieces.size(), outputs[0].length(0) - 1); i++) {
@@ -82,7 +82,7 @@ def check_pieces(ragged: Ragged) -> None:
         for h in range(shape.H)
     }
     (written,) = pieces_kernel()(
-        [ragged.query_starts, ragged.context_lengths],
+        [ragged.query_start_loc, ragged.seq_lens],
         [(sum(map(len, expected.values())) + 100, 8)],
         [mx.int32],
         [shape.H, group_size],

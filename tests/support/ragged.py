@@ -43,15 +43,15 @@ class Ragged:
     keys: mx.array
     values: mx.array
     block_tables: mx.array
-    query_starts: mx.array
-    context_lengths: mx.array
+    query_start_loc: mx.array
+    seq_lens: mx.array
     own_keys: list[Array]
     own_values: list[Array]
 
     @property
     def arguments(self) -> tuple[mx.array, ...]:
         """As `paged_attention_simple` takes them."""
-        places = self.block_tables, self.query_starts, self.context_lengths
+        places = self.block_tables, self.query_start_loc, self.seq_lens
         return self.query, self.keys, self.values, *places
 
     def each(self, attend: Callable[[Array, Array, Array], Array]) -> Array:

@@ -119,8 +119,8 @@ def mlx_paged_attention(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """`paged_attention_simple` by MLX's attention on copies of the blocks.
@@ -128,7 +128,7 @@ def mlx_paged_attention(
     Arguments, result and ValueError are those of `paged_attention_simple`.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    tables, starts, lengths = (np.array(x) for x in (block_tables, query_starts, context_lengths))
+    tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
     num_queries, block_size = np.diff(starts), keys.shape[1]
     rows, outputs = [], []
     for L in np.unique(num_queries):

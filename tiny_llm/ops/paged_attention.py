@@ -11,8 +11,8 @@ def paged_attention_simple(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """Causal attention, one sequence at a time, on a copy of its blocks.
@@ -25,8 +25,9 @@ def paged_attention_simple(
         keys, values: [num_blocks, block_size, H, D]
         block_tables: [N, longest]; entry j of row i is the block that holds tokens j x block_size and up of
             sequence i. Entries beyond the context are ignored.
-        query_starts: [N + 1]; the queries of sequence i are rows query_starts[i] to query_starts[i + 1] - 1.
-        context_lengths: [N]; tokens of each sequence, including its queries.
+        query_start_loc: [N + 1]; the queries of sequence i are rows query_start_loc[i] to
+            query_start_loc[i + 1] - 1.
+        seq_lens: [N]; tokens of each sequence, including its queries.
         scale: multiplies the scores; 1 / sqrt(D) by default.
 
     Returns:
@@ -34,10 +35,10 @@ def paged_attention_simple(
 
     Raises:
         ValueError: raised by `checked`. The shapes of `query`, `keys` and `values` do not fit each other;
-            `H_q` is not a multiple of `H`; the shapes of `block_tables`, `query_starts` and
-            `context_lengths` do not fit each other, or one of them does not hold integers; `query_starts`
-            do not rise from 0 to T; a sequence's `context_length` is smaller than its `num_queries` or too
-            long for its table; or the table has a `block_id` that is not in the pool.
+            `H_q` is not a multiple of `H`; the shapes of `block_tables`, `query_start_loc` and `seq_lens`
+            do not fit each other, or one of them does not hold integers; `query_start_loc` does not rise from
+            0 to T; a sequence's `seq_len` is smaller than its `num_queries` or too long for its table; or the
+            table has a `block_id` that is not in the pool.
 
     Source: PagedAttention, arXiv:2309.06180.
     """
@@ -50,8 +51,8 @@ def paged_attention(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """Do what `paged_attention_simple` does, with one call for all sequences of equal query length.

@@ -13,23 +13,23 @@ class BlockTable:
     Attributes:
         block_ids: entry i is the block that holds tokens i x block_size and up.
         num_stored_tokens: number of leading tokens that were already stored when it was admitted.
-        num_promised: number of further blocks that are reserved for it.
+        num_reserved: number of further blocks that are reserved for it.
         num_registered: number of leading blocks that `register` need not look at again (day 3.4).
     """
 
     block_ids: list[int] = field(default_factory=list)
     num_stored_tokens: int = 0
-    num_promised: int = 0
+    num_reserved: int = 0
     num_registered: int = 0
 
 
 class BlockManager:
     """Give blocks to sequences as they grow, and take a block back when its last holder frees it.
 
-    Admission reserves blocks ("promised" in the names below). By default it reserves every block that the
-    sequence may ever need, so a running sequence is never refused a block. With `overcommit` it reserves
-    only the blocks of the tokens that exist already. The sequence gets more while any are available. When
-    there are none, the scheduler preempts.
+    Admission reserves blocks. By default it reserves every block that the sequence may ever need, so a
+    running sequence is never refused a block. With `overcommit` it reserves only the blocks of the tokens
+    that exist already. The sequence gets more while any are available. When there are none, the scheduler
+    preempts.
 
     Args:
         num_blocks: number of blocks in the pool; they are numbered from 0.
@@ -41,7 +41,7 @@ class BlockManager:
     Attributes:
         tables: the block table of each admitted sequence, by its id.
         ref_counts: for each block, the number of tables that contain it.
-        num_promised: number of free blocks that are reserved.
+        num_reserved: number of free blocks that are reserved.
 
     Raises:
         ValueError: `num_blocks` or `block_size` is below 1, or `watermark` is not at least 0 and below 1.
@@ -62,7 +62,7 @@ class BlockManager:
         self.num_watermark_blocks = int(watermark * num_blocks)
         self.tables: dict[int, BlockTable] = {}
         self.ref_counts = [0] * num_blocks
-        self.num_promised = 0
+        self.num_reserved = 0
         self._free = list(range(num_blocks))[::-1]
 
     @property
@@ -143,11 +143,11 @@ class BlockManager:
         """
         raise NotImplementedError("week 3 day 2 task 3: BlockManager.admit is not written yet")
 
-    def num_tokens_to_promise(self, sequence: Sequence) -> int:
+    def num_tokens_to_reserve(self, sequence: Sequence) -> int:
         """Number of tokens for which admission reserves room."""
         return sequence.num_tokens if self.overcommit else sequence.max_num_tokens
 
-    def num_blocks_to_promise(self, shared: Items[int] = ()) -> int:
+    def num_blocks_to_reserve(self, shared: Items[int] = ()) -> int:
         """Number of blocks available to reserve for a new sequence that reuses `shared`.
 
         A shared block that is in no table yet counts as available until this sequence holds it, so subtract
@@ -155,7 +155,7 @@ class BlockManager:
         """
         num_spared = self.num_watermark_blocks if self.tables else 0
         num_taken = sum(self.ref_counts[block] == 0 for block in shared)
-        return self.num_available_blocks - self.num_promised - num_taken - num_spared
+        return self.num_available_blocks - self.num_reserved - num_taken - num_spared
 
     def hold(self, block: int) -> None:
         """Count one more table that contains this block."""

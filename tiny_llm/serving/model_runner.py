@@ -61,7 +61,7 @@ class ModelRunner:
 
         Args:
             batch: the tokens of a step.
-            final: the step's final entries, in the order of `batch.final_rows`.
+            final: the step's final entries, in the order of `batch.logits_indices`.
             params: as for `run`.
 
         Returns:

@@ -27,7 +27,7 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
 class PagedKvPool:
     """Slots for keys and values in every layer. Slot i of block b has the number b x block_size + i.
 
-    The pool has one block more than the block manager gives out. It holds the sink, a slot for keys and
+    The pool has one block more than the block manager gives out. It holds the null slot, a slot for keys and
     values that are never read. A layer's arrays are made at full size when the layer is first written to.
 
     Args:
@@ -51,8 +51,8 @@ class PagedKvPool:
         self._values: list[mx.array | None] = [None] * num_layers
 
     @property
-    def sink(self) -> int:
-        """The slot for keys and values that need not be kept (the null slot)."""
+    def null_slot(self) -> int:
+        """The slot for keys and values that need not be kept."""
         return self.num_blocks * self.block_size
 
     @property
@@ -61,7 +61,7 @@ class PagedKvPool:
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """Raise ValueError for a `block_id` outside the pool; the sink's block is not one of the pool's."""
+        """Raise ValueError for a `block_id` outside the pool, as the block of the null slot is."""
         for id in block_ids:
             if not 0 <= id < self.num_blocks:
                 raise ValueError(
@@ -76,8 +76,8 @@ class PagedKvPool:
         Args:
             layer: counted from 0.
             key, value: [T, H, D]
-            slots: [T], all different except for the sink. Their values are not checked, since that would wait
-                for them to be computed.
+            slots: [T], all different except for the null slot. Their values are not checked, since that
+                would wait for them to be computed.
 
         Raises:
             ValueError: `layer` does not exist; `key` and `value` do not fit each other; `slots` is not one

@@ -23,8 +23,8 @@ def dispatch_paged_attention(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """Compute `paged_attention_simple` with the fastest kernel for this device, type and head dimension.
@@ -37,7 +37,7 @@ def dispatch_paged_attention(
     """
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
-    arrays = (query, keys, values, block_tables, query_starts, context_lengths)
+    arrays = (query, keys, values, block_tables, query_start_loc, seq_lens)
     if mx.default_device() == mx.gpu:
         if D in HEAD_DIMS and query.dtype == keys.dtype == values.dtype:
             return paged_attention_gpu(*arrays, scale)
@@ -51,8 +51,8 @@ def paged_attention_cpu(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
     scale: float,
 ) -> mx.array:
     """Paged attention with the CPU kernel. D is a multiple of 16, and keys and values fit BLOCK_TYPES.
@@ -61,6 +61,6 @@ def paged_attention_cpu(
     arguments point, so they must have been checked.
     """
     inputs = [query.astype(mx.float32), keys, values]
-    inputs += [x.astype(mx.int32) for x in (block_tables, query_starts, context_lengths)]
+    inputs += [x.astype(mx.int32) for x in (block_tables, query_start_loc, seq_lens)]
     (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale, BLOCK_TYPES.index(keys.dtype)])
     return output.astype(query.dtype)

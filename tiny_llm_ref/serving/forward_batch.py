@@ -24,20 +24,21 @@ class ForwardBatch:
     Attributes:
         token_ids: [T, 1]
         positions: T numbers, the position of each token in its own sequence.
-        slots: [T], where to store each token's key and value; the sink if they are already stored.
-        query_starts: [N + 1]; the tokens of sequence i are rows query_starts[i] to query_starts[i + 1] - 1.
-        context_lengths: [N], tokens of each sequence after this step.
+        slots: [T], where to store each token's key and value; the null slot if they are already stored.
+        query_start_loc: [N + 1]; the tokens of sequence i are rows query_start_loc[i] to
+            query_start_loc[i + 1] - 1.
+        seq_lens: [N], tokens of each sequence after this step.
         block_tables: [N, longest], the blocks of each sequence, padded with 0.
-        final_rows: [number of final entries], the row of each final entry's last token.
+        logits_indices: [number of final entries], the row of each final entry's last token.
     """
 
     token_ids: mx.array
     positions: list[int]
     slots: mx.array
-    query_starts: mx.array
-    context_lengths: mx.array
+    query_start_loc: mx.array
+    seq_lens: mx.array
     block_tables: mx.array
-    final_rows: mx.array
+    logits_indices: mx.array
 
     @classmethod
     def of(
@@ -56,19 +57,19 @@ class ForwardBatch:
         """
         entries = output.entries
         entry_tables = [tables[entry.sequence.id] for entry in entries]
-        token_ids, positions, query_starts = flatten(entries)
+        token_ids, positions, query_start_loc = flatten(entries)
         block_tables = pad_block_tables(entry_tables)
         check_room(entries, entry_tables, block_tables, pool)
         num_stored = np.array([table.num_stored_tokens for table in entry_tables])
-        slots = batch_slots(positions, query_starts, block_tables, num_stored, pool)
+        slots = batch_slots(positions, query_start_loc, block_tables, num_stored, pool)
         return cls(
             mx.array(token_ids[:, None]),
             positions.tolist(),
             mx.array(slots),
-            mx.array(query_starts),
+            mx.array(query_start_loc),
             mx.array(np.array([entry.end for entry in entries], dtype=np.int32)),
             mx.array(block_tables),
-            mx.array(final_rows(entries, query_starts)),
+            mx.array(logits_indices(entries, query_start_loc)),
         )
 
 
@@ -99,14 +100,15 @@ def flatten(entries: Items[ScheduledTokens]) -> tuple[Ints, Ints, Ints]:
     Returns:
         token_ids: [T]
         positions: [T], the position of each token in its own sequence, counted from 0.
-        query_starts: [N + 1]; the tokens of entry i are rows query_starts[i] to query_starts[i + 1] - 1.
+        query_start_loc: [N + 1]; the tokens of entry i are rows query_start_loc[i] to
+            query_start_loc[i + 1] - 1.
     """
     token_ids = np.array([id for entry in entries for id in entry.token_ids], dtype=np.int32)
     lengths = [entry.num_tokens for entry in entries]
-    query_starts = np.cumsum([0, *lengths], dtype=np.int32)
+    query_start_loc = np.cumsum([0, *lengths], dtype=np.int32)
     starts = np.array([entry.start for entry in entries], dtype=np.int32)
-    positions = np.arange(len(token_ids), dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)
-    return token_ids, positions, query_starts
+    positions = np.arange(len(token_ids), dtype=np.int32) + np.repeat(starts - query_start_loc[:-1], lengths)
+    return token_ids, positions, query_start_loc
 
 
 def pad_block_tables(tables: Items[BlockTable]) -> Ints:
@@ -118,29 +120,29 @@ def pad_block_tables(tables: Items[BlockTable]) -> Ints:
 
 
 def batch_slots(
-    positions: Ints, query_starts: Ints, block_tables: Ints, num_stored: Ints, pool: PagedKvPool
+    positions: Ints, query_start_loc: Ints, block_tables: Ints, num_stored: Ints, pool: PagedKvPool
 ) -> Ints:
     """Find the slot where each token's key and value are stored, [T].
 
     The first `num_stored` tokens of a sequence are already stored, in blocks that other sequences read as
     well. If such a token is computed again (because something has to be sampled after it), its key and value
-    go to the sink.
+    go to the null slot.
 
     Args:
-        positions, query_starts, block_tables: of the batch.
+        positions, query_start_loc, block_tables: of the batch.
         num_stored: [N], number of tokens that were already stored when the sequence was admitted.
-        pool: has the block size and the sink.
+        pool: has the block size and the null slot.
     """
-    rows = np.repeat(np.arange(len(block_tables)), np.diff(query_starts))  # [T], sequence of each token
+    rows = np.repeat(np.arange(len(block_tables)), np.diff(query_start_loc))  # [T], sequence of each token
     blocks = block_tables[rows, positions // pool.block_size]
     slots = blocks * pool.block_size + positions % pool.block_size
-    return np.where(positions < num_stored[rows], pool.sink, slots).astype(np.int32)
+    return np.where(positions < num_stored[rows], pool.null_slot, slots).astype(np.int32)
 
 
-def final_rows(entries: Items[ScheduledTokens], query_starts: Ints) -> Ints:
+def logits_indices(entries: Items[ScheduledTokens], query_start_loc: Ints) -> Ints:
     """Find the row of each final entry's last token: [number of final entries]."""
     is_final = np.array([entry.is_final for entry in entries])
-    rows: Ints = (query_starts[1:] - 1)[is_final]
+    rows: Ints = (query_start_loc[1:] - 1)[is_final]
     return rows
 
 
@@ -185,8 +187,8 @@ class RaggedKvCache(TinyKvCache):
             query[:, :, 0],
             *self.pool.blocks(self.layer),
             batch.block_tables,
-            batch.query_starts,
-            batch.context_lengths,
+            batch.query_start_loc,
+            batch.seq_lens,
         )[:, :, None]
 
     @property

@@ -68,7 +68,7 @@ class ModelRunner:
 
         Args:
             batch: the tokens of a step.
-            final: the step's final entries, in the order of `batch.final_rows`.
+            final: the step's final entries, in the order of `batch.logits_indices`.
             params: as for `run`.
 
         Returns:
@@ -80,7 +80,7 @@ class ModelRunner:
         states = self.model.hidden_states(batch.token_ids, batch.positions, caches)
         if not final:
             return []
-        logits = self.model.logits(states[batch.final_rows])[:, -1]  # [final entries, V]
+        logits = self.model.logits(states[batch.logits_indices])[:, -1]  # [final entries, V]
         return [Sampled.of(logits, final, params, self.sampler)]
 
     def release(self, sequence_id: int) -> None:

@@ -1,18 +1,18 @@
-// Blocks, tables, promises and slots of serving.block_manager.BlockManager and serving.paged_kv_cache.slot_mapping.
+// Blocks, tables, reservations and slots of serving.block_manager.BlockManager and serving.paged_kv_cache.slot_mapping.
 // Pure functions; tests/book/test_twins_of_blocks.py proves them equal to the Python.
 var TinyTwins = TinyTwins || {};
 
 TinyTwins.blockPool = (function () {
   "use strict";
 
-  // free: the last one is taken next; tables: {id, blocks, length, promised} in the order of admission.
+  // free: the last one is taken next; tables: {id, blocks, length, reserved} in the order of admission.
   const make = (numBlocks, blockSize) => ({
     numBlocks, blockSize, free: Array.from({ length: numBlocks }, (_, i) => numBlocks - 1 - i), tables: [],
   });
 
   const blocksFor = (pool, numTokens) => Math.ceil(numTokens / pool.blockSize);
 
-  const numPromised = (pool) => pool.tables.reduce((sum, table) => sum + table.promised, 0);
+  const numReserved = (pool) => pool.tables.reduce((sum, table) => sum + table.reserved, 0);
 
   const tableOf = (pool, id) => pool.tables.find((table) => table.id === id) ?? null;
 
@@ -25,18 +25,18 @@ TinyTwins.blockPool = (function () {
     const table = tableOf(pool, id);
     const length = table.length + numTokens;
     const numNew = Math.max(0, blocksFor(pool, length) - table.blocks.length);
-    if (numNew > pool.free.length - numPromised(pool) + table.promised) return null;
+    if (numNew > pool.free.length - numReserved(pool) + table.reserved) return null;
     const free = pool.free.slice(0, pool.free.length - numNew);
     const taken = pool.free.slice(free.length).reverse();
-    const promised = table.promised - Math.min(table.promised, numNew);
-    return replace(pool, free, { ...table, blocks: [...table.blocks, ...taken], length, promised });
+    const reserved = table.reserved - Math.min(table.reserved, numNew);
+    return replace(pool, free, { ...table, blocks: [...table.blocks, ...taken], length, reserved });
   }
 
   // The pool with a new sequence that has `length` tokens and may come to have `most`; null without room.
   function admit(pool, id, length, most) {
-    const promised = blocksFor(pool, Math.max(length, most));
-    if (promised > pool.free.length - numPromised(pool)) return null;
-    return append({ ...pool, tables: [...pool.tables, { id, blocks: [], length: 0, promised }] }, id, length);
+    const reserved = blocksFor(pool, Math.max(length, most));
+    if (reserved > pool.free.length - numReserved(pool)) return null;
+    return append({ ...pool, tables: [...pool.tables, { id, blocks: [], length: 0, reserved }] }, id, length);
   }
 
   // The pool without a sequence; of its table the last block is put back first.
@@ -53,5 +53,5 @@ TinyTwins.blockPool = (function () {
     return Array.from({ length: numTokens }, (_, i) => slot(start + i));
   }
 
-  return { make, blocksFor, numPromised, tableOf, append, admit, release, slotMapping };
+  return { make, blocksFor, numReserved, tableOf, append, admit, release, slotMapping };
 })();

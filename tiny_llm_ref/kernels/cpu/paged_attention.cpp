@@ -10,11 +10,11 @@ struct Piece {
 };
 
 /// What one task computes. Sequences of few queries are cut along the keys, the others along the queries.
-static std::vector<Piece> cut(const int32_t* query_starts, const int32_t* context_lengths, long num_sequences,
+static std::vector<Piece> cut(const int32_t* query_start_loc, const int32_t* seq_lens, long num_sequences,
                               long num_key_heads, long group_size) {
   std::vector<Piece> pieces;
   for (long i = 0; i < num_sequences; i++) {
-    const long L = query_starts[i + 1] - query_starts[i], S = context_lengths[i];
+    const long L = query_start_loc[i + 1] - query_start_loc[i], S = seq_lens[i];
     for (long h = 0; h < num_key_heads; h++) {
       if (L * group_size <= MAX_DECODE_ROWS) {
         for (long key = 0; key < S; key += KEYS_PER_TASK) {
@@ -36,14 +36,14 @@ constexpr long LONG_CONTEXT = 1024;  // from so many keys on, a task takes all k
 
 /// The pieces of each task. The key heads of a token lie side by side in memory, so in a long context that is cut along
 /// the keys they belong together.
-static std::vector<std::vector<long>> tasks_of(const std::vector<Piece>& pieces, const int32_t* context_lengths) {
+static std::vector<std::vector<long>> tasks_of(const std::vector<Piece>& pieces, const int32_t* seq_lens) {
   std::vector<std::vector<long>> tasks;
   std::map<std::pair<long, long>, size_t> task_of;  // by sequence and first key
   for (size_t i = 0; i < pieces.size(); i++) {
     const Piece& piece = pieces[i];
     const bool is_cut = !(piece.is_first && piece.is_last);
     size_t task = tasks.size();
-    if (is_cut && context_lengths[piece.sequence] >= LONG_CONTEXT)
+    if (is_cut && seq_lens[piece.sequence] >= LONG_CONTEXT)
       task = task_of.try_emplace({piece.sequence, piece.first_key}, task).first->second;
     if (task == tasks.size()) tasks.emplace_back();
     tasks[task].push_back(i);
@@ -99,19 +99,19 @@ static Head head_of_type(const Piece& piece, const Array* inputs, float scale, i
 /// Causal attention of a ragged batch to keys and values in blocks, read where they lie.
 ///
 /// inputs:  query float32 [T, H_q, D]; keys and values [num_blocks, block_size, H, D], of one type;
-///          block_tables int32 [N, longest]; query_starts int32 [N + 1]; context_lengths int32 [N].
+///          block_tables int32 [N, longest]; query_start_loc int32 [N + 1]; seq_lens int32 [N].
 ///          D is a multiple of 16.
 /// outputs: float32 [T, H_q, D]
 /// numbers: scale; the type of keys and values: 0 for float32, 1 for bfloat16, 2 for float16
 KERNEL paged_attention(const Array* inputs, const Array* outputs, const double* numbers) {
   const long H_q = inputs[0].length(1), D = inputs[0].length(2), H = inputs[1].length(2), N = inputs[5].length(0);
-  const int32_t* query_starts = inputs[4].data<int32_t>();
+  const int32_t* query_start_loc = inputs[4].data<int32_t>();
   auto write = [&](const Piece& piece, const Head& head, const Rows& rows) {
-    const long first = query_starts[piece.sequence] * H_q + piece.key_head * head.group_size;
+    const long first = query_start_loc[piece.sequence] * H_q + piece.key_head * head.group_size;
     finish(head, rows, outputs[0].data<float>() + first * D, H_q * D);
   };
 
-  const std::vector<Piece> pieces = cut(query_starts, inputs[5].data<int32_t>(), N, H, H_q / H);
+  const std::vector<Piece> pieces = cut(query_start_loc, inputs[5].data<int32_t>(), N, H, H_q / H);
   std::vector<std::unique_ptr<Rows>> parts(pieces.size());
   auto compute = [&](long i) {
     const Head head = head_of_type(pieces[i], inputs, numbers[0], numbers[1]);

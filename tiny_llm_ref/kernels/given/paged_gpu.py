@@ -88,8 +88,8 @@ def paged_attention_gpu(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
     scale: float | None = None,
     target: Target | None = None,
     many: Compute = PAGED_ATTENTION,
@@ -102,7 +102,7 @@ def paged_attention_gpu(
     long context; the others by `many`.
 
     Args:
-        query, keys, values, block_tables, query_starts, context_lengths, scale: as for
+        query, keys, values, block_tables, query_start_loc, seq_lens, scale: as for
             `paged_attention_simple`; D is one of HEAD_DIMS, and query, keys and values have one type.
         target: where to run; what this machine has unless given.
         many: computes tiles of up to `tile` queries, from the launch of `paged_attention`.
@@ -114,7 +114,7 @@ def paged_attention_gpu(
     scale = D**-0.5 if scale is None else scale
     target = target or default_target()
     shares, order = shares_of(
-        *(tuple(np.array(x).tolist()) for x in (query_starts, context_lengths)), FEW_QUERIES, many, tile
+        *(tuple(np.array(x).tolist()) for x in (query_start_loc, seq_lens)), FEW_QUERIES, many, tile
     )
     tables = block_tables.astype(mx.int32)
     if tables.size < SMALLEST_BUFFER:
@@ -142,15 +142,15 @@ def paged_attention_gpu(
 
 @lru_cache(maxsize=4)
 def shares_of(
-    query_starts: tuple[int, ...],
-    context_lengths: tuple[int, ...],
+    query_start_loc: tuple[int, ...],
+    seq_lens: tuple[int, ...],
     few_queries: int,
     many: Compute,
     tile: int,
 ) -> tuple[list[Share], mx.array | None]:
     """What each kernel computes of a step, and the order of their outputs; None if they are in order."""
     shares = []
-    all_rows = split(np.array(query_starts, np.int32), np.array(context_lengths, np.int32), few_queries)
+    all_rows = split(np.array(query_start_loc, np.int32), np.array(seq_lens, np.int32), few_queries)
     for queries, is_few in zip(all_rows, (True, False), strict=True):
         if len(queries.rows):
             compute: Compute = PAGED_DECODE if is_few else many
@@ -174,12 +174,12 @@ def on_gpu(places: Ints) -> mx.array:
     return mx.array(np.pad(places.reshape(-1), (0, missing)) if missing > 0 else places)
 
 
-def split(query_starts: Ints, context_lengths: Ints, few_queries: int) -> tuple[Queries, Queries]:
+def split(query_start_loc: Ints, seq_lens: Ints, few_queries: int) -> tuple[Queries, Queries]:
     """The queries of sequences with at most `few_queries` of them, and all others."""
-    num_queries = np.diff(query_starts)
+    num_queries = np.diff(query_start_loc)
     sequences = np.repeat(np.arange(len(num_queries), dtype=np.int32), num_queries)
-    rows = np.arange(query_starts[-1], dtype=np.int32)
-    num_keys = (context_lengths - query_starts[1:])[sequences] + rows + 1
+    rows = np.arange(query_start_loc[-1], dtype=np.int32)
+    num_keys = (seq_lens - query_start_loc[1:])[sequences] + rows + 1
     is_few = num_queries[sequences] <= few_queries
     few, many = (Queries(rows[own], sequences[own], num_keys[own]) for own in (is_few, ~is_few))
     return few, many

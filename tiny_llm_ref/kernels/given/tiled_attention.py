@@ -122,15 +122,15 @@ def tiled_paged_attention(
     keys: mx.array,
     values: mx.array,
     block_tables: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
+    query_start_loc: mx.array,
+    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """`dispatch_paged_attention` with chunks on the matrix units of a GPU, as for `tiled_attention`.
 
     Arguments, result and ValueError are those of `paged_attention_simple`.
     """
-    arrays = (query, keys, values, block_tables, query_starts, context_lengths)
+    arrays = (query, keys, values, block_tables, query_start_loc, seq_lens)
     if can_multiply(query, keys, values):
         return paged_attention_gpu(*arrays, scale, many=attend_paged_tiles, tile=QUERIES)
     return unchecked(dispatch_paged_attention)(*arrays, scale)
