@@ -19,8 +19,8 @@ Name: TypeAlias = tuple[str, str, str]  # of what is measured, of the side, of t
 CONFIDENCE = 0.95
 PRECISION = 0.02  # half the width of the interval, as a share of the median
 LEAST, MOST = 6, 30  # rounds; no interval of fewer values is certain enough
-MOST_SECONDS = 60.0  # of one side, after which it is measured no more, if it was as often as the least
 WIDEST_RECORDED = 0.1
+MOST_SECONDS = 60.0  # of one side, after which medians that can be recorded are certain enough
 
 Repeats = Annotated[
     int | None,
@@ -88,8 +88,8 @@ class Rounds:
     """How often each side is measured, and how certain that made the medians.
 
     Args:
-        repeats: a fixed number of runs; None repeats until the medians are certain to 2 %, or for 30 runs or
-            a minute of a side, and six times at least.
+        repeats: a fixed number of runs; None repeats until the medians are certain to 2 %, or to 10 % after
+            a minute of a side, six times at least and 30 at most.
     """
 
     repeats: int | None = None
@@ -144,10 +144,11 @@ class Rounds:
             return num_runs < self.repeats
         if num_runs < LEAST:
             return True
-        if num_runs >= MOST or seconds > MOST_SECONDS:
+        if num_runs >= MOST:
             return False
+        enough = PRECISION if seconds <= MOST_SECONDS else WIDEST_RECORDED
         widths = [uncertainty(values) for name, values in self.series.items() if name[:2] == (title, side)]
-        return any(width is None or width > PRECISION for width in widths)
+        return any(width is None or width > enough for width in widths)
 
     def summary(self) -> str:
         """How many runs there were, and how certain the medians are."""

@@ -75,11 +75,13 @@ def test_every_figure_of_a_result_counts_and_a_number_of_runs_may_be_given() -> 
     single.refuse_uncertain()  # it says itself that it is one
 
 
-def test_a_side_that_takes_long_has_as_many_runs_as_an_interval_needs(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("least", "num_runs"), [(20.0, LEAST), (1.0, MOST)])
+def test_a_side_that_takes_long_ends_when_its_medians_can_be_recorded(
+    least: float, num_runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benches.rounds.MOST_SECONDS", 0.0)
-    assert len(Rounds().in_turns(["a"], lambda _, turn: turn % 3 + 1.0, itself)["a"]) == LEAST
+    values = Rounds().in_turns(["a"], lambda _, turn: turn % 3 + least, itself)["a"]
+    assert len(values) == num_runs
 
 
 def test_too_few_runs_are_refused_before_they_are_made(
