@@ -60,6 +60,7 @@ def build(outputs: Outputs, is_partial: bool = False, ready: Callable[[], None] 
             problems += check_built(folders, pages, made)
         if not ready and is_good():
             publish(made, folders.build)
+    problems = list(dict.fromkeys(problems))
     wrong = refused(problems, is_partial)
     notes = [problem for problem in problems if problem not in wrong]
     return Result([page for page, _ in pages], wrong, notes)

@@ -93,7 +93,7 @@ def check_format(fences: list[Code]) -> list[tuple[int, str]]:
         files = [Path(folder) / f"fence-{i}.py" for i in range(len(fences))]
         for file, fence in zip(files, fences, strict=True):
             file.write_text(fence.code + "\n", encoding="utf-8")
-        options = ["--no-cache", "--quiet", "--config", str(ROOT / "pyproject.toml")]
+        options = ["--no-cache", "--config", str(ROOT / "pyproject.toml")]
         command = [sys.executable, "-m", "ruff", "format", *options, folder]
         result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
         written = [file.read_text(encoding="utf-8").rstrip("\n").split("\n") for file in files]

@@ -251,6 +251,7 @@ class Page:
         """The record of a command; ChapterError without one, or if it ended as the fence does not say."""
         record = self.records.get(shown.command)
         if record is None:
+            check_shown(shown)  # what the course has no command for needs no record
             raise ChapterError(
                 f"`{shown.command}` has no record: run `pdm run book record {self.path.with_suffix('')}`",
                 shown.line,

@@ -23,7 +23,7 @@ def page_of(tmp_path: Path, text: str, path: str = DAY) -> Page:
     """A page of a book in a folder of its own, rendered; what it became is `page.rendered`."""
     page = Page(Path(path), text, Outputs(folders_in(tmp_path)))
     page.rendered = page.render()
-    page.problems.found += page.check()
+    page.problems.found = sorted({*page.problems.found, *page.check()})
     return page
 
 
