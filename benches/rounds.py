@@ -18,9 +18,10 @@ Name: TypeAlias = tuple[str, str, str]  # of what is measured, of the side, of t
 
 CONFIDENCE = 0.95
 PRECISION = 0.02  # half the width of the interval, as a share of the median
-LEAST, MOST = 6, 30  # rounds; no interval of fewer values is certain enough
+LEAST, MOST = 6, 100  # rounds; no interval of fewer values is certain enough
 WIDEST_RECORDED = 0.1
-MOST_SECONDS = 60.0  # of one side, after which medians that can be recorded are certain enough
+ENOUGH_SECONDS = 60.0  # of one side, after which medians that can be recorded are certain enough
+MOST_SECONDS = 90.0  # of one side, after which it is measured no more
 
 Repeats = Annotated[
     int | None,
@@ -89,7 +90,7 @@ class Rounds:
 
     Args:
         repeats: a fixed number of runs; None repeats until the medians are certain to 2 %, or to 10 % after
-            a minute of a side, six times at least and 30 at most.
+            a minute of a side: six times at least, and at most a hundred times or for a minute and a half.
     """
 
     repeats: int | None = None
@@ -144,9 +145,9 @@ class Rounds:
             return num_runs < self.repeats
         if num_runs < LEAST:
             return True
-        if num_runs >= MOST:
+        if num_runs >= MOST or seconds >= MOST_SECONDS:
             return False
-        enough = PRECISION if seconds <= MOST_SECONDS else WIDEST_RECORDED
+        enough = PRECISION if seconds <= ENOUGH_SECONDS else WIDEST_RECORDED
         widths = [uncertainty(values) for name, values in self.series.items() if name[:2] == (title, side)]
         return any(width is None or width > enough for width in widths)
 

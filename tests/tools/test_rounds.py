@@ -48,22 +48,24 @@ def test_a_side_is_measured_until_its_median_is_certain() -> None:
 
     def run(side: str, turn: int) -> float:
         calls.append((side, turn))
-        return {"steady": 5.0 + 0.1 * (turn % 2), "wild": 5.0 + turn % 3}[side]
+        return {"steady": 5.0 + 0.1 * (turn % 2), "wild": 5.0 + 2 * (turn % 2)}[side]
 
     rounds = Rounds()
     results = rounds.in_turns(["steady", "wild"], run, itself, "work")
     assert [len(results[side]) for side in ("steady", "wild")] == [LEAST, MOST]
     assert calls[:4] == [("steady", 0), ("wild", 0), ("steady", 1), ("wild", 1)]
-    assert results["wild"][:3] == [6.0, 7.0, 5.0], "the first round warms up"
+    assert results["wild"][:3] == [7.0, 5.0, 7.0], "the first round warms up"
     assert rounds.summary() == (
-        "6 to 30 runs in turns, 1 of 2 medians certain to 2%, the least certain to 16.7% (work, wild)"
+        "6 to 100 runs in turns, 1 of 2 medians certain to 2%, the least certain to 16.7% (work, wild)"
     )
     with pytest.raises(ValueError, match="the median of work, wild is certain to 17% only"):
         rounds.refuse_uncertain()
 
 
 def test_every_figure_of_a_result_counts_and_a_number_of_runs_may_be_given() -> None:
-    both = Rounds().in_turns(["a"], lambda _, turn: turn, lambda turn: {"one": 1.0, "other": 5.0 + turn % 3})
+    both = Rounds().in_turns(
+        ["a"], lambda _, turn: turn, lambda turn: {"one": 1.0, "other": 5.0 + 2 * (turn % 2)}
+    )
     assert len(both["a"]) == MOST
     fixed = Rounds(2)
     assert fixed.in_turns(["a"], lambda _, turn: float(turn), itself) == {"a": [1.0, 2.0]}
@@ -75,12 +77,15 @@ def test_every_figure_of_a_result_counts_and_a_number_of_runs_may_be_given() -> 
     single.refuse_uncertain()  # it says itself that it is one
 
 
-@pytest.mark.parametrize(("least", "num_runs"), [(20.0, LEAST), (1.0, MOST)])
+@pytest.mark.parametrize(
+    ("least", "limit", "num_runs"),
+    [(20.0, "ENOUGH_SECONDS", LEAST), (1.0, "ENOUGH_SECONDS", MOST), (1.0, "MOST_SECONDS", LEAST)],
+)
 def test_a_side_that_takes_long_ends_when_its_medians_can_be_recorded(
-    least: float, num_runs: int, monkeypatch: pytest.MonkeyPatch
+    least: float, limit: str, num_runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benches.rounds.MOST_SECONDS", 0.0)
-    values = Rounds().in_turns(["a"], lambda _, turn: turn % 3 + least, itself)["a"]
+    monkeypatch.setattr(f"benches.rounds.{limit}", 0.0)
+    values = Rounds().in_turns(["a"], lambda _, turn: 2 * (turn % 2) + least, itself)["a"]
     assert len(values) == num_runs
 
 
