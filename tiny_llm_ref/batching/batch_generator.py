@@ -113,10 +113,13 @@ class BatchGenerator(Closable):
             return True
 
     def decode_phase(self) -> bool:
-        """Compute one token for every occupied slot, and finish the requests it ends.
+        """Compute one token for every occupied slot in a single call, then sample each with its own sampler.
+
+        A request whose answer ends leaves its slot at once and is released. Its result goes to
+        `_finished`.
 
         Returns:
-            Whether any slot was occupied.
+            Whether any slot was occupied. If none was, the model is not called.
         """
         with self._closed_on_error():
             active = self._active()

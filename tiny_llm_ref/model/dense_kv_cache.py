@@ -89,7 +89,7 @@ class TinyKvFullCache(DenseKvCache):
         return self._buffer.keys[:, :, : self._offset], self._buffer.values[:, :, : self._offset]
 
     def rewind(self, n: int) -> None:
-        """Forget the last n tokens.
+        """Forget the last n tokens, 0 to all of them. Their room stays, and the next tokens overwrite them.
 
         Raises:
             ValueError: `n` is negative or larger than the number of cached tokens.

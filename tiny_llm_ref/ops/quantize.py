@@ -130,7 +130,7 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> Quanti
 
 
 def dequantize_weights(weights: QuantizedWeights) -> mx.array:
-    """Expand the packed weights to [out, in]: scale x code + bias, in the type of the scales."""
+    """Expand packed weights to [out, in]: scale x code + bias, computed and returned in the scales' type."""
     groups = unpack(weights.weight, weights.bits).reshape(*weights.scales.shape, weights.group_size)
     values = mx.expand_dims(weights.scales, -1) * groups + mx.expand_dims(weights.biases, -1)
     return values.reshape(weights.shape)
@@ -166,7 +166,8 @@ def quantized_matmul_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: the last axis of `x` is not the number of inputs of `weights`; shows both shapes.
+        ValueError: the last axis of `x` is not the number of inputs of `weights`; the message shows the
+            shapes of `x` and `weights`.
     """
     if x.shape[-1] != weights.shape[1]:
         raise ValueError(
