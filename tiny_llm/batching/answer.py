@@ -48,6 +48,9 @@ class Answer:
 
     Attributes:
         end_ids: all ids that end the answer.
+
+    To look for stop strings, add each token to `_stream`, which appends the text it completes to the list
+    `_newest_text`. Shorten that list in place, since the stream keeps appending to this very list.
     """
 
     def __init__(

@@ -98,10 +98,13 @@ class BatchGenerator(Closable):
         raise NotImplementedError("week 2 day 7 task 3: BatchGenerator.prefill_phase is not written yet")
 
     def decode_phase(self) -> bool:
-        """Compute one token for every occupied slot, and finish the requests it ends.
+        """Compute one token for every occupied slot in a single call, then sample each with its own sampler.
+
+        A request whose answer ends leaves its slot at once and is released. Its result goes to
+        `_finished`.
 
         Returns:
-            Whether any slot was occupied.
+            Whether any slot was occupied. If none was, the model is not called.
         """
         raise NotImplementedError("week 2 day 6 task 4: BatchGenerator.decode_phase is not written yet")
 

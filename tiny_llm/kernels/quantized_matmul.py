@@ -17,8 +17,9 @@ DEQUANTIZE = CpuKernel(SOURCES / "dequantize.cpp")
 def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """Multiply by packed weights with the fastest kernel for this device and shape.
 
-    For weights of 4 and 8 bits, use `quantized_matmul_gpu` if the default device is a GPU, and
-    `quantized_matmul_cpu` otherwise. For all other widths, use `quantized_matmul_simple`.
+    For weights of 4 and 8 bits, use `quantized_matmul_gpu` (kernels/given/gpu_operations.py) if the default
+    device is a GPU, and `quantized_matmul_cpu` otherwise. For all other widths, use `quantized_matmul_simple`
+    (ops/quantize.py).
 
     Args:
         x: [..., in]
@@ -28,7 +29,8 @@ def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: the last axis of `x` is not the number of inputs of `weights`; shows both shapes.
+        ValueError: the last axis of `x` is not the number of inputs of `weights`; the message shows the
+            shapes of `x` and `weights`.
     """
     raise NotImplementedError("week 2 day 3 task 6: quantized_matmul is not written yet")
 

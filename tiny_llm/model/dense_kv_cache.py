@@ -30,7 +30,7 @@ class TinyKvFullCache(DenseKvCache):
         raise NotImplementedError("week 2 day 1 task 1: TinyKvFullCache.fetch is not written yet")
 
     def rewind(self, n: int) -> None:
-        """Forget the last n tokens.
+        """Forget the last n tokens, 0 to all of them. Their room stays, and the next tokens overwrite them.
 
         Raises:
             ValueError: `n` is negative or larger than the number of cached tokens.

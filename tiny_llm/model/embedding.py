@@ -39,7 +39,8 @@ class QuantizedEmbedding:
         matmul: computes the product of the output head.
 
     Raises:
-        ValueError: the shape of `weights` is not `(vocab_size, embedding_dim)`; shows both.
+        ValueError: the shape of `weights` is not `(vocab_size, embedding_dim)`; the message shows the two
+            shapes.
     """
 
     def __init__(

@@ -32,11 +32,15 @@ class Quantization:
     def layout(
         self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
     ) -> tuple[int, int]:
-        """Bits and group size of a layer.
+        """Return the bits and the group size of a layer: those of its own entry, or those of all layers.
+
+        Args:
+            layer: its name, without .weight.
+            weight, scales, biases: its tensors in the checkpoint; None if it has no biases.
 
         Raises:
-            ValueError: the `layer` has another `mode` than affine, no biases, or is not packed in `bits` and
-                groups of `group_size`.
+            ValueError: the `mode` of the `layer` is not affine, or it has no biases; or the shapes of weight
+                and scales do not fit its `bits` and `group_size`.
         """
         raise NotImplementedError("week 1 day 5 task 6: Quantization.layout is not written yet")
 

@@ -144,7 +144,7 @@ def flash_attention(
         key_block: largest number of keys in a block.
 
     Returns:
-        [..., H_q, L, D] in the type of the query; the sums are float32.
+        [..., H_q, L, D] in the type of the query; the sums are float32. Empty if there are no queries.
 
     Raises:
         ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` is larger than `S`; `mask` is

@@ -96,7 +96,7 @@ def quantize_weights(w: mx.array, group_size: int = 64, bits: int = 4) -> Quanti
 
 
 def dequantize_weights(weights: QuantizedWeights) -> mx.array:
-    """Expand the packed weights to [out, in]: scale x code + bias, in the type of the scales."""
+    """Expand packed weights to [out, in]: scale x code + bias, computed and returned in the scales' type."""
     raise NotImplementedError("week 2 day 2 task 2: dequantize_weights is not written yet")
 
 
@@ -117,7 +117,8 @@ def quantized_matmul_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
         [..., out], in the promoted type of x and the scales.
 
     Raises:
-        ValueError: the last axis of `x` is not the number of inputs of `weights`; shows both shapes.
+        ValueError: the last axis of `x` is not the number of inputs of `weights`; the message shows the
+            shapes of `x` and `weights`.
     """
     raise NotImplementedError("week 2 day 2 task 3: quantized_matmul_simple is not written yet")
 

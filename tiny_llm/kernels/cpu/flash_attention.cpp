@@ -155,7 +155,8 @@ static void score_many(const Head& head, Rows& rows, long num_keys, std::vector<
   }
 }
 
-/// Scores of a few queries. Each is a dot product along the dimensions, in place.
+/// Scores of a few queries: dot products along the dimensions, with each key read where it lies in the cache.
+/// Asks for each key's values and for the key KEYS_AHEAD further on, so that they arrive before they are read.
 static void score_few(const Head& head, Rows& rows, long num_keys) {
   NOT_WRITTEN_YET("week 2 day 5 task 1: score_few is not written yet");
 }
