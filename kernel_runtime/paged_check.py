@@ -1,4 +1,4 @@
-"""What paged attention refuses: shapes that do not fit each other, and numbers that lead out of the pool."""
+"""Refuse arguments of paged attention whose shapes don't fit each other or that lead out of the pool."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -17,10 +17,10 @@ Attend = TypeVar("Attend", bound=PagedAttention)
 
 
 def checked(attend: Attend) -> Attend:
-    """The same attention to blocks, but with a ValueError before it starts where its arguments do not fit.
+    """Return the same attention function with its arguments checked: it raises ValueError before it starts.
 
-    To look at the numbers of an array means to wait for them. Those of a `ForwardBatch` were checked as it
-    was made, so a model that attends in every layer takes what `unchecked` returns.
+    Reading the numbers of an array means waiting for them. `ForwardBatch.of` has checked its own, so a model
+    that attends in every layer calls what `unchecked` returns.
     """
 
     @wraps(attend)
@@ -44,7 +44,7 @@ def checked(attend: Attend) -> Attend:
 
 
 def unchecked(attend: Attend) -> Attend:
-    """The attention that `checked` was given; any other as it is."""
+    """Return the function that was passed to `checked`; any other function unchanged."""
     return cast(Attend, getattr(attend, "__wrapped__", attend))
 
 
@@ -56,7 +56,7 @@ def check_paged_shapes(
     query_start_loc: mx.array,
     seq_lens: mx.array,
 ) -> None:
-    """ValueError for shapes that do not fit each other, and for places that are no whole numbers."""
+    """Raise ValueError for shapes that don't fit each other, and for tables that don't hold integers."""
     if query.ndim != 3 or keys.ndim != 4 or values.shape != keys.shape or query.shape[2] != keys.shape[3]:
         raise ValueError(
             "query must be [T, H_q, D], keys and values both [num_blocks, block_size, H, D], "
@@ -73,9 +73,9 @@ def check_paged_shapes(
         or seq_lens.ndim != 1
     ):
         raise ValueError(
-            "N sequences with a query each at least have block_tables [N, longest], query_start_loc [N + 1] "
-            f"and seq_lens [N]; got {query.shape[0]} queries, {block_tables.shape}, {query_start_loc.shape} "
-            f"and {seq_lens.shape}"
+            "N sequences need at least N queries, block_tables [N, longest], query_start_loc [N + 1] and "
+            f"seq_lens [N], got {query.shape[0]} queries, {block_tables.shape}, {query_start_loc.shape} and "
+            f"{seq_lens.shape}"
         )
     for name, places in (
         ("block_tables", block_tables),
@@ -83,11 +83,11 @@ def check_paged_shapes(
         ("seq_lens", seq_lens),
     ):
         if not mx.issubdtype(places.dtype, mx.integer):
-            raise ValueError(f"{name} must be whole numbers, got {places.dtype}")
+            raise ValueError(f"{name} must hold integers, got {places.dtype}")
 
 
 def check_queries(num_queries: int, query_start_loc: Ints, seq_lens: Ints) -> None:
-    """ValueError unless each sequence has a query at least, and a context that holds its queries.
+    """Raise ValueError unless each sequence has at least one query, and a context that includes its queries.
 
     Args:
         num_queries: T
@@ -97,23 +97,23 @@ def check_queries(num_queries: int, query_start_loc: Ints, seq_lens: Ints) -> No
     own = np.diff(query_start_loc.astype(np.int64))
     if query_start_loc[0] != 0 or query_start_loc[-1] != num_queries or own.min() < 1:
         raise ValueError(
-            f"query_start_loc must rise from 0 to the {num_queries} queries, one at least for each sequence, "
-            f"got {query_start_loc.tolist()}"
+            f"query_start_loc must rise from 0 to {num_queries}, the number of queries, with at least one "
+            f"query per sequence, got {query_start_loc.tolist()}"
         )
     if (own > seq_lens).any():
         i = int(np.argmax(own > seq_lens))
         raise ValueError(
-            f"sequence {i} has {own[i]} queries and seq_lens says {seq_lens[i]}: "
+            f"sequence {i} has {own[i]} queries, but seq_lens says {seq_lens[i]}: "
             "a context includes its queries"
         )
 
 
 def check_tables(num_blocks: int, block_size: int, block_tables: Ints, seq_lens: Ints) -> None:
-    """ValueError unless the blocks of each context are in its table, and in the pool.
+    """Raise ValueError unless each table has blocks for its whole context, all of them in the pool.
 
     Args:
         num_blocks, block_size: of the pool.
-        block_tables: [N, longest]; what lies behind a context may be anything.
+        block_tables: [N, longest]; entries beyond the context may be anything.
         seq_lens: [N]
     """
     longest = block_tables.shape[1]
@@ -122,12 +122,12 @@ def check_tables(num_blocks: int, block_size: int, block_tables: Ints, seq_lens:
         i = int(np.argmax(num_used))
         raise ValueError(
             f"the context of sequence {i} has {seq_lens[i]} tokens, which need "
-            f"{num_used[i]} blocks of {block_size}, and block_tables has room for {longest}"
+            f"{num_used[i]} blocks of {block_size}, but block_tables has room for {longest}"
         )
     is_used = np.arange(longest) < num_used[:, None]
     is_outside = is_used & ((block_tables < 0) | (block_tables >= num_blocks))
     if is_outside.any():
         i, j = np.argwhere(is_outside)[0]
         raise ValueError(
-            f"block_tables[{i}, {j}] is {block_tables[i, j]}, and the pool has blocks 0 to {num_blocks - 1}"
+            f"block_tables[{i}, {j}] is {block_tables[i, j]}, but the pool has blocks 0 to {num_blocks - 1}"
         )
