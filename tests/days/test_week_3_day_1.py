@@ -232,7 +232,7 @@ def progress_of(scheduler: Scheduler) -> list[tuple[int, list[int]]]:
     return [(each.num_computed_tokens, each.generated_ids) for each in scheduler.running]
 
 
-def check_nobody_is_there(scheduler: Scheduler) -> None:
+def check_no_sequences(scheduler: Scheduler) -> None:
     __tracebackhide__ = True
     seen = (scheduler.has_work, scheduler.running, len(scheduler.policy))
     check_equal(seen, (False, [], 0), "has_work, running, and number waiting")
@@ -240,7 +240,7 @@ def check_nobody_is_there(scheduler: Scheduler) -> None:
 
 def test_task_2_who_is_added_waits_in_order() -> None:
     scheduler = Scheduler(SchedulerConfig())
-    check_nobody_is_there(scheduler)
+    check_no_sequences(scheduler)
     sequences = [sequence_of(id, 3) for id in (7, 2, 5)]
     for sequence in sequences:
         scheduler.add(sequence)
@@ -267,14 +267,14 @@ def test_task_2_a_sequence_that_was_computed_elsewhere_is_an_error() -> None:
     scheduler = scheduler_with([])
     with check_value_error(id=13, num_computed_tokens=2):
         scheduler.add(sequence_of(13, 5, computed=2))
-    check_nobody_is_there(scheduler)
+    check_no_sequences(scheduler)
 
 
 def test_task_2_a_sequence_that_can_never_run_is_refused_and_not_left_waiting() -> None:
     scheduler = Scheduler(SchedulerConfig(), blocks=FewBlocks(capacity=6))
     with check_value_error():
         scheduler.add(sequence_of(0, 7))
-    check_nobody_is_there(scheduler)
+    check_no_sequences(scheduler)
     scheduler.add(sequence_of(1, 6))
     check_equal((len(scheduler.policy), scheduler.sequences[1].arrival), (1, 0), "waiting, and its arrival")
 
@@ -354,7 +354,7 @@ def test_task_2_remove_forgets_who_waits_and_who_runs(runs: bool) -> None:
 def test_task_2_the_last_to_leave_leaves_nothing() -> None:
     scheduler = scheduler_with([3])
     scheduler.remove(0)
-    check_nobody_is_there(scheduler)
+    check_no_sequences(scheduler)
 
 
 # Task 3: one budget
@@ -390,10 +390,10 @@ def test_task_3_a_tail_of_three_fits_where_three_are_left() -> None:
     check_equal(rows_of(output), [(0, 0, 4, True), (1, 0, 3, True)], "first step", mistakes)
 
 
-def test_task_3_everyone_who_runs_gets_a_token_in_every_step() -> None:
+def test_task_3_every_running_sequence_gets_a_token_in_every_step() -> None:
     scheduler = scheduler_with([2, 40, 3], budget=8, max_num_seqs=3, long_prefill_token_threshold=3)
     advance(scheduler, [99, 99, 99], max_steps=1)
-    check_equal([each.id for each in scheduler.running], [0, 1, 2], "who runs after a step")
+    check_equal([each.id for each in scheduler.running], [0, 1, 2], "ids of the running sequences after a step")
     scheduler.config = SchedulerConfig(8, 3)
     timeline = advance(scheduler, [99, 99, 99], max_steps=2)
     expected = [
@@ -401,7 +401,7 @@ def test_task_3_everyone_who_runs_gets_a_token_in_every_step() -> None:
         [(0, 3, 1, True), (1, 9, 6, False), (2, 4, 1, True)],
     ]
     starving = [[(0, 2, 1, True), (1, 3, 7, False)], [(0, 3, 1, True), (1, 10, 7, False)]]
-    mistakes = {"all that is left given to a prompt, and nothing to who runs behind it": starving}
+    mistakes = {"a prompt takes all that is left, and the sequence behind it gets nothing": starving}
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step", mistakes)
 
 
@@ -412,7 +412,7 @@ def test_task_3_never_more_than_max_num_seqs_run_prefills_counted() -> None:
         output = scheduler.schedule()
         seen.append(len(output.entries))
         scheduler.complete(output, {entry.sequence.id: 1 for entry in output.final})
-    check_equal(seen, [4] * 12, "sequences in each step", {"the limit on sequences is passed": [7] * 12})
+    check_equal(seen, [4] * 12, "sequences in each step", {"more sequences run than allowed": [7] * 12})
 
 
 def test_task_3_the_threshold_bounds_one_prompt_and_not_the_step() -> None:
@@ -486,7 +486,7 @@ def test_task_3_a_policy_that_is_empty_is_still_the_one_to_use() -> None:
 def test_task_3_two_schedulers_share_nothing() -> None:
     first, second = Scheduler(SchedulerConfig()), Scheduler(SchedulerConfig())
     first.add(sequence_of(0, 3))
-    check_nobody_is_there(second)
+    check_no_sequences(second)
     first.schedule()
     check_equal(second.schedule(), SchedulerOutput(()), "a step of the other one")
 
@@ -517,7 +517,7 @@ def test_task_3_a_policy_may_ask_for_a_smaller_step(asked: int, given: int) -> N
     policy.budget = asked
     num_tokens = scheduler.schedule().num_tokens
     check_equal(num_tokens, given, f"tokens of a step of two that run where the policy asks for {asked}")
-    check_equal(policy.asked[-1], ([0, 1], 8), "what the policy was told: who runs, and the limit")
+    check_equal(policy.asked[-1], ([0, 1], 8), "what the policy was told: running sequences, and the limit")
 
 
 def test_task_3_who_was_removed_while_it_waited_may_come_again() -> None:
@@ -539,7 +539,7 @@ def test_task_3_who_waits_is_not_looked_through() -> None:
         policy.num_first = 0
         output = scheduler.schedule()
         scheduler.complete(output, {entry.sequence.id: 9 for entry in output.final})
-        assert policy.num_first <= 4, f"the policy was asked {policy.num_first} times who is first"
+        assert policy.num_first <= 4, f"the policy was asked {policy.num_first} times for its first"
 
 
 def test_task_3_the_order_is_the_policy_s() -> None:
@@ -554,7 +554,7 @@ def test_task_3_who_runs_stands_in_the_order_of_rank() -> None:
     for id in range(3):
         scheduler.add(sequence_of(id, 3))
         scheduler.complete(scheduler.schedule(), dict.fromkeys(range(id + 1), 9))
-    check_equal([each.id for each in scheduler.running], [2, 1, 0], "who runs, the last to come ranked first")
+    check_equal([each.id for each in scheduler.running], [2, 1, 0], "running ids, the last to come ranked first")
     check_equal([row[0] for row in rows_of(scheduler.schedule())], [2, 1, 0], "ids of a step")
 
 
@@ -567,7 +567,7 @@ def test_task_3_blocks_are_asked_for_what_is_computed() -> None:
     check_equal(blocks.held, {}, "tokens held when all have ended")
 
 
-def test_task_3_without_room_nobody_is_let_in_and_nobody_passes() -> None:
+def test_task_3_without_room_none_is_admitted_and_none_overtakes() -> None:
     scheduler = scheduler_with([6, 7, 2], 20, 4, blocks=FewBlocks(capacity=10))
     check_equal(rows_of(scheduler.schedule()), [(0, 0, 6, True)], "first step")
     seen = (len(scheduler.policy), [each.id for each in scheduler.running])
@@ -670,7 +670,7 @@ def test_task_3_a_prefix_counts_when_its_sequence_is_let_in(limit: str) -> None:
 @pytest.mark.parametrize("value", [0, -3])
 def test_task_3_limits_below_one_are_an_error(name: str, value: int) -> None:
     limits = {"max_num_batched_tokens": 8, "max_num_seqs": 2}
-    check_equal(rows_of(Scheduler(SchedulerConfig(**limits)).schedule()), [], "a step without anybody")
+    check_equal(rows_of(Scheduler(SchedulerConfig(**limits)).schedule()), [], "a step without sequences")
     with check_value_error(name=name, value=value):
         SchedulerConfig(**{**limits, name: value})
 
@@ -682,7 +682,7 @@ def test_task_3_a_budget_of_fewer_tokens_than_sequences_is_an_error() -> None:
         SchedulerConfig(3, 4)
 
 
-def test_task_3_a_step_is_larger_while_nobody_reads_along() -> None:
+def test_task_3_a_step_is_larger_while_no_stream_waits() -> None:
     scheduler = scheduler_with([20, 30, 2], budget=8, max_num_seqs=3, max_num_prefill_only_tokens=24)
     steps = [sum(row[2] for row in rows) for rows in advance(scheduler, [9, 9, 9], max_steps=3)]
     check_equal(steps, [24, 8, 8], "tokens of each step: 24 until sequence 0 has sampled, then 8")
@@ -873,7 +873,7 @@ def test_task_4_how_a_row_attends_is_its_cache_s_to_say() -> None:
     query, key, value = new_tokens(2, 1)
     attention = scaled_dot_product_attention_grouped
     found = RowKvCaches([OwnWay(), OwnWay()]).attend(query, key, value, attention, None)
-    check_close(found, query + 7, "what rows get whose caches override `attend`", 1e-6)
+    check_close(found, query + 7, "attention of rows that have caches with an `attend` of their own", 1e-6)
 
 
 def test_task_4_a_step_leaves_nothing_that_makes_the_next_copy_the_cache() -> None:
@@ -1582,7 +1582,7 @@ def test_task_6_who_arrives_joins_at_the_next_step() -> None:
         ),
         ([(4, 3), (2, 1, 1000.0)], [(0.0, 14.0), (14.0, 25.0), (25.0, 36.0), (1000.0, 1012.0)], [14.0, 12.0]),
     ],
-    ids=["idle", "while somebody is served"],
+    ids=["idle", "while a request is served"],
 )
 def test_task_6_an_idle_time_is_skipped_and_no_other(
     jobs: list[Any], steps: list[tuple[float, float]], ttft: list[float]
@@ -1608,7 +1608,7 @@ def test_task_6_nothing_to_serve() -> None:
     simulator = Simulator(SchedulerConfig(), CostModel(1.0, 1.0))
     serve(simulator, [])
     seen = (simulator.step().output.entries, simulator.now)
-    check_equal(seen, ((), 0.0), "entries of a step, and now, with nobody there")
+    check_equal(seen, ((), 0.0), "entries of a step, and now, without requests")
 
 
 @settings(max_examples=150)

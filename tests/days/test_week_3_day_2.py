@@ -148,7 +148,7 @@ def test_task_1_slots_are_not_looked_up_token_by_token() -> None:
 # Task 2: growing and giving back
 
 
-def test_task_2_growing_appends_blocks_that_nobody_holds() -> None:
+def test_task_2_growing_appends_blocks_that_are_in_no_table() -> None:
     blocks = BlockManager(7, 3)
     first, second = (hold_by_hand(blocks, sequence_of(id, 3), 1) for id in (0, 1))
     blocks.grow(first, 2)
@@ -357,7 +357,7 @@ def test_task_3_a_new_sequence_gets_blocks_for_its_first_chunk() -> None:
     table = blocks.tables[13]
     mistakes = {"blocks for the whole prompt at once": 5, "full blocks alone": 1}
     check_equal(len(table.block_ids), 2, "blocks of its table", mistakes)
-    check_equal(table.num_stored_tokens, 0, "num_stored_tokens, since nobody shares")
+    check_equal(table.num_stored_tokens, 0, "num_stored_tokens, as nothing is shared")
     check_counts(blocks)
 
 
@@ -371,7 +371,7 @@ def test_task_3_all_that_it_may_come_to_need_is_reserved(chunk: int, reserved: i
         "nothing reserved": (held, 0, 0),
         "the prompt reserved and no answer": (held, 5 - held, 5 - held),
         "what it holds reserved once more": (held, 7, 7),
-        "a reservation that nobody else sees": (held, reserved, 0),
+        "a reservation that the manager does not count": (held, reserved, 0),
     }
     what = f"blocks, reserved for it and in all, for {chunk} of 17 tokens that may become 25"
     check_equal(seen, (held, reserved, reserved), what, mistakes)
@@ -478,7 +478,7 @@ def test_task_3_a_refusal_holds_no_shared_block() -> None:
     check_equal(state_of(blocks), before, "tables, ref_counts, reserved and free blocks after a refusal")
 
 
-def test_task_3_a_shared_block_that_nobody_holds_is_one_of_the_free_ones() -> None:
+def test_task_3_a_shared_block_in_no_table_is_one_of_the_free_ones() -> None:
     class Keeping(SharingBlocks):
         """Counts blocks that it keeps among the free ones."""
 
@@ -506,14 +506,14 @@ def test_task_3_overcommitting_reserves_what_is_there(
     check_equal(seen, expected, "its blocks and its reservation")
 
 
-def test_task_3_a_watermark_is_left_alone_unless_nobody_is_there() -> None:
+def test_task_3_a_watermark_is_left_alone_unless_no_sequence_is_admitted() -> None:
     blocks = BlockManager(10, 4, watermark=0.39)
     check_equal(blocks.admit(sequence_of(0, 20), 20), True, "5 blocks, with 3 of 10 to be left")
     check_equal(blocks.admit(sequence_of(1, 9), 9), False, "3 more, with 5 free")
     check_equal(blocks.admit(sequence_of(1, 8), 8), True, "2 more, with 5 free")
     for id in (0, 1):
         blocks.free(sequence_of(id, 20))
-    check_equal(blocks.admit(sequence_of(2, 40), 40), True, "all 10, when nobody is there")
+    check_equal(blocks.admit(sequence_of(2, 40), 40), True, "all 10, when no sequence is admitted")
 
 
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 4), (-1, 4), (3, 0), (3, -2)])
@@ -557,7 +557,7 @@ def request_of(length: int, num_outputs: int, most: int | None = None) -> Simula
     return SimulatedRequest(tuple(prompt_of(length)), num_outputs, max_tokens=most)
 
 
-def test_task_3_who_finds_no_blocks_waits_and_nobody_passes_by() -> None:
+def test_task_3_a_sequence_without_blocks_waits_and_none_overtakes() -> None:
     blocks = SpyBlocks(4, 4)
     requests = [request_of(5, 3), request_of(9, 2), request_of(2, 1)]
     simulator = simulated(blocks, requests, max_num_batched_tokens=32, max_num_seqs=3)
@@ -940,7 +940,7 @@ def test_task_4_blocks_are_no_copy() -> None:
         pytest.fail(f"the blocks of a pool of {2 * BYTES:,} bytes took {peak:,} bytes more: reshape them")
 
 
-# Task 5: one sequence on pages
+# Task 5: one sequence in blocks
 
 
 def test_task_5_pages_give_what_the_dense_cache_gives() -> None:
@@ -1200,10 +1200,10 @@ def test_task_5_who_comes_after_a_failure_is_not_disturbed(fail_at: int) -> None
     blocks.free(broken)
     after = sequence_of(2, 7, 9)
     check_equal(
-        generate(FakeModel(), blocks, pool, after, 2, 4), continuation(prompt_of(7, 2), 2), "who comes after"
+        generate(FakeModel(), blocks, pool, after, 2, 4), continuation(prompt_of(7, 2), 2), "the answer of the request after it"
     )
     found = generate(FakeModel(), blocks, pool, beside, 5, chunk=1)
-    check_equal(found, continuation(prompt_of(4, 1), 5), "who ran beside")
+    check_equal(found, continuation(prompt_of(4, 1), 5), "the answer of the request beside it")
     for sequence in (after, beside):
         blocks.free(sequence)
     check_all_free(blocks)

@@ -74,7 +74,7 @@ from tiny_llm.serving.forward_batch import (
 )
 from tiny_llm.serving.given.sampling import BatchSampler, SamplingBatch
 
-# Task 1: a step in a row
+# Task 1: a step end to end
 
 
 def three_entries() -> tuple[Any, ...]:
@@ -134,7 +134,7 @@ def test_task_1_logits_indices() -> None:
     mistakes = {"the last of every entry": [3, 4, 7], "the first of each": [4, 5], "one too far": [5, 8]}
     check_equal(logits_indices(entries, query_start_loc).tolist(), [4, 7], "logits_indices", mistakes)
     none = logits_indices(entries[:1], query_start_loc[:2])
-    what = "final rows where nobody samples, and their type"
+    what = "final rows of a step in which nothing is sampled, and their type"
     check_equal((none.tolist(), str(none.dtype)), ([], "int32"), what)
 
 
@@ -466,7 +466,7 @@ def check_continuations(*sequences: Sequence) -> None:
         check_equal(each.generated_ids, expected, f"tokens of sequence {each.id}")
 
 
-def test_task_4_keys_and_values_are_stored_before_anybody_looks() -> None:
+def test_task_4_keys_and_values_are_stored_before_they_are_read() -> None:
     pool = PagedKvPool(3, 9, 4)
     entries = entries_of((sequence_of(0, 6, 3), 2), (sequence_of(1, 5, 4), 1))
     tables = {0: BlockTable([8, 2]), 1: BlockTable([5, 7])}
@@ -521,7 +521,7 @@ def test_task_4_one_call_for_a_chunk_a_decode_and_a_whole_prompt() -> None:
     expected = [(4, [first]), *((i, [prompt_of(11, 1)[i]]) for i in range(5)), (0, [prompt_of(2, 2)[0]])]
     expected = sorted([*expected, (1, [prompt_of(2, 2)[1]])])
     check_equal(model.rows[1], expected, "position and token of each row of the second call")
-    check_equal(sorted(sampled), [0, 2], "who sampled: not the prompt that is not done")
+    check_equal(sorted(sampled), [0, 2], "ids that were sampled: not the unfinished prompt")
     run_step(runner, (long, 6), (short, 1), (old, 1))
     run_step(runner, (short, 1), (old, 1), (long, 1))
     check_continuations(old, long, short)
@@ -540,21 +540,21 @@ def test_task_4_chunks_of_a_prompt(sizes: tuple[int, ...], block_size: int) -> N
 
 
 def test_task_4_logits_of_those_that_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, shapes = FakeModel(), []
+    model, counts = FakeModel(), []
     logits = model.logits
 
     def counting(x: mx.array) -> mx.array:
-        shapes.append(x.shape)
+        counts.append(x.size // x.shape[-1])
         return logits(x)
 
     monkeypatch.setattr(model, "logits", counting)
     runner = ModelRunner(model, BlockManager(30, 4))
     long, short = sequence_of(1, 11), sequence_of(2, 2)
     check_equal(run_step(runner, (long, 5)), {}, "what a step without a final entry samples")
-    check_equal(shapes, [], "states that got logits in a step without a final entry")
+    check_equal(counts, [], "number of states that got logits in each call, without a final entry")
     run_step(runner, (long, 5), (short, 2))
-    mistakes = {"logits of every token": [(7, 1, 2)], "logits of every entry": [(2, 1, 2)]}
-    check_equal(shapes, [(1, 1, 2)], "states that got logits where one of two sequences samples", mistakes)
+    mistakes = {"logits of every token": [7], "logits of every entry": [2]}
+    check_equal(counts, [1], "number of states that got logits, where one of two sequences samples", mistakes)
     run_step(runner, (long, 1), (short, 1))
     check_continuations(long, short)
 
@@ -636,7 +636,7 @@ def check_logits(runner: ModelRunner, steps: Items[Items[tuple[Sequence, int | N
         output, noted = output_of(*step), list[mx.array]()
         runner.sampler = recording(noted)
         sampled = runner.run(output, {each.id: SamplingParams() for each, _ in step}).token_ids
-        check_equal(sorted(sampled), sorted(e.sequence.id for e in output.final), "who sampled")
+        check_equal(sorted(sampled), sorted(e.sequence.id for e in output.final), "ids that were sampled")
         found = dict(zip((entry.sequence.id for entry in output.final), noted, strict=True))
         for entry in output.entries:
             sequence = entry.sequence
@@ -737,7 +737,7 @@ def test_task_4_nothing_is_left_to_compute_after_a_step() -> None:
     long, short = qwen_prompt(0, 40), qwen_prompt(1, 3)
     steps = {
         "a step that samples": [(short, 3), (long, 5)],
-        "a step in which nobody samples": [(long, 5)],
+        "a step in which nothing is sampled": [(long, 5)],
         "another one": [(long, 7)],
         "the last chunk of the prompt": [(long, 23), (short, 1)],
     }
@@ -762,7 +762,7 @@ def test_task_4_one_batch_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> Non
     check_equal(made, [8], "tokens of each batch that a step of 8 tokens makes")
 
 
-# Task 5: C++, and which is used
+# Task 5: C++, and the choice of a kernel
 
 CPU_SHAPES = [
     Shape((1,), (1,), 2, 1, 16, 16),
@@ -1017,7 +1017,7 @@ def check_orders(language: Language) -> None:
 
 
 def check_random_shapes(target: Target, seed: int, count: int = 8) -> None:
-    """Shapes, scales, types and orders that nobody chose."""
+    """Shapes, scales, types and orders drawn at random."""
     __tracebackhide__ = True
     random = np.random.default_rng(seed)
     types = [(mx.float32, 1e-5), *(parameter.values for parameter in LOW_PRECISION)]

@@ -142,7 +142,7 @@ def test_task_1_one_token_changed_anywhere(hash_name: str, place: int) -> None:
         check_equal(tokens_of(prefix), tuple(sequence.token_ids), "tokens of the longest prefix")
 
 
-def test_task_1_of_two_that_collide_the_first_is_known_and_the_second_nobody_s() -> None:
+def test_task_1_of_two_that_collide_the_first_is_known_and_the_second_never_shared() -> None:
     prefixes = Prefixes(2, HASHES["constant"])
     first, second = prefixes.child(None, (5, 6)), prefixes.child(None, (7, 8))
     check_equal((second.token_ids, second.hash), ((7, 8), 7), "tokens and hash of the second")
@@ -151,7 +151,7 @@ def test_task_1_of_two_that_collide_the_first_is_known_and_the_second_nobody_s()
     assert prefixes.child(second, (5, 6)) is not first
 
 
-def test_task_1_what_nobody_refers_to_is_forgotten_and_its_place_is_free() -> None:
+def test_task_1_what_nothing_refers_to_is_forgotten_and_its_place_is_free() -> None:
     prefixes = Prefixes(2, HASHES["constant"])
     first = prefixes.child(None, (5, 6))
     del first
@@ -211,7 +211,7 @@ def test_task_1_a_long_chain_is_let_go_of() -> None:
     gc.collect()
 
 
-# Task 2: the longest shared row
+# Task 2: the longest shared run of blocks
 
 
 ROWS: dict[str, tuple[tuple[int, ...], list[int]]] = {
@@ -403,7 +403,7 @@ def test_task_4_a_block_in_use_is_never_evicted() -> None:
     know(blocks, PROMPT[:9], [first, second, third])
     blocks.ref_counts[second] = 0
     blocks.cached_blocks[second] = None
-    check_equal(blocks.take(), second, "the block that is taken, the only one that nobody holds")
+    check_equal(blocks.take(), second, "the block that is taken, the only one in no table")
     check_equal(sorted(blocks.block_of.values()), sorted([first, third]), "blocks that are still registered")
 
 
@@ -640,7 +640,7 @@ def test_task_6_the_next_step_finds_what_a_step_computed(length: int) -> None:
 
 def test_task_6_the_first_allocation_admits() -> None:
     blocks = manager()
-    check_equal(blocks.hit_rate, 0.0, "hit_rate before anybody came")
+    check_equal(blocks.hit_rate, 0.0, "hit_rate before any admission")
     check_equal(blocks.allocate(sequence_of(PROMPT), 11), True, "room for a first one")
     check_hits(blocks, (0, 11))
     check_equal((blocks.hit_rate, blocks.tables[0].num_registered), (0.0, 0), "hit_rate, and num_registered")
@@ -770,7 +770,7 @@ def test_task_6_asking_is_flat_in_how_often() -> None:
         blocks.find_prefix(running)
         check_equal(blocks.allocate(running, 8), True, "room for running sequences in the whole pool")
         blocks.find_prefix(waiting)
-        check_equal(blocks.allocate(waiting, 8), False, "room for who waits")
+        check_equal(blocks.allocate(waiting, 8), False, "room for the waiting sequence")
     what = "blocks hashed when asked 20 times, for one that runs and one that waits"
     check_equal(len(calls), 2 * 4, what)
 
@@ -789,7 +789,7 @@ ON_PAPER = {
         7,
         [[(0, 0, 7, False)], [(0, 7, 4, True), (1, 6, 3, False)]],
     ),
-    "who is dropped in mid-prefill leaves what it has computed": (
+    "a sequence dropped in mid-prefill leaves what it has computed": (
         [Job(PROMPT, 1, dropped_at=1), Job(PROMPT, 1, arrival=1)],
         7,
         [[(0, 0, 7, False)], [(1, 6, 5, True)]],

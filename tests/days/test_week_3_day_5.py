@@ -92,20 +92,20 @@ def test_task_1_no_more_give_way_than_it_takes(needed: int, left: list[int]) -> 
     check_equal(is_made, True, "whether there is room")
     mistakes = {"the first preempted": [3 - id for id in reversed(left)], "all behind it preempted": [0]}
     who = [each.id for each in scheduler.running]
-    check_equal(who, left, f"who runs when {needed} tokens need room", mistakes if left != [0] else {})
-    check_equal(blocks.held[0], 2 + needed, "tokens held by who needed room")
-    check_equal(sorted(blocks.held), left, "who holds something")
+    check_equal(who, left, f"running ids when {needed} tokens need room", mistakes if left != [0] else {})
+    check_equal(blocks.held[0], 2 + needed, "tokens held by the sequence that needed room")
+    check_equal(sorted(blocks.held), left, "ids that hold something")
 
 
-def test_task_1_who_is_behind_it_gives_way_and_nobody_before_it() -> None:
+def test_task_1_sequences_behind_it_give_way_and_none_before_it() -> None:
     scheduler, blocks = of_fake_blocks(8, [2, 2, 2, 2])
     entry = ScheduledTokens(scheduler.running[2], 2, 1, False)
     check_equal(scheduler.make_room(entry), True, "whether there is room for the third of four")
-    check_equal([each.id for each in scheduler.running], [0, 1, 2], "who runs")
+    check_equal([each.id for each in scheduler.running], [0, 1, 2], "ids of the running sequences")
     check_equal(
         scheduler.make_room(ScheduledTokens(scheduler.running[2], 3, 9, False)), False, "for nine more"
     )
-    check_equal([each.id for each in scheduler.running], [0, 1], "who runs when there was no room to make")
+    check_equal([each.id for each in scheduler.running], [0, 1], "running ids when no room could be made")
     check_equal(blocks.held, {0: 2, 1: 2}, "tokens held by id")
 
 
@@ -119,7 +119,7 @@ def test_task_1_the_policy_gets_who_gave_way_when_all_is_counted() -> None:
 
     scheduler.policy.add = add  # type: ignore[method-assign]
     scheduler.make_room(ScheduledTokens(scheduler.running[0], 2, 1, False))
-    what = "out of running, without blocks, tokens computed and preemptions of who is handed to policy.add"
+    what = "out of running, without blocks, tokens computed and preemptions of what policy.add gets"
     check_equal(seen, [(True, True, 0, 1)], what)
 
 
@@ -132,12 +132,12 @@ def test_task_1_the_last_to_come_gives_way_with_all_that_it_held() -> None:
     timeline = serve(scheduler, TWO_THAT_GROW, max_steps=2)
     expected = [[(0, 0, 4, True), (1, 0, 4, True)], [(0, 4, 1, True)]]
     mistakes: dict[str, Any] = {
-        "nobody preempted: who lacks a block is left out": [expected[0], []],
+        "nothing preempted: the sequence that lacks a block is left out": [expected[0], []],
         "the first to come preempted": [expected[0], [(1, 4, 1, True)]],
     }
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step", mistakes)
     seen = ([each.id for each in scheduler.running], len(scheduler.policy), sorted(blocks.tables))
-    check_equal(seen, ([0], 1, [0]), "who runs, how many wait, who holds blocks")
+    check_equal(seen, ([0], 1, [0]), "running ids, how many wait, ids that hold blocks")
     counts = [
         (each.num_computed_tokens, each.num_tokens, each.num_preemptions)
         for each in (scheduler.sequences[1], scheduler.sequences[0])
@@ -146,7 +146,7 @@ def test_task_1_the_last_to_come_gives_way_with_all_that_it_held() -> None:
         "what was computed is still counted": [(4, 5, 1), (5, 6, 0)],
         "the sampled token is lost": [(0, 4, 1), (5, 6, 0)],
     }
-    what = "tokens computed, tokens, and preemptions of who gave way, and of the other"
+    what = "tokens computed, tokens and preemptions of the preempted sequence, and of the other"
     check_equal(counts, [(0, 5, 1), (5, 6, 0)], what, mistakes)
     check_equal((blocks.num_used_blocks, blocks.num_reserved), (3, 0), "blocks in use, and reserved")
 
@@ -157,14 +157,14 @@ def test_task_1_blocks_that_it_had_computed_stay_known() -> None:
     serve(scheduler, TWO_THAT_GROW, max_steps=2)
     found = blocks.find_prefix(scheduler.sequences[1])
     mistakes = {"its count is reset before it gives back its blocks": 0}
-    check_equal(found, 2, "tokens of who gave way that are still there", mistakes)
+    check_equal(found, 2, "sampled tokens of the preempted sequence that are left", mistakes)
 
 
 def test_task_1_who_gave_way_is_computed_again_with_what_it_had_sampled() -> None:
     scheduler = crowded(BlockManager(4, 2, overcommit=True), TWO_THAT_GROW)
     timeline = serve(scheduler, TWO_THAT_GROW)
     rows = [row for step in timeline for row in step if row[0] == 1]
-    check_equal(rows, [(1, 0, 4, True), (1, 0, 5, True), (1, 5, 1, True)], "what is computed of who gave way")
+    check_equal(rows, [(1, 0, 4, True), (1, 0, 5, True), (1, 5, 1, True)], "what is computed of the preempted sequence")
 
 
 def test_task_1_who_is_last_itself_steps_back() -> None:
@@ -174,14 +174,14 @@ def test_task_1_who_is_last_itself_steps_back() -> None:
     expected = [[(0, 0, 3, True), (1, 0, 2, True)], [(0, 3, 1, True)]]
     check_equal(timeline, expected, "(id, start, num_tokens, is_final) of each step")
     seen = ([each.id for each in scheduler.running], len(scheduler.policy))
-    check_equal(seen, ([], 1), "who runs, and how many wait, once the first has ended")
+    check_equal(seen, ([], 1), "running ids, and how many wait, once the first has ended")
 
 
 def test_task_1_the_last_is_the_last_in_rank() -> None:
     scheduler, _ = of_fake_blocks(6, [2, 2, 2], is_reversed=True)
     scheduler.make_room(ScheduledTokens(scheduler.sequences[2], 2, 1, False))
     check_equal(
-        [each.id for each in scheduler.running], [2, 1], "who runs where the last to come ranks first"
+        [each.id for each in scheduler.running], [2, 1], "running ids, the last to come ranked first"
     )
 
 
@@ -224,7 +224,7 @@ def test_task_1_sequences_that_are_resumed_count_against_max_num_seqs() -> None:
     jobs = [(4, 9), (4, 9), (4, 9), (4, 9), (4, 9)]
     scheduler = crowded(BlockManager(9, 2, overcommit=True), jobs, max_num_seqs=3)
     timeline = serve(scheduler, jobs)
-    assert any(row[1] == 0 and row[2] > 4 for step in timeline for row in step), "nobody was resumed"
+    assert any(row[1] == 0 and row[2] > 4 for step in timeline for row in step), "no sequence was resumed"
     check_equal(max(len(step) for step in timeline), 3, "most sequences of a step")
 
 
@@ -233,7 +233,7 @@ def test_task_1_partial_prefills_stay_capped_when_prompts_are_computed_again() -
     limits = {"long_prefill_token_threshold": 3, "max_num_partial_prefills": 1}
     scheduler = crowded(BlockManager(14, 2, overcommit=True), jobs, 16, **limits)
     timeline = serve(scheduler, jobs)
-    assert any(row[1] == 0 for step in timeline[8:] for row in step), "nobody was computed again"
+    assert any(row[1] == 0 for step in timeline[8:] for row in step), "no sequence was computed again"
     partial = [sum(not row[3] for row in step) for step in timeline]
     check_equal(max(partial), 1, "most sequences that a step leaves in mid-prefill")
 
@@ -327,7 +327,7 @@ def test_task_2_the_more_urgent_is_first_and_then_the_earlier() -> None:
     check_equal(drained(policy), [1, 4, 0, 3, 2], "ids in the order of the policy", mistakes)
 
 
-def test_task_2_who_waits_ages() -> None:
+def test_task_2_waiting_sequences_age() -> None:
     policy = Priority(patience=3)
     for id, priority in enumerate((2, 0, 0, 1, 0, 0, 0, 0)):
         policy.add(waiting(id, id, priority))
@@ -343,7 +343,7 @@ def test_task_2_equal_ranks_go_by_arrival() -> None:
 
 
 @pytest.mark.parametrize(("patience", "priority"), [(3, 0), (3, 1), (3, 4), (1, 5), (16, 2)])
-def test_task_2_nobody_is_overtaken_by_more_later_ones_than_the_bound(patience: int, priority: int) -> None:
+def test_task_2_none_is_overtaken_by_more_later_ones_than_the_bound(patience: int, priority: int) -> None:
     policy = Priority(patience)
     policy.add(waiting(0, 0, priority))
     for id in range(1, 200):
@@ -597,9 +597,9 @@ def test_task_4_what_is_asked_of_a_step() -> None:
     check_equal(demand, Demand(4, 10 + 5 + 1 + 21, ((5, 5), (1, 2))), what, mistakes)
 
 
-def test_task_4_nobody_runs() -> None:
+def test_task_4_nothing_runs() -> None:
     demand = Demand.of([])
-    check_equal(demand, Demand(0, 0, ()), "num_running, context and prefills with nobody running")
+    check_equal(demand, Demand(0, 0, ()), "num_running, context and prefills with nothing running")
     found = [demand.context_of(n) for n in (1, 2, 5)]
     check_equal(found, [1, 3, 15], "context of a prompt that begins")
 
@@ -688,9 +688,9 @@ def test_task_5_it_says_when_even_the_least_takes_too_long() -> None:
     found = [learned(64, target_ms=target).can_meet(three_decode()) for target in (3.0, 4.2, 4.5, 50.0)]
     check_equal(found, [False, False, True, True], "can_meet for targets of 3, 4.2, 4.5 and 50 ms")
     found = [learned(64, target_ms=target).can_meet([]) for target in (4.05, 4.15)]
-    check_equal(found, [False, True], "can_meet with nobody running, for targets of 4.05 and 4.15 ms")
+    check_equal(found, [False, True], "can_meet with nothing running, for targets of 4.05 and 4.15 ms")
     budget = learned(64, target_ms=0.1).token_budget([], 1000)
-    check_equal(budget, 1, "budget with nobody running, when nothing fits")
+    check_equal(budget, 1, "budget with nothing running, when nothing fits")
 
 
 def test_task_5_the_limit_and_what_was_measured_bound_it() -> None:
@@ -742,7 +742,7 @@ def test_task_5_a_tail_of_three_fits_where_the_target_leaves_three() -> None:
     check_equal(rows, [decode, (1, 0, 3, True)], "step of four tokens", mistakes)
 
 
-def test_task_5_everyone_who_runs_has_a_token_whatever_the_target() -> None:
+def test_task_5_every_running_sequence_has_a_token_whatever_the_target() -> None:
     scheduler = Scheduler(SchedulerConfig(64, 4), policy=learned(64, target_ms=0.01))
     scheduler.running = [running(0, 10, 1), running(1, 3, 40), running(2, 8, 1)]
     scheduler.sequences |= {each.id: each for each in scheduler.running}
@@ -821,7 +821,7 @@ def test_task_5_settings_that_make_no_sense_are_an_error(arguments: tuple[float,
         LatencyTarget(Fcfs(), *arguments)
 
 
-# Task 6: aborted in mid-step
+# Task 6: aborts in mid-step
 
 
 class InterruptedModel(FakeModel):
@@ -937,7 +937,7 @@ def test_task_6_all_can_be_aborted_at_once() -> None:
 def test_task_6_a_request_may_come_in_mid_step() -> None:
     engine = interrupted("blocks", 1, lambda engine: engine.add_request(prompt_of(5, 9), length(3)))
     tokens = answers_of(run(engine))[3]
-    check_equal(tokens, continuation(prompt_of(5, 9), 3), "tokens of who came in mid-step")
+    check_equal(tokens, continuation(prompt_of(5, 9), 3), "tokens of the request added in mid-step")
 
 
 def test_task_6_an_abort_and_then_an_error_releases_everything() -> None:
@@ -999,7 +999,7 @@ def test_task_6_what_cannot_be_served_is_refused_at_once_and_not_skipped(name: s
     check_equal(len(engine.requests), 3, "requests after one was refused")
     with ends_within():
         answers = answers_of(run(engine))
-    check_equal(sorted(answers), [0, 1], "ids of the results: everyone but who was aborted")
+    check_equal(sorted(answers), [0, 1], "ids of the results: all but the aborted one")
     number = engine.add_request(prompt_of(3), length(2))
     check_equal(number, 3, "id of the next request: a refused one uses none up")
 

@@ -517,7 +517,7 @@ def check_blocks(blocks: BlockManager) -> None:
 
 
 def check_all_is_free(engine: Engine) -> None:
-    """Nothing is held when everybody has left."""
+    """Nothing is held once all sequences have left."""
     if isinstance(engine.runner, DenseRunner):
         assert engine.runner.caches == {}
     assert engine.scheduler.running == []
