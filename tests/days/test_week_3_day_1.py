@@ -393,7 +393,9 @@ def test_task_3_a_tail_of_three_fits_where_three_are_left() -> None:
 def test_task_3_every_running_sequence_gets_a_token_in_every_step() -> None:
     scheduler = scheduler_with([2, 40, 3], budget=8, max_num_seqs=3, long_prefill_token_threshold=3)
     advance(scheduler, [99, 99, 99], max_steps=1)
-    check_equal([each.id for each in scheduler.running], [0, 1, 2], "ids of the running sequences after a step")
+    check_equal(
+        [each.id for each in scheduler.running], [0, 1, 2], "ids of the running sequences after a step"
+    )
     scheduler.config = SchedulerConfig(8, 3)
     timeline = advance(scheduler, [99, 99, 99], max_steps=2)
     expected = [
@@ -554,7 +556,9 @@ def test_task_3_who_runs_stands_in_the_order_of_rank() -> None:
     for id in range(3):
         scheduler.add(sequence_of(id, 3))
         scheduler.complete(scheduler.schedule(), dict.fromkeys(range(id + 1), 9))
-    check_equal([each.id for each in scheduler.running], [2, 1, 0], "running ids, the last to come ranked first")
+    check_equal(
+        [each.id for each in scheduler.running], [2, 1, 0], "running ids, the last to come ranked first"
+    )
     check_equal([row[0] for row in rows_of(scheduler.schedule())], [2, 1, 0], "ids of a step")
 
 

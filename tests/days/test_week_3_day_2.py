@@ -1200,7 +1200,9 @@ def test_task_5_who_comes_after_a_failure_is_not_disturbed(fail_at: int) -> None
     blocks.free(broken)
     after = sequence_of(2, 7, 9)
     check_equal(
-        generate(FakeModel(), blocks, pool, after, 2, 4), continuation(prompt_of(7, 2), 2), "the answer of the request after it"
+        generate(FakeModel(), blocks, pool, after, 2, 4),
+        continuation(prompt_of(7, 2), 2),
+        "the answer of the request after it",
     )
     found = generate(FakeModel(), blocks, pool, beside, 5, chunk=1)
     check_equal(found, continuation(prompt_of(4, 1), 5), "the answer of the request beside it")

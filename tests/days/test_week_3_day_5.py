@@ -164,7 +164,11 @@ def test_task_1_who_gave_way_is_computed_again_with_what_it_had_sampled() -> Non
     scheduler = crowded(BlockManager(4, 2, overcommit=True), TWO_THAT_GROW)
     timeline = serve(scheduler, TWO_THAT_GROW)
     rows = [row for step in timeline for row in step if row[0] == 1]
-    check_equal(rows, [(1, 0, 4, True), (1, 0, 5, True), (1, 5, 1, True)], "what is computed of the preempted sequence")
+    check_equal(
+        rows,
+        [(1, 0, 4, True), (1, 0, 5, True), (1, 5, 1, True)],
+        "what is computed of the preempted sequence",
+    )
 
 
 def test_task_1_who_is_last_itself_steps_back() -> None:
@@ -180,9 +184,7 @@ def test_task_1_who_is_last_itself_steps_back() -> None:
 def test_task_1_the_last_is_the_last_in_rank() -> None:
     scheduler, _ = of_fake_blocks(6, [2, 2, 2], is_reversed=True)
     scheduler.make_room(ScheduledTokens(scheduler.sequences[2], 2, 1, False))
-    check_equal(
-        [each.id for each in scheduler.running], [2, 1], "running ids, the last to come ranked first"
-    )
+    check_equal([each.id for each in scheduler.running], [2, 1], "running ids, the last to come ranked first")
 
 
 def test_task_1_who_gave_way_comes_back_in_its_order_and_ahead_of_who_came_later() -> None:

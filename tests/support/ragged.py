@@ -184,8 +184,8 @@ def mistakes(ragged: Ragged, scale: float | None) -> Mistakes:
         found["attention to the first sequence's keys"] = lambda: other.each(from_the_start)
         first = np.concatenate([exact(ragged.query)[:L] for L in ragged.shape.num_queries])
         same = replace(ragged, query=mx.array(first.astype(np.float32)))
-        found["attention with the first rows of the batch as the queries of every sequence"] = lambda: same.each(
-            partial(causal, scale=scale)
+        found["attention with the first rows of the batch as the queries of every sequence"] = lambda: (
+            same.each(partial(causal, scale=scale))
         )
     return found
 

@@ -136,10 +136,12 @@ class BlockManager:
         """Make a block table with room to compute `num_tokens`, and reserve blocks for the rest.
 
         The table starts with the blocks of `find_shared_blocks`, which this sequence now holds as well. The
-        tokens to compute come after the shared ones (`prefix_length`).
+        tokens to compute start at `prefix_length`. If the whole prompt is shared, that is its last token, in
+        the last shared block.
 
         Returns:
-            Whether the pool can grant the whole reservation. If not, nothing has changed.
+            Whether there are enough blocks for the tokens to compute and for the reservation. If not,
+            nothing has changed.
         """
         raise NotImplementedError("week 3 day 2 task 3: BlockManager.admit is not written yet")
 

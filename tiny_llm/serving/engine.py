@@ -159,9 +159,9 @@ class Engine(Closable):
             One result per prompt, in the order of the prompts.
 
         Raises:
-            ValueError: a prompt is refused; `len(params)` is not `len(prompts)`; or `num_others` other
-                requests are unfinished, whose results would be lost. Nothing is computed then, and none of
-                the prompts stays in the engine.
+            ValueError: `add_request` refuses a prompt; `len(params)` is not `len(prompts)`; or the engine
+                still has `num_others` unfinished requests, whose results would be lost. Nothing is computed
+                then, and none of the prompts stays in the engine.
         """
         raise NotImplementedError("week 3 day 1 task 5: Engine.generate is not written yet")
 

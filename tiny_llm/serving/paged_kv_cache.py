@@ -18,8 +18,8 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
     Token p is in block block_ids[p // block_size]. Block b has the slots from b x block_size on.
 
     Raises:
-        ValueError: start or num_tokens is negative, or the blocks have too few slots for tokens `start` to
-            `end`. It shows `len(block_ids)` as well.
+        ValueError: start or num_tokens is negative, or the `len(block_ids)` blocks have too few slots for the
+            tokens from `start` to before `end`, which is start + num_tokens.
     """
     raise NotImplementedError("week 3 day 2 task 1: slot_mapping is not written yet")
 
@@ -75,15 +75,15 @@ class PagedKvPool:
 
         Args:
             layer: counted from 0.
-            key, value: [T, H, D]
+            key, value: [T, H, D], with the same T and H. D and the type may differ between the two.
             slots: [T], all different except for the null slot. Their values are not checked, since that
                 would wait for them to be computed.
 
         Raises:
-            ValueError: `layer` does not exist; `key` and `value` do not fit each other; `slots` is not one
-                integer per token (shows `slots` and `slots.dtype`); or the heads, dimensions or type of `key`
-                (`key.dtype`) or `value` (`value.dtype`) differ from those of the stored ones. Nothing is
-                stored then.
+            ValueError: `layer` does not exist; the shapes of `key` and `value` do not fit each other; the
+                shape of `slots` is not [T], or `slots.dtype` is not an integer type; or heads, dimensions or
+                type of `key` (`key.dtype`) or `value` (`value.dtype`) differ from what the layer already
+                stores. Nothing is stored then.
         """
         raise NotImplementedError("week 3 day 2 task 4: PagedKvPool.write is not written yet")
 

@@ -81,7 +81,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.sequences: dict[int, Sequence] = {}
         self._num_added = 0
-        self._removed: set[Sequence] = set()  # sequences removed since the last step was scheduled
+        # Filled by `remove`, cleared by `schedule`: the sequences of the step that `complete` skips.
+        self._removed: set[Sequence] = set()
 
     @property
     def has_work(self) -> bool:
@@ -103,8 +104,8 @@ class Scheduler:
 
         Every running sequence gets at least one token. If `blocks` has no room for its entry, call
         `make_room`; a sequence that is preempted gets no entry in this step. If the first waiting sequence
-        does not fit under a limit, admission stops for this step: nothing overtakes it. Token counts change
-        in `complete`, not here.
+        does not fit under a limit, admission stops for this step: nothing overtakes it. What the step
+        computes is counted in `complete`, not here.
         """
         raise NotImplementedError("week 3 day 1 task 3: Scheduler.schedule is not written yet")
 

@@ -21,7 +21,8 @@ class Sequence:
         token_ids: the prompt, then the generated tokens.
         num_prompt_tokens: number of tokens in the prompt.
         num_computed_tokens: number of leading tokens that have been computed.
-        arrival: its place in the order of `Scheduler.add`; set by the scheduler.
+        arrival: number of sequences that were added to the scheduler before it. 0 until `Scheduler.add` sets
+            it; preemption doesn't change it.
         num_preemptions: how often it was preempted; counted by the scheduler.
 
     Raises:

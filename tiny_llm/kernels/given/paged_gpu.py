@@ -1,4 +1,4 @@
-"""Attention to keys and values in blocks on a GPU: which kernel, and which group has which queries."""
+"""Paged attention on a GPU: choose the kernel for each query, and tell each group which queries it has."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,11 +17,11 @@ from .split_decode import num_splits, split_decode
 
 Ints = npt.NDArray[np.int32]
 Compute = Callable[[Target, Launch], mx.array]
-"""A kernel, or kernels, that compute a launch."""
+"""Computes a launch, with one kernel or several."""
 
 
 def make_paged_kernel(name: str, *places: str, **shared: str) -> GpuKernel:
-    """A kernel of queries, of keys and values in blocks, and of where each group's queries are."""
+    """Make a kernel for queries, keys and values in blocks, and `places`, which say where its queries are."""
     return GpuKernel(
         name,
         inputs=("query", "key", "value", "block_tables", *places),
@@ -55,9 +55,9 @@ class Queries(NamedTuple):
     """Queries of a ragged batch that one kernel computes.
 
     Attributes:
-        rows: [n], which rows of the batch they are.
-        sequences: [n], whose they are.
-        num_keys: [n], how many keys each sees.
+        rows: [n], their rows in the batch.
+        sequences: [n], the sequence of each.
+        num_keys: [n], the number of keys that each sees.
     """
 
     rows: Ints
@@ -66,14 +66,14 @@ class Queries(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A kernel's share of a step, as its groups find it: made once, for all layers.
+    """The part of a step that one kernel computes. Made once for all layers.
 
     Attributes:
         compute: the kernel.
-        rows: which rows of the batch; a slice needs no copy.
+        rows: its rows of the batch; a slice needs no copy.
         places: the kernel's last inputs.
-        num_groups: for each head.
-        num_splits: of the longest context, for `paged_decode`; else 1.
+        num_groups: number of groups per head.
+        num_splits: splits of the longest context, for `paged_decode`; else 1.
     """
 
     compute: Compute
@@ -95,20 +95,20 @@ def paged_attention_gpu(
     many: Compute = PAGED_ATTENTION,
     tile: int = TILE,
 ) -> mx.array:
-    """`paged_attention_simple` on a GPU; sums are float32, and the result is in the type of the query.
+    """Compute `paged_attention_simple` on a GPU. Sums are float32; the result has the type of the query.
 
-    The kernels read where the arguments lead them: they were checked.
-    Sequences of at most FEW_QUERIES queries are computed by `paged_decode`, or by `split_decode` if one has a
-    long context; the others by `many`.
+    The kernels read wherever the arguments point, so these must have been checked. `paged_decode` computes
+    sequences of at most FEW_QUERIES queries, or `split_decode` if one of them has a long context. `many`
+    computes the others.
 
     Args:
         query, keys, values, block_tables, query_start_loc, seq_lens, scale: as for
             `paged_attention_simple`; D is one of HEAD_DIMS, and query, keys and values have one type.
-        target: where to run; what this machine has unless given.
+        target: where to run; by default, what this machine has.
         many: computes tiles of up to `tile` queries, from the launch of `paged_attention`.
 
     Raises:
-        BuildError, NotImplementedError: there is no such kernel here, as for `GpuKernel`.
+        BuildError, NotImplementedError: the kernel is not available here, as for `GpuKernel`.
     """
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
@@ -148,7 +148,7 @@ def shares_of(
     many: Compute,
     tile: int,
 ) -> tuple[list[Share], mx.array | None]:
-    """What each kernel computes of a step, and the order of their outputs; None if they are in order."""
+    """Return each kernel's share of a step, and the order of their outputs; None if they are in order."""
     shares = []
     all_rows = split(np.array(query_start_loc, np.int32), np.array(seq_lens, np.int32), few_queries)
     for queries, is_few in zip(all_rows, (True, False), strict=True):
@@ -164,18 +164,18 @@ def shares_of(
 
 
 def neighbours(rows: Ints) -> mx.array | slice:
-    """Rows as an index of the batch: a slice if each is the next."""
+    """Return rows as an index of the batch: a slice if they are consecutive."""
     return slice(int(rows[0]), int(rows[-1]) + 1) if (np.diff(rows) == 1).all() else mx.array(rows)
 
 
 def on_gpu(places: Ints) -> mx.array:
-    """Whole numbers for a kernel, with zeros behind few of them: made on the host, it needs no dispatch."""
+    """Make an array of at least SMALLEST_BUFFER integers; padding it on the host needs no dispatch."""
     missing = SMALLEST_BUFFER - places.size
     return mx.array(np.pad(places.reshape(-1), (0, missing)) if missing > 0 else places)
 
 
 def split(query_start_loc: Ints, seq_lens: Ints, few_queries: int) -> tuple[Queries, Queries]:
-    """The queries of sequences with at most `few_queries` of them, and all others."""
+    """Separate the queries of sequences that have at most `few_queries` of them from all others."""
     num_queries = np.diff(query_start_loc)
     sequences = np.repeat(np.arange(len(num_queries), dtype=np.int32), num_queries)
     rows = np.arange(query_start_loc[-1], dtype=np.int32)
@@ -186,12 +186,12 @@ def split(query_start_loc: Ints, seq_lens: Ints, few_queries: int) -> tuple[Quer
 
 
 def rows_of(queries: Queries) -> tuple[Ints, Ints]:
-    """[n] each: sequence of each query, and how many keys it sees."""
+    """Return the sequence of each query, and the number of keys it sees, [n] each."""
     return queries.sequences, queries.num_keys
 
 
 def tiles_of(queries: Queries, tile: int) -> tuple[Ints]:
-    """[number of tiles, 4]: sequence, first of its queries, how many, and how many keys that one sees."""
+    """Return [number of tiles, 4]: sequence, first query, number of queries, and keys the first one sees."""
     is_first = np.diff(queries.sequences, prepend=-1) != 0
     starts = np.flatnonzero(is_first)
     lengths = np.diff(starts, append=len(queries.rows))

@@ -1,4 +1,4 @@
-"""Decode of long contexts on a GPU: keys in splits, each read once for all its heads, and a merge."""
+"""Decode with long contexts on a GPU: attend to the keys in splits, each read once, and merge the results."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from .gpu_sizes import HEAD_DIMS, SIMD_GROUPS, ceil
 
 FOLDER = Path(__file__).parent
 SPLIT = 256
-"""Keys of a split, for every query: what a row gives does not depend on how long the others are."""
+"""Keys per split, the same for every query, so that a row's result doesn't depend on longer ones."""
 SPLIT_DECODE = GpuKernel(
     "split_decode",
     inputs=("query", "key", "value", "block_tables", "sequences", "num_keys"),
@@ -35,17 +35,17 @@ MERGE_SPLITS = GpuKernel(
 
 
 def num_splits(longest: int) -> int:
-    """How many splits a batch has in which most keys that a query sees are so many; 1 if they do not pay."""
+    """Number of splits for a batch whose longest context has `longest` keys; 1 if splits don't pay."""
     return ceil(longest, SPLIT) if longest > 2 * SPLIT else 1
 
 
 def split_decode(target: Target, whole: Launch, num_splits: int) -> mx.array:
-    """What `paged_decode` computes, by more groups and with each key and value read once.
+    """Compute what `paged_decode` does with more groups, reading each key and value only once.
 
     Args:
         target: where to run.
         whole: the launch of `paged_decode`.
-        num_splits: how many splits the longest context has.
+        num_splits: number of splits of the longest context.
     """
     n, H_q, D = whole.shape
     H = whole.integers[1]
@@ -78,16 +78,16 @@ def split_decode(target: Target, whole: Launch, num_splits: int) -> mx.array:
 def split_dense_decode(
     target: Target, query: mx.array, key: mx.array, value: mx.array, scale: float
 ) -> mx.array:
-    """Attention of single queries to all keys of their rows: each row of the cache is a block of S keys.
+    """Attend with single queries to all keys of their rows. Each row of the cache is one block of S keys.
 
     Args:
         target: where to run.
-        query: [..., H_q, 1, D], B rows together.
+        query: [..., H_q, 1, D], with B rows in all.
         key, value: [B, H, S, D], read where they lie.
-        scale: factor of the scores.
+        scale: multiplies the scores.
 
     Returns:
-        In the shape of query.
+        The shape of the query.
     """
     B, H, S, D = key.shape
     H_q = query.shape[-3]

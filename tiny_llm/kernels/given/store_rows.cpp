@@ -1,6 +1,6 @@
 #include "kernel.h"
 
-/// Rows of an array take the place of rows of another, in place.
+/// Copy rows of an array over rows of another, in place.
 ///
 /// inputs:  held [num_slots, ...]; new [T, ...] of the same type; slots int32 [T]
 /// outputs: held, changed

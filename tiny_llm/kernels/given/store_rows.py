@@ -1,4 +1,4 @@
-"""Rows of a pool written in place: on the CPU by a C++ function, whose copies go row by row."""
+"""Write rows of a pool in place: on a CPU, by a C++ function that copies whole rows."""
 
 from functools import cache
 from pathlib import Path
@@ -14,12 +14,15 @@ STORE_ROWS = CpuKernel(SOURCE, is_in_place=True)
 
 
 def store_rows(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """`held[slots] = new`; MLX copies one entry after the other on a CPU, which takes up to 8 times as long.
+    """Do `held[slots] = new`, and return the array to keep.
+
+    On a CPU, MLX assigns one number after the other, and a C++ function that copies whole rows is several
+    times as fast.
 
     Args:
-        held: [num_slots, ...], not to be used afterwards: the result takes its memory if nobody else refers
-            to it.
-        slots: [T], whole numbers from 0 to below num_slots, which is not checked.
+        held: [num_slots, ...]. Don't use it afterwards: the result takes its memory if nothing else refers to
+            it.
+        slots: [T], integers from 0 to num_slots - 1, which is not checked.
         new: [T, ...], of the type of `held`.
 
     Returns:
@@ -30,13 +33,13 @@ def store_rows(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
 
 
 def assign(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """`store_rows` by MLX."""
+    """Do `store_rows` with MLX's own assignment."""
     held[slots] = new
     return held
 
 
 def store_natively(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """`store_rows` by the C++ function."""
+    """Do `store_rows` with the C++ function."""
     num_bytes = held[0].size * held.itemsize
     return STORE_ROWS([held, new, slots.astype(mx.int32)], [held.shape], [held.dtype], [num_bytes])[0]
 
