@@ -39,9 +39,9 @@ def frequency_mistakes(dims: int, base: float) -> Mistakes:
             -np.log(base) * 2 * pairs / max(dims - 2, 1)
         ),
         "that of base 10000": lambda: np.log(exact_frequencies(dims, 10000.0)),
-        "that of turns a position: a frequency is in radians": lambda: right - np.log(2 * np.pi),
+        "that of turns per position: a frequency is in radians": lambda: right - np.log(2 * np.pi),
         "that of frequencies times 2 pi: they are in radians already": lambda: right + np.log(2 * np.pi),
-        "that of degrees a position: a frequency is in radians": lambda: right + np.log(180 / np.pi),
+        "that of degrees per position: a frequency is in radians": lambda: right + np.log(180 / np.pi),
     }
 
 

@@ -54,7 +54,7 @@ def cause_of_draws(
         return "All rows got the same token, another one in each call: make a draw for each row."
     name = min(mistakes, key=lambda name: distance(frequencies, mistakes[name]), default="")
     is_near = name and distance(frequencies, mistakes[name]) <= DISTANCE
-    return f"The tokens are drawn as by {name}." if is_near else None
+    return f"The draws follow {name}." if is_near else None
 
 
 def distance(first: Array, second: Array) -> float:
@@ -156,6 +156,9 @@ def kept_tokens(logprobs: mx.array, top_p: float = 0, top_k: int | None = None, 
     return kept
 
 
+ORDER_AS_RANK = "the order taken for the ranks: entry i of the order is a token, not the rank of token i"
+
+
 def kept_mistakes(row: Array, kept: list[bool], **cuts: Any) -> dict[str, list[bool]]:
     """What else would be kept of a row by a single cut."""
     order = np.argsort(-row)
@@ -166,12 +169,14 @@ def kept_mistakes(row: Array, kept: list[bool], **cuts: Any) -> dict[str, list[b
         mistakes["the least likely instead of the likeliest"] = among(row, order[-top_k:])
         mistakes["the first tokens, whatever their probabilities"] = among(row, range(top_k))
         mistakes["one token more than top_k"] = among(row, order[: top_k + 1])
+        mistakes[ORDER_AS_RANK] = (order < top_k).tolist()
     if top_p and len(cuts) == 1:
         mistakes["without the token that crosses top_p"] = among(row, order[: num_kept - 1])
         mistakes["what is kept in the order of likelihood: put it back in that of the tokens"] = among(
             row, range(num_kept)
         )
         mistakes["one token more than reach top_p"] = among(row, order[: num_kept + 1])
+        mistakes[ORDER_AS_RANK] = (order < num_kept).tolist()
     if min_p and len(cuts) == 1:
         mistakes["min_p as a bound by itself, not relative to the likeliest"] = (
             np.exp(row) >= min_p

@@ -48,13 +48,13 @@ class ModelConfig:
 
 @once_written
 def check_supported(config: ConfigDict) -> None:
-    """Refuse what this model would compute otherwise than its checkpoint wants.
+    """Refuse a checkpoint whose config.json asks for something that this model doesn't compute.
 
     Raises:
-        ValueError: a `key` is missing, or its value of the wrong kind (`check_config`); the
-            `num_attention_heads` do not divide `hidden_size`, and there is no head_dim; the checkpoint is
-            quantized, but not in mlx-lm's layout; or something is not supported: shows the `model_type` or
-            `hidden_act`, or else the `key`.
+        ValueError: a `key` is missing, or its value is of the wrong kind (`check_config`); there is no
+            head_dim, and `num_attention_heads` does not divide `hidden_size`; the `model_type` or the
+            `hidden_act` is not supported; a `key` asks for a partial rotation, for RoPE settings per kind
+            of layer or for a sliding window; or there is a quantization_config without a quantization.
     """
     raise NotImplementedError("week 1 day 5 task 7: check_supported is not written yet")
 

@@ -13,6 +13,9 @@ class Embedding:
         embedding_dim: E
         weight: [V, E]
 
+    Attributes:
+        weight: as passed in.
+
     Raises:
         ValueError: `weight` does not have the shape [V, E].
     """
@@ -25,7 +28,7 @@ class Embedding:
         raise NotImplementedError("week 1 day 5 task 1: Embedding.__call__ is not written yet")
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """Use the table as a tied model's output head: [..., E] -> [..., V], in the type of `linear`."""
+        """Use the table as a tied model's output head: [..., E] -> [..., V]. The type is that of `linear`."""
         raise NotImplementedError("week 1 day 5 task 1: Embedding.as_linear is not written yet")
 
 

@@ -46,7 +46,7 @@ class Quantization:
 
 
 class Tensors:
-    """A checkpoint's tensors, taken by name as parts of a model: shape and type checked, use recorded.
+    """Hand out a checkpoint's tensors by name, check their shapes and types, and remember which were used.
 
     Args:
         tensors: arrays by their names in the checkpoint.
@@ -74,7 +74,8 @@ class Tensors:
         """Remove and return a tensor, expanded if it is packed.
 
         Raises:
-            ValueError: the tensor `name` is missing or packed otherwise, or `check_tensor` refuses it.
+            ValueError: the tensor `name` is missing or was taken before; it has scales, but there is no
+                quantization, or `layout` refuses its layer; or `check_tensor` refuses it.
         """
         raise NotImplementedError("week 1 day 5 task 6: Tensors.take is not written yet")
 
@@ -122,7 +123,7 @@ def check_tensor(name: str, tensor: mx.array, shape: tuple[int, ...]) -> None:
 
     Raises:
         ValueError: the shape of the tensor `name`, `tensor.shape`, is not `shape`, or its type,
-            `tensor.dtype`, is none of floats.
+            `tensor.dtype`, is not float32, float16 or bfloat16.
     """
     raise NotImplementedError("week 1 day 5 task 7: check_tensor is not written yet")
 

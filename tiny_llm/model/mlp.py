@@ -13,6 +13,9 @@ class Qwen3MLP:
         hidden_dim: I, the width of the hidden layer.
         w_gate, w_up: [I, E], or projections from E to I.
         w_down: [E, I], or a projection from I to E.
+
+    Attributes:
+        gate, up, down: the three as projections.
     """
 
     def __init__(

@@ -42,6 +42,10 @@ class Qwen3MultiHeadAttention:
         rope: rotates D dimensions; shared by all layers.
         q_norm, k_norm: over D, applied before the rotation; None for a model without them.
         attention: the attention function.
+
+    Attributes:
+        wq, wk, wv, wo: as projections.
+        config, rope, q_norm, k_norm, attention: as passed in.
     """
 
     def __init__(
@@ -80,7 +84,11 @@ class Qwen3MultiHeadAttention:
 
 
 class Qwen3TransformerBlock:
-    """Attention, then MLP. Each gets the normalized input and adds its output to the unnormalized input."""
+    """Attention, then MLP. Each gets the normalized input and adds its output to the unnormalized input.
+
+    Attributes:
+        attention, mlp, input_layernorm, post_attention_layernorm: as passed in.
+    """
 
     def __init__(
         self,
@@ -113,7 +121,8 @@ class Qwen3Model:
         head: projection from E to V; None uses the embedding as the head (a tied model).
 
     Attributes:
-        config: the config that was passed in.
+        config, embedding, layers, norm: as passed in.
+        head: as passed in, or the embedding's `as_linear`.
     """
 
     config: ModelConfig

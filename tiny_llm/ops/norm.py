@@ -16,6 +16,9 @@ class RMSNorm:
         weight: [E]
         eps: added to the mean square before the square root is taken.
 
+    Attributes:
+        weight: as passed in.
+
     Raises:
         ValueError: `weight` does not have the shape [E].
     """

@@ -85,7 +85,7 @@ def rope_frequencies(dims: int, base: float) -> mx.array:
 
 @dataclass(frozen=True)
 class LinearScaling:
-    """Divide every position by a factor. Source: arXiv:2306.15595."""
+    """Divide every frequency by a factor, as if positions were closer. Source: arXiv:2306.15595."""
 
     factor: float
     amplitude: float = 1.0

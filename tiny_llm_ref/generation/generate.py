@@ -145,6 +145,7 @@ class TextStream:
         self._num_sent = 0  # characters of their text that were passed on
 
     def add(self, token: int) -> None:
+        """Append a token, and pass on the text that is certain now."""
         self._tokens.append(token)
         if self._on_text is None:
             return

@@ -15,16 +15,17 @@ Sampler = Callable[[mx.array], mx.array]
 
 @dataclass(frozen=True)
 class SamplingParams(RequestParams):
-    """How to sample one request, and when to end it. The first five parameters are those of `make_sampler`.
+    """How to sample one request, and when to end it.
 
-    Generation ends after `max_tokens` tokens (None for no limit), or at any of the strings in `stop`. The
-    text then ends before the stop string. The engine of week 3 uses the parameters of `RequestParams` as
-    well, whose `__post_init__` checks them.
+    The first five parameters are those of `make_sampler`, where temperature is called temp. Generation ends
+    after `max_tokens` tokens (None for no limit), or at any of the strings in `stop`. The text then ends
+    before the stop string. The engine of week 3 also uses the parameters of `RequestParams`, whose
+    `__post_init__` checks them.
 
     Raises:
-        ValueError: a value is out of range; shows its `name` and the `value`. Besides the ranges of
-            `make_sampler`, max_tokens must be at least 1 or None, and stop a tuple of nonempty strings
-            rather than one string.
+        ValueError: a value is out of range; shows its `name` (temp will do for temperature) and the
+            `value`. The first five have the ranges of `make_sampler`; max_tokens must be at least 1 or
+            None; stop must not be a plain string or hold an empty one.
     """
 
     temperature: float = 0.0
@@ -63,15 +64,15 @@ def make_sampler(
             0 and 1 keep all tokens.
         top_k: keep this many of the likeliest tokens; all by default.
         min_p: keep tokens whose probability is at least this fraction of the likeliest token's.
-        seed: where the sequence of draws starts; without a seed, draws differ from run to run.
+        seed: where the sequence of draws starts; without a seed, draws use MLX's global random state.
 
     Returns:
         sampler: log-probabilities [B, V] -> token ids [B]
 
     Raises:
-        ValueError: an argument is out of range; shows its `name` and its `value`. temp must be at least 0
-            and finite, top_p and min_p from 0 to 1, top_k at least 1 or None, and seed from 0 to 2**64 - 1
-            or None.
+        ValueError: an argument is out of range, even if temp is 0; shows its `name` and its `value`. temp
+            must be at least 0 and finite, top_p and min_p from 0 to 1, top_k at least 1 or None, and seed
+            from 0 to 2**64 - 1 or None.
     """
     _check_ranges(temp, top_p, top_k, min_p, seed)
     if temp == 0:

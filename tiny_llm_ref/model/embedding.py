@@ -16,6 +16,9 @@ class Embedding:
         embedding_dim: E
         weight: [V, E]
 
+    Attributes:
+        weight: as passed in.
+
     Raises:
         ValueError: `weight` does not have the shape [V, E].
     """
@@ -32,7 +35,7 @@ class Embedding:
         return self.weight[tokens]
 
     def as_linear(self, x: mx.array) -> mx.array:
-        """Use the table as a tied model's output head: [..., E] -> [..., V], in the type of `linear`."""
+        """Use the table as a tied model's output head: [..., E] -> [..., V]. The type is that of `linear`."""
         return linear(x, self.weight)
 
 

@@ -63,7 +63,7 @@ class Quantization:
 
 
 class Tensors:
-    """A checkpoint's tensors, taken by name as parts of a model: shape and type checked, use recorded.
+    """Hand out a checkpoint's tensors by name, check their shapes and types, and remember which were used.
 
     Args:
         tensors: arrays by their names in the checkpoint.
@@ -91,7 +91,8 @@ class Tensors:
         """Remove and return a tensor, expanded if it is packed.
 
         Raises:
-            ValueError: the tensor `name` is missing or packed otherwise, or `check_tensor` refuses it.
+            ValueError: the tensor `name` is missing or was taken before; it has scales, but there is no
+                quantization, or `layout` refuses its layer; or `check_tensor` refuses it.
         """
         layer = name.removesuffix(".weight")
         is_packed = f"{layer}.scales" in self
@@ -171,7 +172,7 @@ def check_tensor(name: str, tensor: mx.array, shape: tuple[int, ...]) -> None:
 
     Raises:
         ValueError: the shape of the tensor `name`, `tensor.shape`, is not `shape`, or its type,
-            `tensor.dtype`, is none of floats.
+            `tensor.dtype`, is not float32, float16 or bfloat16.
     """
     if tensor.dtype not in FLOAT_TYPES:
         raise ValueError(f"the tensor {name!r} is of type {tensor.dtype}, not float32, float16 or bfloat16")
