@@ -108,9 +108,9 @@ class TextStream:
         raise NotImplementedError("week 1 day 6 task 2: TextStream.__init__ is not written yet")
 
     def add(self, token: int) -> None:
+        """Append a token, and pass on the text that is certain now."""
         raise NotImplementedError("week 1 day 6 task 2: TextStream.add is not written yet")
 
     def finish(self) -> str:
         """Pass on the text that was held back, and return the whole text."""
         raise NotImplementedError("week 1 day 6 task 2: TextStream.finish is not written yet")
-        """Append a token, and pass on the text that is certain now."""
