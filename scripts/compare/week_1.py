@@ -82,7 +82,7 @@ CASES = (
     ),
     Case(
         "RoPE.first_positions",
-        "Rotated, an offset per row",
+        "Rotated, offset per row",
         lambda tiny: tiny.RoPE(64, 512)(normal(3, 131, 6, 64), offset=[17, 0, 301]),
     ),
     # day 3
