@@ -136,7 +136,7 @@ def measure_all(settings: Settings, checkpoint: Path, rounds: Rounds) -> Result:
     decodes = decode_load(stream, settings.batch_size, DECODE_TOKENS)
     prefills = prefill_load(stream, settings.batch_size, PREFILL_TOKENS)
     served = {
-        ARRIVALS: rounds.in_turns(names, lambda name, _: serve(name, arriving), median_gap_of, ARRIVALS),
+        ARRIVALS: rounds.in_turns(names, lambda name, _: serve(name, arriving), p99_gap_of, ARRIVALS),
         BURST: bursts,
         DECODE: rounds.in_turns(names, lambda name, _: serve(name, decodes), seconds_of, DECODE),
         PREFILL: rounds.in_turns(names, lambda name, _: serve(name, prefills), seconds_of, PREFILL),
@@ -163,14 +163,10 @@ def seconds_of(run: ServedLoad) -> dict[str, float]:
     return {"seconds": ServingMetrics.of(run.times, Target(1.0, 1.0)).seconds}
 
 
-def median_gap_of(run: ServedLoad) -> dict[str, float]:
-    """Of a run's requests; nothing of a run that was cut off before a second token.
-
-    The p99 gap says less about whether the machine was quiet. Where about one gap in a hundred waits for a
-    prompt, it is now one of these and now another, on an idle machine too; the table shows how far it ranges.
-    """
-    gap = ServingMetrics.of(run.times, Target(1.0, 1.0)).itl_p50
-    return {"median gap": gap} if gap else {}
+def p99_gap_of(run: ServedLoad) -> dict[str, float]:
+    """Of a run's requests; nothing of a run that was cut off before a second token."""
+    gap = ServingMetrics.of(run.times, Target(1.0, 1.0)).itl_p99
+    return {"p99 gap": gap} if gap else {}
 
 
 @dataclass(frozen=True)
