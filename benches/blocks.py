@@ -183,7 +183,7 @@ def paged(config: ModelConfig, held: list[Lengths], block_size: int) -> PagedKvP
 
 @dataclass
 class Use:
-    """Of each step while somebody waited: sequences that ran, and how the pool's slots were used."""
+    """Of each step with a request waiting: sequences that ran, and how the pool's slots were used."""
 
     running: list[int] = field(default_factory=list)
     stored: list[float] = field(default_factory=list)
@@ -223,7 +223,7 @@ def print_served(
     """The second table: the same requests within the same bytes."""
     num_tokens = slots * slot_tokens
     print(f"{len(lengths)} requests within {num_tokens * token_bytes / MB:.0f} MB, or {num_tokens:,} tokens,")
-    print("reserved prompt and longest answer; while somebody waits:")
+    print("each with room reserved for its prompt and longest answer; averages while requests are waiting:")
     print(f"{'':26}{'at once':>12}{'stored':>9}{'unfilled':>10}{'reserved':>10}{'free':>7}{'steps':>7}")
     ways = {f"slots of {slot_tokens}": BlockManager(slots, slot_tokens)}
     for size in block_sizes:

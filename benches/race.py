@@ -5,7 +5,7 @@ pdm run bench race --mine
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Annotated
@@ -51,7 +51,7 @@ def main(mine: Mine = False, fresh: Fresh = False) -> None:
     """
     os.environ["TINY_LLM_KERNELS"] = "race"
     with usage_errors():
-        packages = {"the reference's": importlib.import_module("tiny_llm_ref")}
+        packages = {"reference": importlib.import_module("tiny_llm_ref")}
         if mine:
             packages = {"yours": learners_package(), **packages}
         outcomes = {side: list(race(package, fresh)) for side, package in packages.items()}
@@ -80,16 +80,22 @@ def print_table(outcomes: Mapping[str, list[Outcome]]) -> None:
     first = next(iter(outcomes.values()))
     others = [name for name in HEADS if any(name in each.verdicts for each in first)]
     heads = [*outcomes, *(HEADS[name] for name in others), "of MLX's speed"]
-    print("microseconds of a call\n")
-    print(f"{'operation':16}{'rows':>5}{''.join(f'{head:>17}' for head in heads)}  winner")
+    widths = [*(12 for _ in outcomes), *(10 for _ in others), 16]
+    print("microseconds per call\n")
+    print(f"{'operation':16}{'rows':>5}{in_columns(heads, widths)}  winner")
     for number, outcome in enumerate(first):
         for rows in ROWS:
             cells = [cell(each[number], "own", rows) for each in outcomes.values()]
             cells += [*(cell(outcome, name, rows) for name in others), share_of_mlx(outcome, rows)]
-            line = f"{outcome.operation:16}{rows:>5}{''.join(f'{text:>17}' for text in cells)}"
-            print(f"{line}  {outcome.winners.get(rows, '-')}")
+            winner = outcome.winners.get(rows, "-")
+            print(f"{outcome.operation:16}{rows:>5}{in_columns(cells, widths)}  {winner}")
     if any(set(each.times) - set(each.admitted) for each in first if each.winners):
         print(f"\n{ASIDE} takes no part: a row's bits would depend on how many rows there are")
+
+
+def in_columns(texts: Iterable[str], widths: Iterable[int]) -> str:
+    """The texts at the right of columns of these widths."""
+    return "".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
 
 
 def cell(outcome: Outcome, name: str, rows: int) -> str:
@@ -97,9 +103,10 @@ def cell(outcome: Outcome, name: str, rows: int) -> str:
     if name not in outcome.verdicts:
         return "-"
     if name not in outcome.times:
-        return "not written yet" if outcome.verdicts[name] == "missing" else "wrong"
+        return "unwritten" if outcome.verdicts[name] == "missing" else "wrong"
     mark = "" if name in outcome.admitted or not outcome.winners else ASIDE
-    return f"{1e6 * outcome.times[name][rows]:.1f}{mark}"
+    microseconds = 1e6 * outcome.times[name][rows]
+    return f"{microseconds:.1f}{mark}" if microseconds < 1000 else f"{microseconds:,.0f}{mark}"
 
 
 def share_of_mlx(outcome: Outcome, rows: int) -> str:

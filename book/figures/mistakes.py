@@ -102,8 +102,8 @@ def main() -> None:
     print(
         f'<svg style="max-width: 520px" viewBox="0 0 384 {TOP + STEP * len(rows)}" '
         'fill="currentColor" font-size="10.5" font-family="sans-serif" role="img">'
-        "<title>Nats a token of the shipped checkpoint, right and with one mistake</title>"
-        f'<desc>{described}.</desc><text x="{LEFT}" y="14">nats a token, {len(tokens)} tokens</text>'
+        "<title>Nats per token of the shipped checkpoint, right and with one mistake</title>"
+        f'<desc>{described}.</desc><text x="{LEFT}" y="14">nats per token, {len(tokens)} tokens</text>'
         + "".join(parts)
         + "</svg>"
     )

@@ -1348,9 +1348,10 @@ def test_task_7_other_modes_are_refused(mode: str, copy: Copy) -> None:
         check_refused(folder, mode=mode)
 
 
-def test_task_7_packed_weights_need_their_scales(copy: Copy) -> None:
+@pytest.mark.parametrize("parts", [("scales", "biases"), ("biases",)], ids=["neither", "scales only"])
+def test_task_7_packed_weights_need_their_scales_and_biases(parts: tuple[str, ...], copy: Copy) -> None:
     folder, layer = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
-    change_tensors(folder, lambda weights: [weights.pop(f"{layer}.{part}") for part in ("scales", "biases")])
+    change_tensors(folder, lambda weights: [weights.pop(f"{layer}.{part}") for part in parts])
     check_refused(folder, name=layer)
 
 

@@ -51,8 +51,16 @@ class Quantization:
         settings = override if isinstance(override, dict) else self.config
         bits, group_size = settings.get("bits", 4), settings.get("group_size", 64)
         mode = settings.get("mode", "affine")
-        if mode != "affine" or biases is None:
-            raise ValueError(f"{layer} is quantized in mode {mode!r} and only 'affine' is supported")
+        if mode != "affine":
+            raise ValueError(
+                f"{layer} is quantized in mode {mode!r}, but only 'affine' is supported: "
+                "use a checkpoint quantized in mode 'affine'"
+            )
+        if biases is None:
+            raise ValueError(
+                f"the checkpoint lacks the tensor '{layer}.biases', which mode 'affine' needs: "
+                "download or convert the checkpoint again"
+            )
         is_matrix = weight.ndim == scales.ndim == 2
         if not is_matrix or weight.shape[-1] * 32 // bits != scales.shape[-1] * group_size:
             raise ValueError(
