@@ -45,7 +45,7 @@ def main(
     prefill_budget: PrefillBudget = None,
     batch_size: BatchSize = 8,
     rate: Rate = None,
-    load: LoadShare = 0.6,
+    load: LoadShare = 0.8,
     ttft_target: TtftTarget = None,
     itl_target: ItlTarget = None,
     temperature: Temperature = 0.0,

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -33,6 +34,7 @@ from scripts.packages import learners_package
 
 BASELINE = "mlx-lm as installed"
 SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow
+PAUSE = 0.1  # seconds before a run: the threads of a BLAS spin for a while after its last product
 Workload = dict[str, Any]
 Workloads = dict[str, Workload]
 WORKLOADS: Workloads = {
@@ -122,12 +124,16 @@ def measure_all(
 def measured(
     processes: Mapping[str, "subprocess.Popen[str]"], workload: Workload, name: str, turn: int
 ) -> float:
-    """Tokens a second of one run; a slow engine warms up on less, and decodes less."""
+    """Tokens a second of one run; a slow engine warms up on less, and decodes less.
+
+    Each run begins after a pause, or the engine before it would still keep a core busy.
+    """
     request = dict(workload)
     if name in SLOW:
         request["num_steps"] = min(request["num_steps"], SLOW_STEPS)
         if not turn:
             request["num_tokens"] = SLOW_WARM_UP
+    time.sleep(PAUSE)
     return tokens_of(request) / float(ask(processes[name], request)["seconds"])
 
 
@@ -202,7 +208,10 @@ def cell(engines: dict[str, list[float]], name: str) -> str:
     """Median, smallest and largest, ratio."""
     rates = engines[name]
     ratio = f" {median(rates) / median(engines[BASELINE]):.3g}x" if BASELINE in engines else ""
-    return f"{median(rates):.4g}{ratio}\n{min(rates):.4g} to {max(rates):.4g}"
+    middle, least, most = (
+        f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for rate in (median(rates), min(rates), max(rates))
+    )
+    return f"{middle}{ratio}\n{least} to {most}"
 
 
 def chart(model: str, figures: Figures) -> dict[str, Any]:
