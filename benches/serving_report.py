@@ -94,7 +94,7 @@ def cell(values: Sequence[float]) -> str:
         f"{value:.0f}" if value >= 100 else f"{value:.3g}"
         for value in (median(values), min(values), max(values))
     ]
-    return f"{texts[0]}\n{texts[1]}–{texts[2]}"
+    return f"{texts[0]}\n{texts[1]}-{texts[2]}"
 
 
 def ratio_lines(result: Result) -> list[str]:

@@ -152,7 +152,7 @@ def test_both_limits_are_kept(itl: float, queue: float, are_kept: bool) -> None:
 
 
 def test_a_cell_has_the_median_and_the_spread() -> None:
-    assert cell([2.0, 1.0, 123.4]) == "2\n1–123"
+    assert cell([2.0, 1.0, 123.4]) == "2\n1-123"
     assert cell([]) == "-"
 
 
