@@ -43,7 +43,7 @@ def main(
     max_tokens: MaxTokens = 32,
     repeats: Repeats = None,
 ) -> Results:
-    """Measure how fast memory is read, work out tokens a second from it, and decode to compare."""
+    """Measure how fast memory is read, work out tokens per second from it, and decode to compare."""
     with usage_errors():
         path = resolve_checkpoint(model)
         sides = load_sides(path)
@@ -59,7 +59,7 @@ def main(
         cache_bytes = context_length * side.cache_bytes_per_token
         limit = bandwidth_limit(median(bandwidths), side.weight_bytes, cache_bytes=cache_bytes)
         rate = median(rates[name])
-        print(f"{name}: {side.weight_bytes / 1e6:.4g} MB and {cache_bytes / 1e6:.4g} MB of cache a token")
+        print(f"{name}: {side.weight_bytes / 1e6:.4g} MB and {cache_bytes / 1e6:.4g} MB of cache per token")
         print(f"  at most {limit:.4g} tokens/s, measured {spread(rates[name])}, {rate / limit:.1%}")
     return Results(rounds)
 
@@ -95,7 +95,7 @@ def load_sides(path: Path) -> dict[str, Side]:
 
 
 def expand(tensors: dict[str, mx.array], quantization: Quantization | None) -> dict[str, mx.array]:
-    """The plain tensors of a checkpoint, which nobody evaluates: their sizes are asked for."""
+    """The plain tensors of a checkpoint, never evaluated: only their sizes matter."""
     layers = [name.removesuffix(".scales") for name in tensors if name.endswith(".scales")]
     parts = {f"{layer}.{part}" for layer in layers for part in ("weight", "scales", "biases")}
     plain = {name: tensor for name, tensor in tensors.items() if name not in parts}
@@ -130,7 +130,7 @@ def report_machine(model: str, context_length: int) -> None:
 
 
 def measure_bandwidth() -> float:
-    """Bytes a second when every core, or the GPU, sums numbers that no cache holds."""
+    """Bytes per second when every core, or the GPU, sums numbers that no cache holds."""
     if mx.default_device() == mx.Device(mx.gpu):
         numbers = mx.ones((MEGABYTES_READ << 20) // 4, mx.float32)
         mx.eval(numbers)
@@ -154,7 +154,7 @@ def least_seconds(compute: Callable[[], object], times: int = 5) -> float:
 
 
 def measure_decode(model: Qwen3Model, context_length: int, num_tokens: int) -> float:
-    """Tokens a second of one request, whatever its tokens say."""
+    """Tokens per second of one request, whatever its tokens say."""
     tokens = mx.random.randint(0, model.config.vocab_size, (1, context_length), key=mx.random.key(0))
     cache = model.create_kv_cache()
     token = mx.argmax(model(tokens, 0, cache, logits_to_keep=1)[:, -1], axis=-1)

@@ -48,7 +48,7 @@ def sweep(
 def serve_arrival(model: Qwen3Model, prompt_ids: list[int], num_decodes: int, chunk_size: int) -> Arrival:
     """Let some requests decode, submit the prompt, and step until it is computed.
 
-    Those who decode fill every slot, so the prompt is not promoted: what is measured is its prefill alone.
+    The decoding requests fill every slot, so the prompt is not promoted: only its prefill is measured.
 
     Raises:
         ValueError: prompt and decodes do not fit in the model's positions.
@@ -113,5 +113,5 @@ def sweep_chart(title: str, runs: dict[str, list[Arrival]], standalone: bool = T
         )
         for name, arrivals in runs.items()
     ]
-    x_name, y_name = "longest gap of those who decode (ms)", "time to first token of the prompt (ms)"
+    x_name, y_name = "longest gap of the decoding requests (ms)", "time to first token of the prompt (ms)"
     return trade_off_chart(title, x_name, y_name, points, standalone)

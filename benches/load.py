@@ -25,7 +25,7 @@ class EndlessTokenizer:
         raise ValueError("give token ids, not text")
 
     def decode(self, token_ids: list[int]) -> str:
-        """Nobody reads it."""
+        """Return no text: it is never read."""
         return ""
 
 
@@ -72,7 +72,7 @@ def mixed_load(stream: Sequence[int], num_requests: int, seed: int) -> Load:
 
 
 def with_poisson_arrivals(load: Load, rate: float, seed: int) -> Load:
-    """The same requests at random moments, `rate` a second on average, whether or not the server keeps up.
+    """The same requests at random moments, `rate` per second on average, whether or not the server keeps up.
 
     One seed draws the same moments for every rate, but for their scale.
     """

@@ -79,7 +79,7 @@ def ways_to_multiply(bits: int) -> dict[str, Multiply]:
 
 
 def cell(seconds: list[float], num_products: int) -> str:
-    """Median milliseconds, and how many thousand million operations a second that is."""
+    """Median milliseconds, and how many billion operations per second that is."""
     if not seconds:
         return f"{'not written yet':>17}"
     middle = median(seconds)

@@ -102,7 +102,7 @@ class MlxLmRecorder(RunLog):
 
     @property
     def has_work(self) -> bool:
-        """Whether somebody lacks a token."""
+        """Whether a request lacks a token."""
         return bool(self._missing)
 
     def submit(

@@ -102,7 +102,7 @@ class Run:
 
     @property
     def longest_gap_in_steps(self) -> int:
-        """Most steps between two tokens of a stream; 1 where nobody ever stands still."""
+        """Most steps between two tokens of a stream; 1 if none ever stands still."""
         sampling = [self.sampling_steps(each.id) for each in self.sequences]
         return max(after - before for steps in sampling for before, after in pairwise(steps))
 

@@ -37,7 +37,7 @@ def itself(value: float) -> dict[str, float]:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The narrowest symmetric pair of values that holds the true median with 95 % confidence.
+    """The narrowest symmetric pair of values that holds the true median with 95% confidence.
 
     It assumes nothing of how the values are distributed: each is above the median as often as below, so how
     many are is a binomial number. None for fewer than 6 values, of which no pair is that certain.
@@ -89,7 +89,7 @@ class Rounds:
     """How often each side is measured, and how certain that made the medians.
 
     Args:
-        repeats: a fixed number of runs; None repeats until the medians are certain to 2 %, or to 10 % after
+        repeats: a fixed number of runs; None repeats until the medians are certain to 2%, or to 10% after
             a minute of a side: six times at least, and at most a hundred times or for a minute and a half.
     """
 

@@ -105,7 +105,7 @@ def main(
 
 
 def timed(name: str, num_running: int, num_waiting: int, num_steps: int) -> Timed:
-    """A scheduler with so many sequences, of which nobody ends before the last step."""
+    """A scheduler with so many sequences, of which none ends before the last step."""
     make_blocks, make_policy = MAKERS[name]
     num_tokens = max(PROMPT_LENGTHS) + WARM_UP + num_steps + 1
     blocks = make_blocks(num_running * -(-num_tokens // BLOCK_SIZE))

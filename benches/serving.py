@@ -23,7 +23,7 @@ PrefillBudget = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Most requests that run together.")]
 Rate = Annotated[
-    float | None, typer.Option(help="Arrivals a second; unless given, a share of what the engine can do.")
+    float | None, typer.Option(help="Arrivals per second; unless given, a share of what the engine can do.")
 ]
 LoadShare = Annotated[float, typer.Option("--load", help="That share.")]
 TtftTarget = Annotated[float | None, typer.Option(help="Of a good request, in ms; from measured costs.")]

@@ -41,7 +41,7 @@ def print_report(result: Result, console: Console) -> None:
     console.print(
         f"good: first token within {target.ttft * 1e3:.0f} ms, no gap above {target.itl * 1e3:.0f} ms\n"
     )
-    console.print(f"{result.rate:.3g} arrivals a second, times in ms")
+    console.print(f"{result.rate:.3g} arrivals per second, times in ms")
     console.print(arrivals_table(result.runs[ARRIVALS]))
     console.print()
     console.print(rates_table(result))
@@ -73,7 +73,7 @@ def empty_table(corner: str, sides: Iterable[str]) -> Table:
 
 
 def rates_table(result: Result) -> Table:
-    """Tokens a second where nobody waits for arrivals."""
+    """Tokens per second where no request waits for an arrival."""
     table = empty_table("tokens/s", result.runs[BURST])
     for load, scale in ((BURST, 1), (DECODE, 1), (PREFILL, PREFILL_TOKENS)):
         runs_of = result.runs[load].values()
@@ -119,7 +119,7 @@ def capacity_lines(result: Result) -> list[str]:
     limits, capacities = result.limits, result.capacities
     rates = {name: found.rate for name, found in capacities.items()}
     words = [
-        f"{name} {'no rate' if rate is None else f'{rate:.3g} a second'}" for name, rate in rates.items()
+        f"{name} {'no rate' if rate is None else f'{rate:.3g} per second'}" for name, rate in rates.items()
     ]
     one, whole = rates[ONE_BUDGET], rates[WHOLE]
     times = f", {one / whole:.1f} times as much" if one is not None and whole else ""
@@ -133,7 +133,7 @@ def capacity_lines(result: Result) -> list[str]:
             numbers = [
                 f"{median(each):.0f} ({min(each):.0f} to {max(each):.0f}) ms" for each in (gap, queue) if each
             ]
-            lines.append(f"  {name} at {rate} a second, measured: p99 gap, queue p50 {', '.join(numbers)}")
+            lines.append(f"  {name} at {rate} per second, measured: p99 gap, queue p50 {', '.join(numbers)}")
     return lines
 
 
@@ -149,10 +149,10 @@ def chart(result: Result) -> dict[str, Any]:
             ("p99 gap", "ms", ARRIVALS, "itl_p99", 1e3),
             ("longest gap", "ms", ARRIVALS, "longest_itl", 1e3),
             ("median TTFT", "ms", ARRIVALS, "ttft_p50", 1e3),
-            ("good requests a second", "more is better", ARRIVALS, "goodput", 1.0),
-            ("all at once, output tokens a second", "more is better", BURST, "output_tokens_per_s", 1.0),
+            ("good requests per second", "more is better", ARRIVALS, "goodput", 1.0),
+            ("all at once, output tokens per second", "more is better", BURST, "output_tokens_per_s", 1.0),
         )
     }
     shown = {name: [found.rate] for name, found in result.capacities.items() if found.rate is not None}
-    title = f"{result.settings.model}, {result.rate:.3g} arrivals a second"
-    return bar_chart(title, {**groups, "capacity, simulated (arrivals a second)": shown})
+    title = f"{result.settings.model}, {result.rate:.3g} arrivals per second"
+    return bar_chart(title, {**groups, "capacity, simulated (arrivals per second)": shown})

@@ -33,7 +33,7 @@ BLOCK_SIZE = 16
 
 
 class Serves(Protocol):
-    """A recorder of somebody who serves."""
+    """A recorder of a server."""
 
     @property
     def times(self) -> dict[int, RequestTimes]:

@@ -70,7 +70,7 @@ def main(
     output: Output = None,
     mine: bool = False,
 ) -> Results:
-    """Measure tokens a second of every engine that is installed here, the days of week 2 among them.
+    """Measure tokens per second of every engine that is installed here, the days of week 2 among them.
 
     The learner's package is measured alone and in seconds, unless engines are named.
 
@@ -98,7 +98,7 @@ def main(
 def measure_all(
     names: list[str], checkpoint: Path, workloads: Workloads, rounds: Rounds, console: Console
 ) -> Figures:
-    """Tokens a second by workload and engine; the first run of each is left out as warm-up."""
+    """Tokens per second by workload and engine; the first run of each is left out as warm-up."""
     figures: Figures = {}
     with ExitStack() as stack:
         processes = {}
@@ -194,7 +194,7 @@ def machine() -> dict[str, Any]:
 
 
 def table(figures: Figures) -> Table:
-    """Medians of tokens a second, spread, and the ratio to mlx-lm as installed."""
+    """Medians of tokens per second, spread, and the ratio to mlx-lm as installed."""
     result = Table(box=None, header_style="bold", padding=(0, 1))
     result.add_column("tokens/s", no_wrap=True)
     for workload in figures:

@@ -43,7 +43,7 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
 
     It records where it is given --output, and for the book. Then other processes must leave the cores alone,
     before the first measurement and all along, and each median must come from at least 6 runs and be certain
-    to 10 %, unless the command itself says `--repeats 1`.
+    to 10%, unless the command itself says `--repeats 1`.
     """
 
     parameters = signature(command).parameters

@@ -109,7 +109,7 @@ def main() -> None:
         "<title>Four requests in a pool that reserves everything, and in one that preempts</title>"
         f"<desc>Reserved at admission, the four requests take {len(reserved.steps)} steps and none is ever "
         f"preempted. Overcommitted, they take {len(overcommitted.steps)} steps; "
-        f"{overcommitted.num_preemptions} times somebody stands still and is computed again.</desc>"
+        f"{overcommitted.num_preemptions} times a request stands still and is computed again.</desc>"
         f"{panel('Reserved at admission', reserved, 0)}"
         f"{panel('Overcommitted', overcommitted, height)}"
         "</svg>"

@@ -11,7 +11,7 @@ BLOCK_SIZE, NUM_BLOCKS, CELL = 4, 8, 34
 NAMES = ("chunk", "decode", "prompt")
 TABLES = ([6, 2, 4], [1, 7], [3])
 STARTS, LENGTHS = (5, 7, 0), (4, 1, 3)
-LEFT, BATCH_TOP, TABLE_TOP, POOL_TOP = 78, 40, 156, 262
+LEFT, BATCH_TOP, TABLE_TOP, POOL_TOP = 96, 40, 156, 262
 
 
 def box(
@@ -97,7 +97,7 @@ def main() -> None:
     whose = np.repeat(np.arange(3), LENGTHS).tolist()
     contexts = [entry.end for entry in entries]
     print(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 396 356" fill="currentColor" font-size="11" '
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 414 356" fill="currentColor" font-size="11" '
         'font-family="sans-serif" role="img">'
         "<title>A chunk, a decode and a whole prompt in one flat batch</title>"
         "<desc>Eight rows: four of a chunk at positions 5 to 8, a decode at position 7, three of a prompt at "

@@ -5,7 +5,7 @@ import numpy as np
 
 import tiny_llm_ref
 
-LEFT, RIGHT, TOP, BOTTOM = 28, 350, 30, 170
+LEFT, RIGHT, TOP, BOTTOM = 28, 350, 30, 166
 LOW, HIGH = -5.0, 3.0
 CURVES = (
     ("silu(x) = x &#963;(x)", "#d97a1f", ""),
@@ -30,7 +30,8 @@ def main() -> None:
     ]
     for tick in (-4, -2, 2):
         across, down = place(tick, 0).split(",")
-        parts.append(f'<text x="{across}" y="{down}" dy="15" text-anchor="middle">{tick}</text>')
+        below = 27 if tick < 0 else 15  # SiLU dips under the axis
+        parts.append(f'<text x="{across}" y="{down}" dy="{below}" text-anchor="middle">{tick}</text>')
     for tick in (1, 2):
         across, down = place(0, tick).split(",")
         parts.append(f'<text x="{across}" y="{down}" dx="-6" dy="4" text-anchor="end">{tick}</text>')

@@ -35,7 +35,7 @@ def panel(title: str, bars: list[Bar], y: float) -> list[str]:
     steps = max(start + length for _, _, start, length in bars)
     busy = 100 * sum(ANSWERS) / (steps * NUM_SLOTS)
     lines = [
-        f'<text x="0" y="{y + 14}" font-weight="bold">{title}: {steps} steps, slots {busy:.0f} % busy</text>'
+        f'<text x="0" y="{y + 14}" font-weight="bold">{title}: {steps} steps, slots {busy:.0f}% busy</text>'
     ]
     top = y + 24
     for slot in range(NUM_SLOTS):

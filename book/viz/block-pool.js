@@ -96,7 +96,7 @@
       this.controls.shown.value = this.chosen;
       this.buildActions();
       this.canvas.replaceChildren(picture(width, this.pool, this.chosen));
-      this.rows.replaceChildren(this.chosen === null ? html("p", {}, "Nobody runs.") : this.tableOfChosen());
+      this.rows.replaceChildren(this.chosen === null ? html("p", {}, "No sequence is running.") : this.tableOfChosen());
       this.summary.textContent = this.sentence();
     }
 
@@ -118,7 +118,7 @@
       const held = tables.reduce((sum, each) => sum + each.length, 0);
       return `${given} of ${plural(numBlocks, "block")} given, ${reserved} reserved, ${free.length - reserved} free. `
         + `${plural(held, "token")} in the ${given * blockSize} slots given: ${plural(given * blockSize - held, "slot")} unfilled, `
-        + `at most ${blockSize - 1} a sequence. `
+        + `at most ${blockSize - 1} per sequence. `
         + (free.length > 0 ? `The next block taken is ${free[free.length - 1]}.` : "No block is left to take.");
     }
   }

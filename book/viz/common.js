@@ -122,12 +122,12 @@ var TinyViz = (function () {
     return found;
   }
 
-  // 12345 -> "12 345" with thin spaces, 0.1234 -> "0.123".
+  // 12345 -> "12,345", 0.1234 -> "0.123".
   function number(value) {
     if (value === null || value === undefined) return "–";
     const text = Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(3)));
     const [whole, rest] = text.split(".");
-    return whole.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f") + (rest ? `.${rest}` : "");
+    return whole.replace(/\B(?=(\d{3})+(?!\d))/g, ",") + (rest ? `.${rest}` : "");
   }
 
   function bytes(value) {

@@ -115,7 +115,7 @@
 
   // A line for each row of memory: what is held, what is masked, what is empty.
   function picture(width, cache) {
-    const left = width < 500 ? 88 : 128;
+    const left = 128;
     const capacity = Math.max(cache.capacity, 1);
     const size = (width - left - 4) / capacity;
     const tall = 18;
@@ -125,14 +125,14 @@
     const longest = twin.longest(cache);
     const x = (j) => left + j * size;
     const node = TinyViz.drawing(width, height, `${cache.rows.length} of ${cache.numSlots} rows of memory are taken`,
-      svg("text", { class: "faint", x: 0, y: 12 }, left > 100 ? "row of memory" : "row"),
+      svg("text", { class: "faint", x: 0, y: 12 }, "row of memory"),
       svg("text", { class: "faint", x: left, y: 12 }, "tokens"));
     for (let i = 0; i < cache.numSlots; i += 1) {
       const y = top + i * step;
       const row = cache.rows[i];
       node.append(
         svg("text", { class: "faint", x: 0, y: y + 13 }, String(i)),
-        svg("text", { class: row ? null : "faint", x: 16, y: y + 13 }, row ? label(row, left) : "free"),
+        svg("text", { class: row ? null : "faint", x: 16, y: y + 13 }, row ? `slot ${row.slot}, request ${row.name}` : "free"),
         svg("rect", { class: "room", x: left, y, width: capacity * size, height: tall }));
       if (!row) continue;
       const inset = size > 4 ? 1 : 0;
@@ -150,8 +150,6 @@
     }
     return node;
   }
-
-  const label = (row, left) => (left > 100 ? `slot ${row.slot}, request ${row.name}` : `slot ${row.slot}, r ${row.name}`);
 
   function legend() {
     const sample = (text, mark) => html("span", {}, svg("svg", { class: "viz-svg", width: 18, height: 16, "aria-hidden": "true" }, mark), text);

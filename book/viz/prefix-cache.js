@@ -58,7 +58,7 @@
     leave(name) {
       const { text } = this.cache.tables[name];
       this.cache = twin.end(this.cache, name);
-      this.event.textContent = `${name} has ended: ${shown(text)}. Its full blocks stay cached unless somebody else holds them.`;
+      this.event.textContent = `${name} has ended: ${shown(text)}. Its full blocks stay cached unless another request holds them.`;
       this.redraw();
     }
 
@@ -89,9 +89,9 @@
       const running = Object.entries(cache.tables).map(([name, { text }]) => `${name} ${shown(text)}`);
       const rate = cache.numAdmitted ? Math.round((100 * cache.numHit) / cache.numAdmitted) : 0;
       const next = cache.cached.length ? ` Evicted next, once no block is free: ${cache.cached.slice(0, 3).join(", then ")}.` : "";
-      return `${running.length ? `Running: ${running.join(", ")}.` : "Nobody runs."} Of ${plural(cache.numBlocks, "block")} `
+      return `${running.length ? `Running: ${running.join(", ")}.` : "No request is running."} Of ${plural(cache.numBlocks, "block")} `
         + `${numUsed} used, ${cache.cached.length} cached, ${cache.free.length} free.${next} `
-        + `${cache.numHit} of ${plural(cache.numAdmitted, "token")} were not computed: ${rate}\u202f%.`;
+        + `${cache.numHit} of ${plural(cache.numAdmitted, "token")} were not computed: ${rate}%.`;
     }
   }
 
@@ -141,7 +141,7 @@
     return html("div", { class: "viz-legend" },
       sample("in use and shared: its number, × how many hold it", "seen"),
       sample("cached: its number · its place in the order of eviction", "head"),
-      sample("in use by one alone: not full, or somebody else's is registered", "private"));
+      sample("in use by one request: not full, or its prefix has another block", "private"));
   }
 
   TinyViz.define("prefix-cache", PrefixCache);

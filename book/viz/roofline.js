@@ -29,8 +29,8 @@
         this.canvas, legend(),
         html("div", { class: "viz-controls" }, Object.values(this.controls).map((control) => control.node)),
         this.summary, this.results,
-        html("p", { class: "viz-source" }, `Bandwidth and peak as given were recorded by ${data.command} on ${data.machine}. `
-          + "For yours: pdm run bench bandwidth, and the peak from its maker or from a large product of matrices."),
+        html("p", { class: "viz-source" }, `Bandwidth and peak were recorded by ${data.command} on ${data.machine}. `
+          + "For your own machine, measure the bandwidth with pdm run bench bandwidth, and take the peak from its maker or time a large matrix product."),
       ];
     }
 
@@ -50,7 +50,7 @@
         decodes: BATCHES.map(decode).map(placed), prefills: CHUNKS.map(prefill).map(placed), decoding, prefilling,
         names: [`decode of ${batch.value}`, `chunk of ${chunk.value}`],
       }));
-      this.summary.textContent = `Below ${number(limits[1] / limits[0])} operations a byte memory decides. `
+      this.summary.textContent = `Below ${number(limits[1] / limits[0])} operations per byte, memory decides. `
         + `${sentence(`A decode of ${batch.value}`, decoding)} ${sentence(`A chunk of ${chunk.value}`, prefilling)}`;
       this.results.replaceChildren(table("At best, on this machine", ["", "operations", "bytes read", "op / byte", "time", "tokens / s"], [
         row("decode", decoding), row("prefill", prefilling)]));
@@ -58,12 +58,12 @@
   }
 
   function sentence(name, step) {
-    return `${name} does ${number(step.intensity)}, so ${step.isMemoryBound ? "memory" : "the processor"} decides: at most ${number(whole(step.tokensPerSecond))} tokens a second.`;
+    return `${name} does ${number(step.intensity)}, so ${step.isMemoryBound ? "memory" : "the processor"} decides: at most ${number(whole(step.tokensPerSecond))} tokens per second.`;
   }
 
   const row = (name, step) => [name, short(step.operations), bytes(step.bytes), number(step.intensity), time(step.seconds), number(whole(step.tokensPerSecond))];
 
-  // 39 400 000 -> "39.4 M"
+  // 39,400,000 -> "39.4 M"
   function short(value) {
     const units = ["", "k", "M", "G", "T", "P"];
     let i = 0;
@@ -85,7 +85,7 @@
     const ys = decades([...all.map((step) => step.rate / 1e9), peak / 1e9]);
     const x = (intensity) => left + ((Math.log10(intensity) - xs[0]) / (xs[1] - xs[0])) * (width - left - right);
     const y = (rate) => height - bottom - ((Math.log10(rate / 1e9) - ys[0]) / (ys[1] - ys[0])) * (height - top - bottom);
-    const node = TinyViz.drawing(width, height, "Operations a second over operations a byte: the roof of a machine, a decode and a prefill chunk under it");
+    const node = TinyViz.drawing(width, height, "Operations per second over operations per byte: the roof of a machine, a decode and a prefill chunk under it");
     for (let power = xs[0]; power <= xs[1]; power += 1) {
       const at = x(10 ** power);
       node.append(svg("line", { class: "grid", x1: at, x2: at, y1: top, y2: height - bottom }),
@@ -99,7 +99,7 @@
     const start = Math.max(10 ** xs[0], (10 ** (ys[0] + 9)) / bandwidth);
     node.append(
       svg("text", { class: "faint", x: 0, y: 12 }, "GFLOP/s"),
-      svg("text", { class: "faint", x: width - right, y: height - 6, "text-anchor": "end" }, "operations a byte"),
+      svg("text", { class: "faint", x: width - right, y: height - 6, "text-anchor": "end" }, "operations per byte"),
       svg("path", { class: "roof", d: `M${x(start)} ${y(start * bandwidth)}L${x(ridge)} ${y(peak)}H${x(10 ** xs[1])}` }),
       ...decodes.map((step) => svg("circle", { class: "trail decode", cx: x(step.intensity), cy: y(step.rate), r: 2 })),
       ...prefills.map((step) => svg("rect", { class: "trail prefill", x: x(step.intensity) - 2, y: y(step.rate) - 2, width: 4, height: 4 })),

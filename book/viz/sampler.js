@@ -46,11 +46,11 @@
     }
   }
 
-  // Two decimals below 10 %, and one from there on.
+  // Two decimals below 10%, and one from there on.
   function percent(part) {
     const value = 100 * part;
-    if (value > 0 && value < 0.01) return "< 0.01\u202f%";
-    return `${value.toFixed(value < 9.995 ? 2 : 1)}\u202f%`;
+    if (value > 0 && value < 0.01) return "< 0.01%";
+    return `${value.toFixed(value < 9.995 ? 2 : 1)}%`;
   }
 
   // A token in quotes, with its spaces and line breaks made visible.

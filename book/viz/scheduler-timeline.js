@@ -21,8 +21,8 @@
         batch: slider({ name: "batch", label: "Slots", min: 1, max: 8, value: this.number("batch", 4, { min: 1, max: 8 }), onchange: change }),
         callCost: slider({ name: "call-cost", label: "Cost of a call beside its tokens", min: 0, max: 128, step: 4, value: this.number("call-cost", 16, { max: 128 }), onchange: change }),
         budget: slider({ name: "budget", label: "Token budget of a step", min: 1, max: 512, value: this.number("budget", 160, { min: 1, max: 512 }), onchange: change }),
-        threshold: slider({ name: "threshold", label: "Most tokens of one prompt, 0 for the budget", min: 0, max: 256, value: this.number("threshold", 0, { max: 256 }), onchange: change }),
-        partial: slider({ name: "partial", label: "Partial prefills, 0 for any number", min: 0, max: 8, value: this.number("partial", 0, { max: 8 }), onchange: change }),
+        threshold: slider({ name: "threshold", label: "Limit per prompt, 0 for none", min: 0, max: 256, value: this.number("threshold", 0, { max: 256 }), onchange: change }),
+        partial: slider({ name: "partial", label: "Partial prefills, 0 for any", min: 0, max: 8, value: this.number("partial", 0, { max: 8 }), onchange: change }),
         decodes: slider({ name: "decodes", label: "Decoding at the start", min: 0, max: 64, value: this.number("decodes", 2, { max: 64 }), onchange: change }),
       };
       this.show = this.word("show", ["both", "first", "second"], "both");
@@ -202,7 +202,7 @@
     return { title, calls, arrivals, felt, end, numSteps: run.numSteps };
   }
 
-  const timeUnit = (callCost) => `time: 1 a token${callCost > 0 ? `, and ${callCost} a call of the model` : ""}`;
+  const timeUnit = (callCost) => `time: 1 per token${callCost > 0 ? `, ${callCost} per call of the model` : ""}`;
 
   function sentence(schedule, isSteps) {
     const longest = TinyTimeline.longestOf(schedule.felt);

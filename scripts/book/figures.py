@@ -19,6 +19,7 @@ from scripts.chart import draw
 READABLE = (".py", ".js", ".json", ".toml")
 SHARED = ("common", "still")  # stems of the files that figures to play with load, each whatever its name
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*$")
+PHONE = 600  # a wider chart is scrolled on a phone
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def figure_block(figure: Figure, sentence: str, outputs: Outputs) -> str:
 def chart_block(chart: Mapping[str, Any]) -> str:
     """The chart of a record, in the colours of the page."""
     drawing = as_inline(draw(chart, "page"), chart["title"])
-    return f'<figure><div class="drawing">{drawing}</div></figure>'
+    wide = " wide" if chart.get("width", 0) > PHONE else ""
+    return f'<figure><div class="drawing{wide}">{drawing}</div></figure>'
 
 
 def element_of(name: str) -> str:

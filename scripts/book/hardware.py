@@ -39,7 +39,7 @@ def sentence_of_gaps(backends: set[str]) -> str:
         return ""
     return (
         f"**No report has come from {' or from '.join(missing)} yet.** "
-        "What the course does there is known only from tests on Linux that stand in for the machine."
+        "What we know about the course there comes from tests on Linux that stand in for the machine."
     )
 
 

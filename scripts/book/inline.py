@@ -13,11 +13,12 @@ TOKEN = re.compile(
   | (?P<code> (?P<ticks>`+)(?!`) (?P<inside>(?:(?!\n\n).)+?) (?<!`)(?P=ticks)(?!`) )
   | (?P<word> \{\{\#.*?\}\} )
   | (?P<display> \$\$ (?P<shown>(?:(?!\n\n).)+?) \$\$ )
-  | (?P<math> \$(?=[^\s$]) (?P<formula>(?:\\.|(?!\n\n)[^$\\])+?) (?<!\s)\$(?!\d) )
+  | (?P<math> \$(?=[^\s$]) (?P<formula>(?:\\.|(?!\n\n)[^$\\])+?) (?<!\s)\$(?!\d) (?P<after>[.,;:]?) )
   | (?P<open> \{\{\# | \$ | <!-- )
     """,
     re.S | re.X,
 )
+UNBROKEN = 16  # characters of TeX
 WORD = re.compile(r"\{\{#(?P<name>[\w-]+)\s*(?P<rest>.*?)\s*\}\}", re.S)
 
 
@@ -63,12 +64,18 @@ def replace_one(match: re.Match[str], line: int, handlers: Handlers) -> str:
     if kind == "display":
         return handlers.math(match["shown"].strip(), True, line)
     if kind == "math":
-        return handlers.math(match["formula"], False, line)
+        return unbroken(handlers.math(match["formula"], False, line), match)
     if kind == "open":
         raise ChapterError(unclosed(match[0]))
     if kind == "code":
         handlers.code(match["inside"].strip(), line)
     return match[0]
+
+
+def unbroken(html: str, match: re.Match[str]) -> str:
+    """A formula and the punctuation after it, on one line if the formula is short."""
+    html += match["after"]
+    return f'<span class="unbroken">{html}</span>' if len(match["formula"]) <= UNBROKEN else html
 
 
 def replace_word(match: re.Match[str], line: int, handlers: Handlers) -> str:

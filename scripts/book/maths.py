@@ -19,6 +19,7 @@ function render(tex, isDisplay) {
   }
 }
 """
+BESIDE = re.compile(r"\\qquad(?![a-zA-Z])")
 MARKDOWN = re.compile(r"[*_`\\\[\]|~$]")
 
 
@@ -32,9 +33,20 @@ def engine() -> MiniRacer:
     return racer
 
 
-@functools.cache
 def render_math(tex: str, is_display: bool) -> str:
-    """HTML on one line, in which Markdown finds nothing to change; ChapterError for bad TeX."""
+    """HTML on one line, in which Markdown finds nothing to change; ChapterError for bad TeX.
+
+    Where several formulas stand side by side, a narrow page shows them one below the other.
+    """
+    parts = BESIDE.split(tex) if is_display else [tex]
+    if len(parts) == 1:
+        return render_one(tex, is_display)
+    return f'<span class="formulas">{"".join(render_one(part, True) for part in parts)}</span>'
+
+
+@functools.cache
+def render_one(tex: str, is_display: bool) -> str:
+    """The HTML of one formula."""
     answer = json.loads(str(engine().eval(f"render({json.dumps(tex)}, {json.dumps(is_display)})")))
     if "error" in answer:
         raise ChapterError(

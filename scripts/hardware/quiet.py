@@ -82,7 +82,7 @@ def used() -> dict[Any, float]:
 
 
 def seconds_of(process: Any, num_fields: int) -> float | None:
-    """As user and in the system; with four fields those of ended children too. None if nobody may know."""
+    """As user and in the system; with four fields those of ended children too. None if it can't be read."""
     try:
         return float(sum(process.cpu_times()[:num_fields]))
     except psutil.Error:

@@ -45,8 +45,8 @@ def main(to: To, fill_all: All = False, yes: Yes = False, package: Package = PAC
         check_syntax(before, package)
         after = catch_up(before, course, chosen)
         if after == before:
-            core = "" if fill_all else "of a core task "
-            print(f"nothing to fill: no function {core}up to {to} is a hole in {shown(package)}")
+            kind = "" if fill_all else "core "
+            print(f"nothing to fill: every {kind}function up to {to} is already written in {shown(package)}")
             return
         change(package, before, after, yes)
         for name in mixed_classes(rendered((), course), before, after):

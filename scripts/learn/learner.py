@@ -100,7 +100,7 @@ def functions_of_tasks(course: Course, chosen: Collection[str]) -> list[Symbol]:
 def change(package: Path, before: Sources, after: Sources, yes: bool) -> None:
     """Show the difference, ask, keep a backup and write: all of it or nothing.
 
-    Where nobody is asked, the numbers of lines by file stand for the difference.
+    If there is no one to ask, the numbers of lines by file stand for the difference.
 
     Ends the process with exit code 1 if the answer is no.
 

@@ -26,7 +26,7 @@ TaskNumber = Annotated[int, typer.Option("--task", help="The task of the day.")]
 
 
 def main(week: Week, day: DayNumber, task: TaskNumber, yes: Yes = False, package: Package = PACKAGE) -> None:
-    """Make the functions of a task holes again, as the course began.
+    """Put the stubs of a task's functions back, as they were at the start.
 
     You see the difference and are asked first, and the files as they were are kept in tiny_llm.backups/.
 

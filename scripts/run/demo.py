@@ -23,7 +23,7 @@ JsonOutput = Annotated[bool, typer.Option("--json", help="Print one JSON object,
 
 @with_run_options
 def main(make_options: Callable[[], RunOptions], json_output: JsonOutput = False) -> None:
-    """Serve a batch of requests and watch it: who waits, who is prefilled, who decodes, and what it costs.
+    """Serve a batch of requests, and watch them wait, prefill and decode, and what it costs.
 
     The reference serves, tiny_llm_ref, unless you give --mine: then your own package does.
 

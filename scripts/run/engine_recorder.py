@@ -25,7 +25,7 @@ class PoolEvent:
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """Blocks that somebody holds, that nobody holds but that are kept for their content, and all others."""
+    """Blocks that a sequence holds, unused ones kept for their content, and all others."""
 
     used: int
     cached: int
@@ -41,14 +41,14 @@ class CountedBlocks(Protocol):
 
     @property
     def num_used_blocks(self) -> int:
-        """Blocks that somebody holds."""
+        """Blocks that a sequence holds."""
 
 
 class EngineRecorder(RunLog):
     """A run of an engine, step by step; a step's chunks and decodes all last as long as the step.
 
     Args:
-        engine: fresh, and stepped by nobody else.
+        engine: fresh, and stepped by nothing else.
         clock: seconds, from any start.
 
     Attributes:

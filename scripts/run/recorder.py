@@ -10,7 +10,7 @@ class Recorder(RunLog):
     """A run of a generator, step by step.
 
     Args:
-        generator: fresh, and stepped by nobody else.
+        generator: fresh, and stepped by nothing else.
         clock: seconds, from any start.
     """
 

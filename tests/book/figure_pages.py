@@ -71,13 +71,13 @@ class Shown:
 
     @property
     def summary(self) -> str:
-        """The sentence with the numbers, without the thin spaces in them."""
-        return self.figure.locator(".viz-summary").inner_text().replace("\u202f", "")
+        """The sentence with the numbers, without the commas in them."""
+        return plain_numbers(self.figure.locator(".viz-summary").inner_text())
 
     def rows(self) -> list[list[str]]:
         """The cells of the table, row by row."""
         return [
-            [cell.replace("\u202f", "") for cell in row.locator("th, td").all_inner_texts()]
+            [plain_numbers(cell) for cell in row.locator("th, td").all_inner_texts()]
             for row in self.figure.locator("table tbody tr").all()
         ]
 
@@ -88,6 +88,11 @@ class Shown:
         for key in keys:
             self.page.keyboard.press(key)
         return float(control.input_value())
+
+
+def plain_numbers(text: str) -> str:
+    """The text with 1,234 written as 1234."""
+    return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
 
 
 def integers(text: str) -> list[int]:

@@ -29,7 +29,7 @@ def test_a_book_is_built_of_what_is_there(tmp_path: Path) -> None:
     assert result.problems == []
     assert len(result.notes) == NUM_OTHER_DAYS
     html = (folders.build / "week-2" / "day-7.html").read_text(encoding="utf-8")
-    assert '<h2 id="task-2-one-chunk-a-call">' in html
+    assert '<h2 id="task-2-one-chunk-per-call">' in html
     assert '<span class="katex">' in html
     assert (folders.build / "theme/katex/fonts/KaTeX_Main-Regular.woff2").is_file()
 
@@ -43,7 +43,7 @@ def test_what_is_missing_is_refused_without_partial(tmp_path: Path) -> None:
 
 def test_links_lead_to_pages_and_headings(tmp_path: Path) -> None:
     text = (
-        "# Day\n\n[a](day-7.md#task-2-one-chunk-a-call), [b](index.md#the-end), [c](#day), [d][d]\n\n"
+        "# Day\n\n[a](day-7.md#task-2-one-chunk-per-call), [b](index.md#the-end), [c](#day), [d][d]\n\n"
         "{{#task 2}}\n\n[d]: index.md\n"
     )
     assert faults_of_book(tmp_path, {DAY: text, OVERVIEW: "# Week\n\n## The end\n"}) == []

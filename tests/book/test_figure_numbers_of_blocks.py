@@ -71,7 +71,7 @@ def test_joining_decoding_and_leaving(browser: Browser, tmp_path: Path) -> None:
     for id in (1, 2):
         shown.control(f"leave-{id}").click()
     assert "0 of 11 blocks given, 0 reserved, 11 free" in shown.summary
-    assert "Nobody runs." in shown.figure.inner_text()
+    assert "No sequence is running." in shown.figure.inner_text()
     shown.control("restart").click()
     assert "4 of 11 blocks given" in shown.summary
     assert shown.complaints == []

@@ -16,7 +16,7 @@ from benches.load import EndlessTokenizer
 from scripts.course import ROOT
 from scripts.run.recorder import Recorder
 from scripts.run.run_report import as_json
-from tests.book.figure_pages import VIZ, new_page, serious_faults
+from tests.book.figure_pages import VIZ, new_page, plain_numbers, serious_faults
 from tests.book.reference_runs import Clock, PacedModel
 from tests.book.twins import twin
 from tiny_llm_ref import BatchGenerator, SamplingParams
@@ -74,7 +74,7 @@ def in_ms(seconds: float | None) -> str:
 def check_numbers(page: Page, run: dict) -> None:
     """The table and the summary say what the trace does."""
     rows = [
-        [cell.replace("\u202f", "") for cell in row.locator("th, td").all_inner_texts()]
+        [plain_numbers(cell) for cell in row.locator("th, td").all_inner_texts()]
         for row in page.locator("table tbody tr").all()
     ]
     chunks = [event["tokens"] for event in run["events"] if event["phase"] == "prefill"]
@@ -90,7 +90,7 @@ def check_numbers(page: Page, run: dict) -> None:
         ]
         for i, request in enumerate(run["requests"])
     ]
-    summary = page.locator(".viz-summary").inner_text().replace("\u202f", "")
+    summary = plain_numbers(page.locator(".viz-summary").inner_text())
     totals = run["totals"]
     assert f"{totals['prompt_tokens']} prompt tokens and {totals['output_tokens']} output tokens" in summary
     assert f"in {totals['steps']} steps and {in_ms(totals['seconds'])}" in summary

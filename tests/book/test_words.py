@@ -12,7 +12,7 @@ SVG = '<svg viewBox="0 0 1 1">\n<title>A drawing</title>\n</svg>\n'
 
 def test_a_task_has_its_heading_files_signatures_and_command(tmp_path: Path) -> None:
     text = page_of(tmp_path, "{{#task 2}}").rendered
-    assert "## Task 2: One chunk a call" in text
+    assert "## Task 2: One chunk per call" in text
     assert "Write in `tiny_llm/batching/request.py`:" in text
     assert "```python\nclass Request(Answer):\n    def try_prefill(self) -> int: ...\n```" in text
     assert '<span class="unbroken">--task</span> 2</code>' in text

@@ -1122,7 +1122,7 @@ def test_task_5_tokens_a_second_at_best(arguments: tuple[Any, ...], expected: fl
         "seconds for a token": 1 / expected,
         "the limit in bits": 8 * expected,
     }
-    check_equal(bandwidth_limit(*arguments), expected, "tokens a second", mistakes)
+    check_equal(bandwidth_limit(*arguments), expected, "tokens per second", mistakes)
 
 
 def test_task_5_batching_helps_until_the_caches_weigh_as_much() -> None:
@@ -1139,4 +1139,4 @@ def test_task_5_nothing_to_read_is_an_error(weight_bytes: int, batch_size: int) 
 
 
 def test_task_5_a_single_byte_is_something_to_read() -> None:
-    check_equal(bandwidth_limit(1e9, 1), 1e9, "tokens a second with a single byte of weights")
+    check_equal(bandwidth_limit(1e9, 1), 1e9, "tokens per second with a single byte of weights")

@@ -125,7 +125,7 @@ def test_task_1_chunk_that_is_not_within_the_tokens_is_an_error(arguments: tuple
         chunked_attention_mask(*arguments)
 
 
-# Task 2: one chunk a call
+# Task 2: one chunk per call
 
 
 def chunks_of(prompt: Sequence[int], step: int) -> list[tuple[int, list[int]]]:
@@ -783,7 +783,7 @@ def chunker_at(tokens_per_second: int, target: float = 0.0625, **options: Any) -
     return chunker
 
 
-MEASURED = {  # tokens a second, target in s, active decodes, and the chunk size
+MEASURED = {  # tokens per second, target in s, active decodes, and the chunk size
     "nobody decodes, so nobody waits": (1024, 0.0625, 0, 512),
     "a full batch leaves half the target": (1024, 0.0625, 4, 32),
     "a faster machine": (4096, 0.0625, 4, 128),
@@ -822,7 +822,7 @@ def test_task_4_nothing_measured_begins_with_the_initial_size(decodes: int, expe
 @pytest.mark.parametrize(("speed", "decodes", "expected"), [(64, 4, 24), (65536, 4, 200), (64, 0, 200)])
 def test_task_4_size_stays_within_its_bounds(speed: int, decodes: int, expected: int) -> None:
     actual = chunker_at(speed, min_chunk_size=24, max_chunk_size=200).chunk_size(decodes, 4)
-    what = f"chunk size at {speed} tokens a second beside {decodes} decodes, bounded by 24 and 200"
+    what = f"chunk size at {speed} tokens per second beside {decodes} decodes, bounded by 24 and 200"
     check_equal(actual, expected, what)
 
 

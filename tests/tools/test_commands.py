@@ -90,7 +90,7 @@ def test_what_is_not_there_is_refused(
 
 def test_after_a_task_comes_the_next_one_with_its_command() -> None:
     command = "pdm run test --week 2 --day 7 --task 2"
-    expected = [f"next: week 2 day 7 task 2, One chunk a call: {command}"]
+    expected = [f"next: week 2 day 7 task 2, One chunk per call: {command}"]
     assert what_is_next(load_course(), 2, 7, 1, "none") == expected
     assert what_is_next(load_course(), 2, 6, None, "none")[0].startswith(
         "next: week 2 day 7 task 1, Steps and masks"

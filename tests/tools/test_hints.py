@@ -186,7 +186,7 @@ def test_one_each_time_and_the_third_from_then_on(ask: Ask) -> None:
 def test_heading_names_the_task_and_its_symbols_without_colours(ask: Ask) -> None:
     output = ask()
     assert output.splitlines()[:2] == [
-        "Week 2 day 7 task 2: One chunk a call",
+        "Week 2 day 7 task 2: One chunk per call",
         "batching.request.Request.try_prefill",
     ]
     assert "\x1b" not in output

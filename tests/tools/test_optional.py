@@ -137,7 +137,7 @@ def test_catch_up_fills_the_core_and_all_if_asked(tmp_path: Path) -> None:
     assert "week 1 day 2 task 4:" in source
     assert "week 1 day 2 task 3:" not in source
     assert run(*arguments).stdout.startswith(
-        "nothing to fill: no function of a core task up to w1d2 is a hole"
+        "nothing to fill: every core function up to w1d2 is already written"
     )
     assert run(*arguments, "--all").returncode == 0
     assert "is not written yet" not in (package / LONGER).read_text(encoding="utf-8")

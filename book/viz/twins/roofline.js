@@ -64,7 +64,7 @@ TinyTwins.roofline = (function () {
     };
   }
 
-  // Where a step lies under the roof of a machine: bytes and operations a second.
+  // Where a step lies under the roof of a machine: bytes and operations per second.
   function place(step, bandwidth, peak) {
     const intensity = step.operations / step.bytes;
     const rate = Math.min(peak, bandwidth * intensity);
