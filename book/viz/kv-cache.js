@@ -109,7 +109,7 @@
       return `${rows.length} of ${plural(numSlots, "slot")} taken.${order} ${plural(held, "token")} held; attention reads `
         + `${rows.length} × ${twin.longest(this.cache)} = ${plural(read, "place")}, ${number(read - held)} of them masked. `
         + `The arrays have ${numSlots} × ${capacity} places; at ${number(perToken)} bytes per token that is ${bytes(places * perToken)}, `
-        + `${places === 0 ? 0 : Math.round((100 * held) / places)}\u202f% of it in use.`;
+        + `${places === 0 ? 0 : Math.round((100 * held) / places)}% of it in use.`;
     }
   }
 
