@@ -55,7 +55,7 @@
       element.classList.add("unbroken");
       if (length > SHORT && isPlain && element.closest("td, th")) {
         element.classList.add("loose");
-        allowBreaks(element, /(?<=[/_.](?=\w))/);
+        allowBreaks(element, /(?<=[/_](?=\w))/);
       }
     } else if (isPlain && element.textContent.includes(" ")) keepOptions(element);
     else if (isPlain) allowBreaks(element, /(?<=[/(](?=\w))/);
