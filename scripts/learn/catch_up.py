@@ -32,9 +32,9 @@ def main(to: To, fill_all: All = False, yes: Yes = False, package: Package = PAC
     """Write the reference's solution into every function that is not written yet, up to and including a day.
 
     Optional tasks stay as they are unless you say --all. Nothing that you wrote is touched. A helper comes
-    along only if a solution needs it; where you use its name for something else, it gets another, such as
-    _rows_ref. You see the difference and are asked first, and the files as they were are kept in
-    tiny_llm.backups/. With --yes you see how many lines each file gains and loses.
+    along only if a solution, the reference's or yours, needs it; where you use its name for something else,
+    it gets another, such as _rows_ref. You see the difference and are asked first, and the files as they
+    were are kept in tiny_llm.backups/. With --yes you see how many lines each file gains and loses.
 
     Example: pdm run catch-up --to w2d1
     """

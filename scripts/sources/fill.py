@@ -2,7 +2,8 @@
 
 What the starter has is shared: a solution uses it as the learner has it. All else that a solution uses is a
 helper, whether function, method, constant or import. It comes along unless the learner has the very same;
-where they use its name for something else, it comes under another.
+where they use its name for something else, it comes under another. A helper that the learner's code calls
+and lacks keeps its name.
 """
 
 import re
@@ -22,13 +23,21 @@ OTHER_NAME = re.compile(r"_(?:ref|REF)(\d*)\b")
 
 
 def fill_source(
-    path: Path, source: str, starter: str, reference: str, names: Collection[str], foreign: set[str]
+    path: Path,
+    source: str,
+    starter: str,
+    reference: str,
+    names: Collection[str],
+    foreign: set[str],
+    counted_on: set[str],
 ) -> str:
     """A source with the reference's functions for those that are holes or not there, and what these need.
 
     Args:
         names: functions that the starter has.
         foreign: attributes, each with a dot in front, that the package uses in its own way.
+        counted_on: helpers of the reference that the package uses and does not define. They keep their
+            names, and those that the learner's own `names` use come along.
 
     Raises:
         ValueError: a source cannot be read; with the line.
@@ -42,6 +51,12 @@ def fill_source(
     theirs, ours = definitions(path, chunks), definitions(path, donated)
     bound = theirs.keys() | loose
     holes, missing = holes_and_missing(chunks, donated, names, bound)
+    written = [chunk for chunk in chunks if chunk.kind == "function" and {*chunk.names} & {*names}]
+    missing |= {
+        name
+        for name in counted_on & ours.keys() - given - bound
+        if any(uses(chunk, name, set(ours)) for chunk in written)
+    }
     if not holes and not missing:
         return source
     bodies = [replace(donated[i], words=words_of(path, donated[i].inside)) for i in holes.values()]
@@ -50,11 +65,14 @@ def fill_source(
     imported = {name for chunk in donated if chunk.kind == "import" for name in chunk.names}
     used = foreign.union(*(chunk.local_names | chunk.words for chunk in own))
     clashing = {
-        name for name in lacking - given if name in bound or (name not in imported and local(name) in used)
+        name
+        for name in lacking - given
+        if name in bound or (name not in imported | counted_on and local(name) in used)
     }
     if clashing:
         other_names = {local(name): other_name(local(name)) for name in clashing}
-        return fill_source(path, source, starter, renamed(path, reference, other_names), names, foreign)
+        reference = renamed(path, reference, other_names)
+        return fill_source(path, source, starter, reference, names, foreign, counted_on)
     for place, i in holes.items():
         chunks[place] = chunks[place].filled(donated[i])
     return completed(chunks, donated, lacking)

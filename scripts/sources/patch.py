@@ -14,6 +14,10 @@ from scripts.sources.files import Sources, Symbol
 from scripts.sources.fill import OTHER_NAME, fill_source
 from scripts.sources.python_source import aliases_of, with_aliases
 from scripts.sources.symbols import split, split_like
+from scripts.sources.unbound import unbound
+
+SHELLS = ("import", "include", "close")
+"""Kinds of chunks that bind names without defining anything."""
 
 
 def fill(
@@ -43,11 +47,15 @@ def fill(
         for path, source in sources.items()
         for word in all_words(source) - all_words(reference.get(path, ""))
     }
-    return each_source(
-        sources,
-        symbols,
-        lambda path, names: fill_source(path, sources[path], starter[path], reference[path], names, foreign),
-    )
+
+    def change(path: Path, names: list[str]) -> str:
+        helpers = {
+            name for chunk in split(path, reference[path]) if chunk.kind not in SHELLS for name in chunk.names
+        }
+        counted_on = unbound(path, sources, helpers)
+        return fill_source(path, sources[path], starter[path], reference[path], names, foreign, counted_on)
+
+    return each_source(sources, symbols, change)
 
 
 @functools.lru_cache(maxsize=256)

@@ -664,7 +664,11 @@ def test_task_3_a_stop_string_ends_the_answer(answer: str, stop: tuple[str, ...]
     request = decoding(first=first, stop=stop, max_tokens=50)
     taken = decode_all(request, rest)
     end = min(answer.index(string) + len(string) for string in stop if string in answer)
-    check_equal(len(taken) + 1, end, "tokens until the stop string is complete")
+    mistakes = {
+        "an answer in which no stop string of several tokens is found: search their text together, and "
+        "shorten `_newest_text` in place, since the stream appends to this very list": len(answer)
+    }
+    check_equal(len(taken) + 1, end, "tokens until the stop string is complete", mistakes)
     check_equal([request.finish_reason, request.text()], ["stop", text], "why it is done, and its text")
 
 

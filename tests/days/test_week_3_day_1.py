@@ -80,6 +80,8 @@ def test_task_1_a_new_sequence_has_its_prompt_and_nothing_computed() -> None:
     check_equal(seen, (7, [11, 12, 13], 3, 0), "id, token_ids, num_prompt_tokens and num_computed_tokens")
     others = (sequence.priority, sequence.arrival, sequence.generated_ids)
     check_equal(others, (2, 0, []), "priority, arrival and generated_ids")
+    mistakes = {"the tokens of both: each sequence needs a list of its own": [11, 12, 13, 21]}
+    check_equal(Sequence(8, [21]).token_ids, [21], "token_ids of the next sequence", mistakes)
     check_equal(Sequence(7, [11]).priority, 0, "priority, unless given")
 
 
@@ -117,7 +119,19 @@ def test_task_1_the_prompt_is_copied() -> None:
     prompt = [11, 12, 13]
     first, second = Sequence(0, prompt), Sequence(1, prompt)
     first.token_ids.append(99)
-    check_equal((prompt, second.token_ids), ([11, 12, 13],) * 2, "the list given, and another sequence's")
+    mistakes = {"one list for all: copy the one that is given": ([11, 12, 13, 99],) * 2}
+    what = "the list given, and another sequence's tokens, once a sequence has a token more"
+    check_equal((prompt, second.token_ids), ([11, 12, 13],) * 2, what, mistakes)
+
+
+def test_task_1_generated_ids_are_a_list_of_their_own() -> None:
+    sequence = Sequence(0, prompt_of(5))
+    sequence.token_ids.append(31)
+    before = sequence.generated_ids
+    sequence.token_ids.append(32)
+    check_equal((before, sequence.generated_ids), ([31], [31, 32]), "generated_ids, before and after a token")
+    before.append(99)
+    check_equal(sequence.generated_ids, [31, 32], "generated_ids after the caller changed an earlier list")
 
 
 @pytest.mark.parametrize(

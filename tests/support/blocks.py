@@ -62,12 +62,16 @@ def merge(
     scales_totals: bool = True,
     scales_values: bool = True,
     stores_maximum: bool = True,
+    scales_own: bool = True,
+    swaps: bool = False,
 ) -> Array:
     """The values averaged over all parts, one after the other."""
     maximum, total, weighted = states[0]
     for other_maximum, other_total, other_weighted in states[1:]:
         new = np.maximum(maximum, other_maximum)
         own, other = np.exp(maximum - visible(new)), np.exp(other_maximum - visible(new))
+        own = own if scales_own else np.ones_like(own)
+        own, other = (other, own) if swaps else (own, other)
         total = own * total + other * other_total if scales_totals else total + other_total
         weighted = own * weighted + other * other_weighted if scales_values else weighted + other_weighted
         maximum = new if stores_maximum else maximum
@@ -102,6 +106,19 @@ def with_padding(scores: Array, value: Array, layout: Layout) -> Array:
     return weights @ value / (weights.sum(axis=-1, keepdims=True) + len(blocks[0]) - len(blocks[-1]))
 
 
+def with_stale_scores(scores: Array, value: Array, layout: Layout) -> Array:
+    """Behind the last block's keys stand the weights of the block before it, taken for scores."""
+    *before, last = layout(scores.shape[-1])[-1]
+    if not before:
+        return with_padding(scores, value, layout)
+    reached = scores[..., np.concatenate(before)].max(axis=-1, keepdims=True)
+    stale = np.exp(scores[..., before[-1][len(last) :]] - visible(reached))
+    maximum = visible(scores.max(axis=-1, keepdims=True))
+    weights = np.exp(scores - maximum)
+    totals = weights.sum(axis=-1, keepdims=True) + np.exp(stale - maximum).sum(axis=-1, keepdims=True)
+    return weights @ value / totals
+
+
 Kind = Callable[[Array, Array, Layout], Array]
 KINDS: dict[str, Kind] = {
     "in which the sums so far do not shrink to a new maximum": partial(in_parts, total_shrinks=0),
@@ -126,11 +143,19 @@ KINDS: dict[str, Kind] = {
     "whose parts are merged without storing the new maximum": partial(
         in_parts, merge=partial(merge, stores_maximum=False)
     ),
+    "whose parts are merged without scaling the first of two, as when the new maximum is stored before the "
+    "factors are computed": partial(in_parts, merge=partial(merge, scales_own=False)),
+    "whose parts are merged with each scaled by the other's factor": partial(
+        in_parts, merge=partial(merge, swaps=True)
+    ),
     "to the first part of the keys alone": lambda scores, value, layout: in_parts(
         scores, value, lambda S: layout(S)[:1]
     ),
     "without the last block of keys": without_the_last,
     "that counts the rest of the last block as keys with a score of 0": with_padding,
+    "that counts what the block before left behind the last block's keys: hide the places from num_keys on": (
+        with_stale_scores
+    ),
     "that is not divided by the sum of the weights": lambda scores, value, layout: (
         np.exp(scores - scores.max(axis=-1, keepdims=True)) @ value
     ),

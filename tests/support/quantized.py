@@ -194,6 +194,10 @@ def kernel_mistakes(x: Array, grids: Grids, bits: int) -> Mistakes:
         """x as it is meets weights 0, 2, 4 ... and then 1, 3, 5 ... of each block."""
         return x.reshape(len(x), -1, 2, lanes).swapaxes(2, 3).reshape(x.shape) @ w.T
 
+    def in_order_of_pairs(lanes: int) -> Array:
+        """x in the order 0, 2, 4 ..., 1, 3, 5 ... of each block meets the weights in their own."""
+        return x.reshape(len(x), -1, lanes, 2).swapaxes(2, 3).reshape(x.shape) @ w.T
+
     def half_of_blocks(lanes: int, half: int) -> Array:
         inputs = np.arange(x.shape[1])
         kept = inputs % 2 if bits == 4 else inputs // lanes % 2
@@ -215,8 +219,15 @@ def kernel_mistakes(x: Array, grids: Grids, bits: int) -> Mistakes:
             for lanes in (4, 8, 16)
         },
     }
+    of_bytes: Mistakes = {
+        "the product with x arranged as for 4 bits, 0, 2, 4 ... and then 1, 3, 5 ... of each block, where "
+        f"unpacking 8 bits yields the weights in their own order; with {lanes} lanes": partial(
+            in_order_of_pairs, lanes
+        )
+        for lanes in (4, 8, 16)
+    }
     return {
-        **(of_pairs if bits == 4 else {}),
+        **(of_pairs if bits == 4 else of_bytes),
         "the product with the codes as signed numbers": lambda: x @ expanded((signed, scales, biases)).T,
         "the product of the last group alone: the total is reset in each group": lambda: (
             x[:, -group_size:] @ w[:, -group_size:].T

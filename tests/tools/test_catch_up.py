@@ -186,6 +186,12 @@ def g() -> object:
         # The same text means something else where what it uses does.
         ("def _size(x: str) -> int:\n    return len(x)+LIMIT\nLIMIT=4", ["_size_ref(x)", "+ LIMIT_REF"], []),
         ("def size(a: B) -> int:\n    return len(a._check)", ["self._check_ref(", "def _check_ref("], []),
+        # A call of what nothing defines means the reference's helper.
+        ("def size(a: B) -> int:\n    return a._check('b')", ["self._check(", "def _check("], ["_ref"]),
+        ("def mine() -> int:\n    return _size('b') + LIMIT", ["_size(x)", "+ LIMIT\n"], ["_ref", "_REF"]),
+        ("def mine(_size=len) -> int:\n    return _size('b')", ["_size_ref(x)", "+ LIMIT\n"], ["LIMIT_REF"]),
+        ("def mine(a):\n    a._check = len\n    return a._check('b')", ["self._check_ref("], []),
+        ("class C:\n    def _check(self):\n        return self._check()", ["self._check_ref("], []),
     ],
 )
 def test_a_helper_comes_unless_it_is_there(mine: str, expected: list[str], unexpected: list[str]) -> None:
@@ -197,6 +203,28 @@ def test_a_helper_comes_unless_it_is_there(mine: str, expected: list[str], unexp
     assert STARTER.partition("class B")[0] in after  # its reference has a method _check as well
     assert all(text in after for text in expected), after
     assert not any(text in after for text in unexpected), after
+
+
+@pytest.mark.parametrize(
+    ("tasks", "own_take"), [({"1.5.6"}, ""), ({"2.2.3"}, "self._tensors.pop(name)")], ids=["take", "take_packed"]
+)
+def test_a_method_of_the_learners_gets_the_helper_that_it_calls(
+    tasks: set[str], own_take: str, starter: Sources
+) -> None:
+    """Both methods of the reference's loader call `_pop_packed`; here a learner wrote one or both."""
+    path = Path("model/loader.py")
+    own_bodies = {"take_packed": "QuantizedWeights(*self._pop_packed(layer))", "take": own_take}
+    source = starter[path]
+    for hole in list(HOLE_STATEMENT.finditer(source)):
+        name = hole[5].rpartition(".")[2]
+        if own_bodies.get(name):
+            source = source.replace(hole[0], f"return {own_bodies[name]}")
+    before = {**starter, path: source}
+    after = catch_up(before, COURSE, tasks)[path]
+    assert is_kept(path, source, after)
+    assert "return QuantizedWeights(*self._pop_packed(layer))" in after
+    assert after.count("def _pop_packed(") == after.count("def _pop(") == 1
+    assert "_ref" not in after
 
 
 def test_a_method_comes_under_another_name_where_another_file_has_one_so_named() -> None:

@@ -488,6 +488,17 @@ def test_a_helper_of_the_learners_keeps_its_name_and_meaning(starter: Sources) -
     assert reset(after, COURSE, {"2.3.1"}) == {**before, ROWS: before[ROWS].replace(square, "")}
 
 
+def test_a_helper_that_the_learner_calls_and_lacks_keeps_its_name(starter: Sources) -> None:
+    mine = re.sub(r"NOT_WRITTEN_YET.*largest.*", "outputs[0] = 2 * helper(row, 3);", starter[ROWS])
+    headers = {"inline float helper(Row row, int n);\n": True, "": False}
+    for header, is_mine in headers.items():
+        before = {**starter, ROWS: mine, ROWS.with_name("mine.h"): header}
+        after = catch_up(before, COURSE, {"2.3.1"})[ROWS]
+        assert "outputs[0] = 2 * helper(row, 3);" in after
+        assert ("static float helper_ref(" in after) == is_mine
+        assert ("static float helper(" in after) != is_mine
+
+
 def test_a_member_of_a_struct_keeps_its_name() -> None:
     source = "static int sum(P* p, P q) { return p->sum + q.sum + sum(p, q); }"
     expected = source.replace("sum(", "sum_ref(")
