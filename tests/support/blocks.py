@@ -100,17 +100,15 @@ def without_the_last(scores: Array, value: Array, layout: Layout) -> Array:
 
 
 def with_padding(scores: Array, value: Array, layout: Layout) -> Array:
-    """The last block is as long as the first, its other scores 0."""
-    blocks = [block for part in layout(scores.shape[-1]) for block in part]
+    """The last block is as long as a whole one, its other scores 0."""
+    whole, last = layout(300)[0][0], layout(scores.shape[-1])[-1][-1]
     weights = np.exp(scores)
-    return weights @ value / (weights.sum(axis=-1, keepdims=True) + len(blocks[0]) - len(blocks[-1]))
+    return weights @ value / (weights.sum(axis=-1, keepdims=True) + len(whole) - len(last))
 
 
 def with_stale_scores(scores: Array, value: Array, layout: Layout) -> Array:
-    """Behind the last block's keys stand the weights of the block before it, taken for scores."""
+    """Behind the last block's keys stand the weights of the block before it, if any, taken for scores."""
     *before, last = layout(scores.shape[-1])[-1]
-    if not before:
-        return with_padding(scores, value, layout)
     reached = scores[..., np.concatenate(before)].max(axis=-1, keepdims=True)
     stale = np.exp(scores[..., before[-1][len(last) :]] - visible(reached))
     maximum = visible(scores.max(axis=-1, keepdims=True))
@@ -153,7 +151,7 @@ KINDS: dict[str, Kind] = {
     ),
     "without the last block of keys": without_the_last,
     "that counts the rest of the last block as keys with a score of 0": with_padding,
-    "that counts what the block before left behind the last block's keys: hide the places from num_keys on": (
+    "that counts what the block before left behind the last keys: hide the places from `num_keys` on": (
         with_stale_scores
     ),
     "that is not divided by the sum of the weights": lambda scores, value, layout: (

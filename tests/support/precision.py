@@ -78,7 +78,8 @@ def check_rounded_once(
         fail(
             f"{what}: the error is {error / rounding:.1f} times that of rounding the exact result to "
             f"{short_name(actual.dtype)}, {most} times at most is due",
-            "Something before the result is rounded: compute in float32 and cast once, at the end.",
+            f"Something before the result is rounded, as when part of it is computed in "
+            f"{short_name(actual.dtype)}: cast to float32 first, and back once, at the end.",
         )
 
 

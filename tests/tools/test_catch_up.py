@@ -206,7 +206,9 @@ def test_a_helper_comes_unless_it_is_there(mine: str, expected: list[str], unexp
 
 
 @pytest.mark.parametrize(
-    ("tasks", "own_take"), [({"1.5.6"}, ""), ({"2.2.3"}, "self._tensors.pop(name)")], ids=["take", "take_packed"]
+    ("tasks", "own_take"),
+    [({"1.5.6"}, ""), ({"2.2.4"}, "self._tensors.pop(name)")],
+    ids=["take", "take_packed"],
 )
 def test_a_method_of_the_learners_gets_the_helper_that_it_calls(
     tasks: set[str], own_take: str, starter: Sources
