@@ -51,6 +51,7 @@ from .serving.dense_runner import DenseRunner
 from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
 from .serving.given.blocks import UnlimitedBlocks
+from .serving.given.lookup_drafter import LookupDrafter
 from .serving.given.metrics import ServingMetrics, Target
 from .serving.given.policy import Fcfs
 from .serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
@@ -62,6 +63,9 @@ from .serving.priority import Priority
 from .serving.scheduler import Scheduler, SchedulerConfig
 from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator
+from .serving.speculation.draft_model import DraftModel
+from .serving.speculation.prompt_lookup import PromptLookup
+from .serving.speculation.speculative_engine import SpeculativeEngine
 
 __all__ = [
     "AdaptiveChunker",
@@ -71,6 +75,7 @@ __all__ = [
     "ChunkedPrefillMetrics",
     "CostModel",
     "DenseRunner",
+    "DraftModel",
     "Embedding",
     "Engine",
     "EngineStep",
@@ -78,6 +83,7 @@ __all__ = [
     "ForwardBatch",
     "GenerationResult",
     "LatencyTarget",
+    "LookupDrafter",
     "ModelConfig",
     "ModelRunner",
     "PagedKvCache",
@@ -85,6 +91,7 @@ __all__ = [
     "PrefixCachingBlockManager",
     "Priority",
     "PriorityScheduler",
+    "PromptLookup",
     "QuantizedEmbedding",
     "QuantizedWeights",
     "Qwen3MLP",
@@ -105,6 +112,7 @@ __all__ = [
     "SimpleMultiHeadAttention",
     "SimulatedRequest",
     "Simulator",
+    "SpeculativeEngine",
     "Target",
     "TinyKvCache",
     "TinyKvFullCache",

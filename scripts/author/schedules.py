@@ -1,5 +1,6 @@
 """Try the law of output invariance on many random schedules: `tests/engine/test_invariance.py` at length."""
 
+from collections.abc import Callable
 from random import SystemRandom
 from typing import Annotated, Any, Literal
 
@@ -18,30 +19,38 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Try the same ones agai
 Engine = Annotated[
     Literal["batch", "serving"], typer.Option(help="The batch of week 2, or the engine of week 3.")
 ]
+Drafts = Annotated[
+    bool, typer.Option("--drafts", help="With drafts (day 3.6): of lookup, or of a model that errs at times.")
+]
 Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished solution.")]
 
 
-def main(count: Count = 50_000, first_seed: Seed = None, engine: Engine = "batch", ref: Ref = False) -> None:
+def main(
+    count: Count = 50_000,
+    first_seed: Seed = None,
+    engine: Engine = "batch",
+    drafts: Drafts = False,
+    ref: Ref = False,
+) -> None:
     """Draw schedules at random and demand that each request gets the tokens it gets alone.
 
     Example: pdm run author schedules --engine serving --ref --count 2000
     """
     use_full_float32()
     with usage_errors():
+        if drafts and engine == "batch":
+            raise ValueError("the batch of week 2 computes no drafts: say --engine serving too")
         choose_package(ref)
         start = SystemRandom().randrange(2**32) if first_seed is None else first_seed
-        try_schedules(count, start, engine)
+        try_schedules(count, start, engine, drafts)
         print(f"{count} schedules, seed {start}: every request got the tokens it gets alone")
 
 
-def try_schedules(count: int, first_seed: int, engine: Literal["batch", "serving"]) -> None:
+def try_schedules(
+    count: int, first_seed: int, engine: Literal["batch", "serving"], drafts: bool = False
+) -> None:
     """Raise the AssertionError of the simplest schedule that breaks the law, if one does."""
-    from hypothesis import strategies as st
-
-    from tests.support.schedules import POOLS, check_engine_law, check_law, engine_schedules, schedules
-
-    of_engine = engine_schedules(st.one_of(*POOLS.values()))
-    drawn, check = (schedules(), check_law) if engine == "batch" else (of_engine, check_engine_law)
+    drawn, check = drafted() if drafts else laws()[engine]
 
     columns = (TextColumn("schedules"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -61,6 +70,33 @@ def try_schedules(count: int, first_seed: int, engine: Literal["batch", "serving
                 progress.advance(bar)
 
             law()
+
+
+def laws() -> dict[str, tuple[Any, Callable[..., None]]]:
+    """What each engine's law is tried on, and what checks it."""
+    from hypothesis import strategies as st
+
+    from tests.support.schedules import POOLS, check_engine_law, check_law, engine_schedules, schedules
+
+    of_engine = engine_schedules(st.one_of(*POOLS.values()))
+    return {"batch": (schedules(), check_law), "serving": (of_engine, check_engine_law)}
+
+
+def drafted() -> tuple[Any, Callable[..., None]]:
+    """The same for the engine with drafts, which needs a pool."""
+    from hypothesis import strategies as st
+
+    from tests.support.schedules import POOLS, check_engine_law, engine_schedules
+    from tests.support.speculation import DRAFTERS, speculative
+
+    pools = [pool for name, pool in POOLS.items() if name != "dense"]
+    sources = st.sampled_from(["lookup", "noise"])
+
+    def check(drawn: tuple[Any, str]) -> None:
+        schedule, source = drawn
+        check_engine_law(schedule, speculative(DRAFTERS[source]))
+
+    return st.tuples(engine_schedules(st.one_of(*pools)), sources), check
 
 
 if __name__ == "__main__":

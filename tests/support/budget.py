@@ -175,6 +175,12 @@ class FewBlocks:
         self.held[sequence.id] = self.held.get(sequence.id, 0) + num_tokens
         return True
 
+    def room_for_drafts(self, sequence: Sequence, num_tokens: int) -> int:
+        return self.capacity - sum(self.held.values())
+
+    def shrink(self, sequence: Sequence) -> None:
+        self.held[sequence.id] = sequence.num_computed_tokens
+
     def free(self, sequence: Sequence) -> None:
         del self.held[sequence.id]
 

@@ -5,6 +5,7 @@ chunks and slots, within whatever budget, it gets the token ids it gets alone.
 """
 
 import functools
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +42,7 @@ from tiny_llm import (
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.given.policy import Policy
+from tiny_llm.serving.speculation.speculative_engine import SpeculativeEngine
 
 VOCAB_SIZE = 29
 MAX_SEQ_LEN = 40
@@ -270,11 +272,11 @@ def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]
 
 
 @functools.cache
-def random_qwen3() -> Qwen3Model:
+def random_qwen3(seed: int = 11) -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
     variant = Variant("invariance", "qwen3", SIZES)
     config = ModelConfig.from_dict(variant.config)  # before mlx-lm is imported, which takes a second
-    tensors = dict(tree_flatten(build(variant, seed=11).parameters()))
+    tensors = dict(tree_flatten(build(variant, seed=seed).parameters()))
     louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
     return build_model(config, Tensors(louder))
 
@@ -334,13 +336,13 @@ def check_law(schedule: Schedule) -> None:
 
 
 def check_engine_law(
-    schedule: EngineSchedule, kind: type[Engine] = Engine, simulator: type[Simulator] = Simulator
+    schedule: EngineSchedule, kind: Callable[..., Engine] = Engine, simulator: type[Simulator] = Simulator
 ) -> None:
     """Fail unless every law of the engine holds.
 
     Each request gets what it gets alone, none waits past its bound, no step passes its limits, the blocks
     add up, the simulator's schedule is the engine's, and all is released at the end. An engine that
-    overlaps its steps learns of an answer's end a step late, so its schedule is its own.
+    overlaps its steps, or computes drafts, has a schedule of its own.
     """
     pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
     in_order = list(pending)
@@ -361,7 +363,7 @@ def check_engine_law(
         if both.blocks is not None:
             assert both.blocks.num_used_blocks == 0
             assert not both.blocks.tables
-    assert both.overlaps or not both.simulator.scheduler.has_work
+    assert both.has_own_schedule or not both.simulator.scheduler.has_work
     assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
     for number, result in both.results.items():
         assert (result.token_ids, result.finish_reason) == run_alone(in_order[number], True), (
@@ -375,7 +377,9 @@ class EngineAndSimulator:
     The simulator is told how many tokens each request samples, and no more.
     """
 
-    def __init__(self, schedule: EngineSchedule, kind: type[Engine], simulator: type[Simulator]) -> None:
+    def __init__(
+        self, schedule: EngineSchedule, kind: Callable[..., Engine], simulator: type[Simulator]
+    ) -> None:
         self.blocks = schedule.make_blocks()
         self.engine = kind(
             random_qwen3(),
@@ -393,9 +397,10 @@ class EngineAndSimulator:
         self._now = 0.0
         self._num_steps = 0
         self._aborts_in_step: list[Abort] = []
-        self.overlaps = kind is OverlappingEngine and self.blocks is not None
         # What is called once in each step, while it is under way.
-        name = "compute" if self.overlaps else "run"
+        other = {OverlappingEngine: "compute", SpeculativeEngine: "verify"}
+        name = other.get(type(self.engine), "run") if self.blocks is not None else "run"
+        self.has_own_schedule = name != "run"
         self._compute = getattr(self.engine.runner, name)
         setattr(self.engine.runner, name, self._compute_and_abort)
 
@@ -428,7 +433,7 @@ class EngineAndSimulator:
             self.simulator.scheduler.remove(number)
         self._aborts_in_step = [abort for abort in aborts if abort.is_mid_step]
         done = self.engine.step()
-        if not self.overlaps:
+        if not self.has_own_schedule:
             simulated = self.simulator.step()
             for number in self.aborted & self.simulator.scheduler.sequences.keys():
                 self.simulator.scheduler.remove(number)
@@ -503,7 +508,7 @@ def check_limits(config: SchedulerConfig, engine: Engine, step: EngineStep) -> N
         config.max_num_batched_tokens, config.max_num_prefill_only_tokens or 0
     )
     assert len(entries) <= config.max_num_seqs
-    assert max((entry.num_tokens for entry in entries), default=0) <= (
+    assert max((entry.num_tokens - len(entry.draft_ids) for entry in entries), default=0) <= (
         config.long_prefill_token_threshold or MAX_SEQ_LEN
     )
     assert sum(not entry.is_final for entry in entries) <= (config.max_num_partial_prefills or MAX_SEQ_LEN)

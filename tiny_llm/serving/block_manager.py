@@ -128,6 +128,25 @@ class BlockManager:
         """
         raise NotImplementedError("week 3 day 2 task 2: BlockManager.free is not written yet")
 
+    def room_for_drafts(self, sequence: Sequence, num_tokens: int) -> int:
+        """Number of drafts that could be stored after `num_tokens` more tokens, at no other sequence's cost.
+
+        A draft may use the rest of the last block, and blocks that are reserved for its sequence or that are
+        available and not reserved. It never takes a block whose contents could be reused.
+
+        Args:
+            sequence: an admitted sequence.
+            num_tokens: tokens that come first, for which `allocate` has made room.
+        """
+        raise NotImplementedError("week 3 day 6 task 2: BlockManager.room_for_drafts is not written yet")
+
+    def shrink(self, sequence: Sequence) -> None:
+        """Return the blocks beyond a sequence's computed tokens, which only rejected drafts have used.
+
+        Without `overcommit`, they are reserved for the sequence again.
+        """
+        raise NotImplementedError("week 3 day 6 task 2: BlockManager.shrink is not written yet")
+
     def grow(self, table: BlockTable, num_new: int) -> None:
         """Append `num_new` blocks to a table, using its reservation first. Do nothing if it is below 1."""
         raise NotImplementedError("week 3 day 2 task 2: BlockManager.grow is not written yet")

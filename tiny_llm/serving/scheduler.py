@@ -1,6 +1,7 @@
 """Choose the tokens of each step: one budget for prompts and answers. No model, no clock, no I/O."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, fields
 
 from .given.blocks import Blocks, UnlimitedBlocks
@@ -132,6 +133,35 @@ class Scheduler:
                 completed (shows the `id` of a sequence and its `num_computed_tokens`). Nothing changes then.
         """
         raise NotImplementedError("week 3 day 1 task 2: Scheduler.complete is not written yet")
+
+    def grant_drafts(self, output: SchedulerOutput, wanted: Mapping[int, int]) -> dict[int, int]:
+        """Decide how many drafts a step computes, from what all other tokens have left over.
+
+        A draft needs a place in the budget and in the blocks, and the answer must not become longer than it
+        may: the step samples one more token after the last draft. So drafts preempt, delay and evict nothing.
+
+        Args:
+            output: the result of the last call of `schedule`.
+            wanted: number of drafts that could be used, by sequence id.
+
+        Returns:
+            The number for each sequence that gets any, for which there is room in the blocks now. Entries
+            that aren't final get none.
+        """
+        raise NotImplementedError("week 3 day 6 task 3: Scheduler.grant_drafts is not written yet")
+
+    def complete_drafted(self, output: SchedulerOutput, accepted: Mapping[int, Items[int]]) -> None:
+        """Record that a step with drafts was computed, and return the room that rejected drafts took.
+
+        Args:
+            output: the result of the last call of `schedule`, without drafts.
+            accepted: new tokens of each final entry, by sequence id: the accepted drafts and the token
+                sampled after them. At least one each; all of them but the last have been computed.
+
+        Raises:
+            ValueError: as for `complete`.
+        """
+        raise NotImplementedError("week 3 day 6 task 3: Scheduler.complete_drafted is not written yet")
 
     def remove(self, sequence_id: int) -> None:
         """Forget a finished or aborted sequence, whether it is running or waiting.

@@ -154,6 +154,35 @@ class BlockManager:
             if self.ref_counts[block] == 0:
                 self.put_back(block)
 
+    def room_for_drafts(self, sequence: Sequence, num_tokens: int) -> int:
+        """Number of drafts that could be stored after `num_tokens` more tokens, at no other sequence's cost.
+
+        A draft may use the rest of the last block, and blocks that are reserved for its sequence or that are
+        available and not reserved. It never takes a block whose contents could be reused.
+
+        Args:
+            sequence: an admitted sequence.
+            num_tokens: tokens that come first, for which `allocate` has made room.
+        """
+        table = self.tables[sequence.id]
+        num_granted = self.num_available_blocks - self.num_reserved + table.num_reserved
+        num_blocks = len(table.block_ids) + max(0, min(num_granted, self.num_free_blocks))
+        return num_blocks * self.block_size - sequence.num_computed_tokens - num_tokens
+
+    def shrink(self, sequence: Sequence) -> None:
+        """Return the blocks beyond a sequence's computed tokens, which only rejected drafts have used.
+
+        Without `overcommit`, they are reserved for the sequence again.
+        """
+        table = self.tables[sequence.id]
+        while len(table.block_ids) > self.num_blocks_for(sequence.num_computed_tokens):
+            block = table.block_ids.pop()
+            self.ref_counts[block] -= 1
+            self.put_back(block)
+            if not self.overcommit:
+                table.num_reserved += 1
+                self.num_reserved += 1
+
     def grow(self, table: BlockTable, num_new: int) -> None:
         """Append `num_new` blocks to a table, using its reservation first. Do nothing if it is below 1."""
         for _ in range(num_new):

@@ -14,7 +14,7 @@ Array = npt.NDArray[np.float64]
 
 def context_of(output: SchedulerOutput) -> int:
     """Number of keys that the queries of a step attend to, added up; a token at position p sees p + 1."""
-    return sum([n * start + n * (n + 1) // 2 for _, start, n, _ in output.entries])
+    return sum([n * start + n * (n + 1) // 2 for _, start, n, *_ in output.entries])
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,15 @@ from .sequence import Sequence
 class EngineStep:
     """The result of a step: its entries, the sampled tokens by request id, and the requests that finished.
 
-    `logprobs` holds the log-probabilities, by id, for the requests that asked for them.
+    `logprobs` holds the log-probabilities, by id, for the requests that asked for them. `accepted` holds the
+    drafts that came before the sampled tokens (day 3.6).
     """
 
     scheduled: SchedulerOutput
     sampled: Mapping[int, int]
     finished: tuple[GenerationResult, ...]
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    accepted: Mapping[int, Items[int]] = field(default_factory=dict)
 
 
 class Engine(Closable):

@@ -2,6 +2,7 @@
 
 from bisect import insort
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, fields
 
 from .given.blocks import Blocks, UnlimitedBlocks
@@ -181,10 +182,58 @@ class Scheduler:
                     f"sequence {entry.sequence.id} has {num_computed} computed tokens, but its entry starts "
                     f"at {entry.start}: complete each step only once"
                 )
-        for sequence, start, num_tokens, is_final in entries:
+        for sequence, start, num_tokens, is_final, *_ in entries:
             sequence.num_computed_tokens = start + num_tokens
             if is_final:
                 sequence.token_ids.append(sampled[sequence.id])
+
+    def grant_drafts(self, output: SchedulerOutput, wanted: Mapping[int, int]) -> dict[int, int]:
+        """Decide how many drafts a step computes, from what all other tokens have left over.
+
+        A draft needs a place in the budget and in the blocks, and the answer must not become longer than it
+        may: the step samples one more token after the last draft. So drafts preempt, delay and evict nothing.
+
+        Args:
+            output: the result of the last call of `schedule`.
+            wanted: number of drafts that could be used, by sequence id.
+
+        Returns:
+            The number for each sequence that gets any, for which there is room in the blocks now. Entries
+            that aren't final get none.
+        """
+        spare = self._token_budget() - output.num_tokens
+        granted = {}
+        for entry in output.final:
+            sequence = entry.sequence
+            num_drafts = min(
+                wanted.get(sequence.id, 0),
+                spare,
+                sequence.max_num_tokens - sequence.num_tokens - 1,
+                self.blocks.room_for_drafts(sequence, entry.num_tokens),
+            )
+            if num_drafts > 0 and self.blocks.allocate(sequence, entry.num_tokens + num_drafts):
+                granted[sequence.id] = num_drafts
+                spare -= num_drafts
+        return granted
+
+    def complete_drafted(self, output: SchedulerOutput, accepted: Mapping[int, Items[int]]) -> None:
+        """Record that a step with drafts was computed, and return the room that rejected drafts took.
+
+        Args:
+            output: the result of the last call of `schedule`, without drafts.
+            accepted: new tokens of each final entry, by sequence id: the accepted drafts and the token
+                sampled after them. At least one each; all of them but the last have been computed.
+
+        Raises:
+            ValueError: as for `complete`.
+        """
+        self.complete(output, {id: tokens[0] for id, tokens in accepted.items()})
+        for sequence in [entry.sequence for entry in output.final]:
+            if self.sequences.get(sequence.id) is sequence:
+                further = accepted[sequence.id][1:]
+                sequence.token_ids += further
+                sequence.num_computed_tokens += len(further)
+                self.blocks.shrink(sequence)
 
     def remove(self, sequence_id: int) -> None:
         """Forget a finished or aborted sequence, whether it is running or waiting.

@@ -29,6 +29,12 @@ class Blocks(Protocol):
         room already.
         """
 
+    def room_for_drafts(self, sequence: Sequence, num_tokens: int) -> int:
+        """Number of drafts that can be stored after `num_tokens` more tokens, at no other sequence's cost."""
+
+    def shrink(self, sequence: Sequence) -> None:
+        """Give back what a sequence holds beyond its computed tokens."""
+
     def free(self, sequence: Sequence) -> None:
         """Give back everything that a sequence holds."""
 
@@ -46,6 +52,13 @@ class UnlimitedBlocks:
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """There is always room."""
         return True
+
+    def room_for_drafts(self, sequence: Sequence, num_tokens: int) -> int:
+        """There is room for all that the sequence may ever need."""
+        return sequence.max_num_tokens
+
+    def shrink(self, sequence: Sequence) -> None:
+        """There is nothing to give back."""
 
     def free(self, sequence: Sequence) -> None:
         """There is nothing to give back."""

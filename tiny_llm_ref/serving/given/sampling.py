@@ -153,12 +153,20 @@ def read_samples(sampled: Items[Sampled]) -> StepSamples:
     samples = StepSamples({}, {})
     for each in sampled:
         ids = [entry.sequence.id for entry in each.entries]
-        samples.token_ids.update(zip(ids, np.array(each.token_ids).tolist(), strict=True))
-        columns = [np.array(column).tolist() for column in each.logprobs]
-        for (row, num_top), own, top_ids, top in zip(each.num_top.items(), *columns, strict=True):
-            likeliest = sorted(zip(top_ids, top, strict=True), key=lambda pair: (-pair[1], pair[0]))
-            samples.logprobs[ids[row]] = TokenLogprobs(own, tuple(likeliest[:num_top]))
+        token_ids, logprobs = read_rows(each)
+        samples.token_ids.update(zip(ids, token_ids, strict=True))
+        samples.logprobs.update({ids[row]: found for row, found in logprobs.items()})
     return samples
+
+
+def read_rows(sampled: Sampled) -> tuple[list[int], dict[int, TokenLogprobs]]:
+    """Read evaluated samples: the token of each row, and log-probabilities by row if they were asked for."""
+    columns = [np.array(column).tolist() for column in sampled.logprobs]
+    logprobs = {}
+    for (row, num_top), own, top_ids, top in zip(sampled.num_top.items(), *columns, strict=True):
+        likeliest = sorted(zip(top_ids, top, strict=True), key=lambda pair: (-pair[1], pair[0]))
+        logprobs[row] = TokenLogprobs(own, tuple(likeliest[:num_top]))
+    return np.array(sampled.token_ids).tolist(), logprobs
 
 
 def logprobs_of(logits: mx.array, token_ids: mx.array, num_top: Mapping[int, int]) -> tuple[mx.array, ...]:

@@ -1,0 +1,164 @@
+"""Drafts change how many steps an answer takes, and neither its tokens nor their distribution."""
+
+from collections.abc import Sequence as Items
+from dataclasses import replace
+from types import SimpleNamespace
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.schedules import POOLS, IdTokenizer, check_engine_law, engine_schedules, random_qwen3
+from tests.support.speculation import DRAFTERS, speculative
+from tiny_llm import (
+    BlockManager,
+    DraftModel,
+    Engine,
+    PrefixCachingBlockManager,
+    SamplingParams,
+    ScheduledTokens,
+    SchedulerConfig,
+    SpeculativeEngine,
+    UnlimitedBlocks,
+)
+from tiny_llm.serving.given import draft_runner, speculative_runner
+from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.speculation.rejection import probabilities
+
+Floats = npt.NDArray[np.float64]
+
+
+class Endless(IdTokenizer):
+    """Ends no answer."""
+
+    eos_token_ids: set[int] = set()
+
+
+# Tokens
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("name", ["lookup", "noise"])
+@pytest.mark.parametrize("pools", [name for name in POOLS if name != "dense"])
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_drafts_change_no_token(name: str, pools: str, data: st.DataObject) -> None:
+    check_engine_law(data.draw(engine_schedules(POOLS[pools])), speculative(DRAFTERS[name]))
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_model_that_drafts_for_itself_is_always_right() -> None:
+    prompts, params = [[5, 7, 9], [11, 3, 8, 21, 6, 2, 17]], SamplingParams(max_tokens=16)
+    config = SchedulerConfig(16, 2)
+    with Engine(random_qwen3(), Endless(), config, 30, PrefixCachingBlockManager(20, 4)) as engine:
+        alone = engine.generate(prompts, params)
+    pool = PrefixCachingBlockManager(20, 4)
+    drafter = DraftModel(random_qwen3(), pool, 3)
+    with SpeculativeEngine(random_qwen3(), Endless(), config, 30, pool, drafter=drafter) as engine:
+        for prompt in prompts:
+            engine.add_request(prompt, params)
+        steps = []
+        while engine.has_unfinished_requests:
+            steps.append(engine.step())
+    assert [len(step.accepted.get(0, ())) for step in steps] == [3, 3, 3, 3]
+    assert sorted(result.token_ids for step in steps for result in step.finished) == sorted(
+        result.token_ids for result in alone
+    )
+
+
+def test_drafts_need_a_pool() -> None:
+    with pytest.raises(ValueError, match="UnlimitedBlocks"):
+        SpeculativeEngine(random_qwen3(), Endless(), None, 30, UnlimitedBlocks())
+
+
+# Distributions
+
+VOCAB_SIZE = 6
+KINDS = (
+    SamplingParams(0.8, top_k=4),
+    SamplingParams(1.3, top_p=0.9),
+    SamplingParams(1.0, min_p=0.05),
+    SamplingParams(1.0),
+)
+
+
+class Chain:
+    """A model whose next token depends on the last one alone: row t of `table` has the logits after t."""
+
+    num_hidden_layers = 1
+    config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+
+    def __init__(self, seed: int) -> None:
+        self.table = mx.array(np.random.default_rng(seed).normal(size=(VOCAB_SIZE, VOCAB_SIZE)) * 1.5)
+
+    def hidden_states(self, tokens: mx.array, offset: object, caches: object) -> mx.array:
+        return tokens
+
+    def logits(self, states: mx.array) -> mx.array:
+        return self.table[states]
+
+
+class DraftsOfSomeLength(DraftModel):
+    """A draft model of which a different number of drafts is wanted each time, at times none."""
+
+    def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+        return {entry.sequence.id: (7 * entry.sequence.id + entry.end) % 5 for entry in entries}
+
+
+def transitions() -> npt.NDArray[np.int64]:
+    """How often each token followed each other one, for each kind of parameters: [kinds, V, V].
+
+    Eight requests of mixed kinds run at once, with zero to four drafts each.
+    """
+    pool = BlockManager(200, 16)
+    drafter = DraftsOfSomeLength(Chain(2), pool)  # type: ignore[arg-type]
+    config = SchedulerConfig(60, 8)
+    params = [replace(KINDS[id % len(KINDS)], seed=id, max_tokens=100) for id in range(400)]
+    with SpeculativeEngine(Chain(1), Endless(), config, 120, pool, drafter=drafter) as engine:  # type: ignore[arg-type]
+        results = engine.generate([[id % VOCAB_SIZE] for id in range(len(params))], params)
+    counts = np.zeros((len(KINDS), VOCAB_SIZE, VOCAB_SIZE), np.int64)
+    for id, result in enumerate(results):
+        np.add.at(
+            counts[id % len(KINDS)], (np.array(result.token_ids[:-1]), np.array(result.token_ids[1:])), 1
+        )
+    return counts
+
+
+def surprise(counts: npt.NDArray[np.int64]) -> float:
+    """By how many standard deviations chi-square exceeds its mean, over all transitions."""
+    chi_square, freedom = 0.0, 0
+    for kind, params in enumerate(KINDS):
+        batch = SamplingBatch((params,) * VOCAB_SIZE, np.zeros(VOCAB_SIZE, np.uint64))
+        p: Floats = np.array(probabilities(Chain(1).table, batch)).astype(np.float64)
+        expected = p / p.sum(axis=1, keepdims=True) * counts[kind].sum(axis=1, keepdims=True)
+        assert not counts[kind][expected == 0].any(), f"tokens that the cuts of {params} drop"
+        is_seen = expected > 0
+        chi_square += float(((counts[kind] - expected)[is_seen] ** 2 / expected[is_seen]).sum())
+        freedom += int(is_seen.sum() - (is_seen.sum(axis=1) > 0).sum())
+    return (chi_square - freedom) / (2 * freedom) ** 0.5
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_drafts_of_a_model_keep_the_distribution() -> None:
+    assert abs(surprise(transitions())) < 4
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("mistake", ["rows of q mixed up", "one number for both", "one stream for both"])
+def test_these_statistics_notice(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mistake == "rows of q mixed up":
+        expect = speculative_runner.Verifier.expect
+
+        def expect_mixed(self: speculative_runner.Verifier, *args: object) -> None:
+            expect(self, *args)  # type: ignore[arg-type]
+            self._probs.reverse()
+
+        monkeypatch.setattr(speculative_runner.Verifier, "expect", expect_mixed)
+    elif mistake == "one number for both":
+        monkeypatch.setattr(speculative_runner, "other_uniform", lambda batch: batch.uniform)
+    else:
+        monkeypatch.setattr(draft_runner, "STREAM", 0)
+    assert surprise(transitions()) > 20

@@ -1,0 +1,1 @@
+"""Draft tokens: where they come from, and how a step verifies them."""

@@ -1,0 +1,90 @@
+"""An engine that computes several tokens of an answer in one step, where drafts of them prove right."""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import replace
+
+from ...batching.answer import TokenLogprobs
+from ...generation.generate import Tokenizer
+from ...model.qwen3 import Qwen3Model
+from ..block_manager import BlockManager
+from ..engine import Engine, EngineStep
+from ..given.blocks import Blocks
+from ..given.drafter import Drafter
+from ..given.engine_request import EngineRequest
+from ..given.lookup_drafter import LookupDrafter
+from ..given.policy import Policy
+from ..given.speculative_runner import SpeculativeRunner
+from ..scheduler import SchedulerConfig
+
+
+def accept_until_done(
+    request: EngineRequest, tokens: Items[int], logprobs: Items[TokenLogprobs] = ()
+) -> list[int]:
+    """Let a request accept tokens, one by one, until its answer ends.
+
+    Args:
+        request: an unfinished request.
+        tokens: at least one.
+        logprobs: one per token, or none at all.
+
+    Returns:
+        The tokens it accepted, the one that ended the answer included. The others are dropped.
+    """
+    raise NotImplementedError("week 3 day 6 task 5: accept_until_done is not written yet")
+
+
+class SpeculativeEngine(Engine):
+    """An engine with the answers of `Engine`, in fewer steps.
+
+    In each step, drafts guess the next tokens of some answers. The model computes the drafts together with
+    everything else, and accepts those that it could have sampled itself.
+
+    Greedy requests get the same tokens as without drafts. So do requests that sample, unless drafts come
+    from a model: their tokens then have the same distribution.
+
+    Args:
+        model, tokenizer, config, max_seq_len, policy, clock: as for `Engine`.
+        blocks: the blocks of a pool, which drafts need; as for `Engine` by default.
+        drafter: where drafts come from; a `LookupDrafter` by default.
+
+    Raises:
+        ValueError: as for `Engine`; or `blocks` belong to no pool.
+    """
+
+    runner: SpeculativeRunner
+
+    def __init__(
+        self,
+        model: Qwen3Model,
+        tokenizer: Tokenizer,
+        config: SchedulerConfig | None = None,
+        max_seq_len: int = 512,
+        blocks: Blocks | None = None,
+        policy: Policy | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        drafter: Drafter | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, config, max_seq_len, blocks, policy, clock)
+        pool = self.scheduler.blocks
+        if not isinstance(pool, BlockManager):
+            raise ValueError(f"drafts need the blocks of a pool, got {type(pool).__name__}: use BlockManager")
+        self.drafter: Drafter = LookupDrafter() if drafter is None else drafter
+        self.runner = SpeculativeRunner(model, pool, self.drafter)
+
+    def step(self) -> EngineStep:
+        """Compute one step, with drafts where there is room for them.
+
+        `scheduled` of the result includes the drafts. `sampled` has the last token of each answer, and
+        `accepted` has the tokens before it, for answers that got more than one.
+
+        Raises:
+            ValueError: a step is under way, or the engine is closed.
+        """
+        raise NotImplementedError("week 3 day 6 task 5: SpeculativeEngine.step is not written yet")
+
+    def without_aborted(self, step: EngineStep) -> EngineStep:
+        """Do what `Engine` does, and leave out the accepted drafts of aborted requests."""
+        left = super().without_aborted(step)
+        return replace(left, accepted={id: each for id, each in step.accepted.items() if id in left.sampled})

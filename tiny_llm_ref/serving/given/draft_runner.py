@@ -1,0 +1,74 @@
+"""Run a draft model: as `ModelRunner`, but it also returns the distributions that it draws from."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, replace
+
+import mlx.core as mx
+
+from ...generation.sampler import SamplingParams
+from ...model.qwen3 import Qwen3Model
+from ..block_manager import BlockManager
+from ..model_runner import ModelRunner
+from ..speculation.rejection import probabilities
+from .best_sampler import best_sampler
+from .sampling import SamplingBatch
+from .scheduler_output import ScheduledTokens, SchedulerOutput
+
+STREAM = 0x5DEECE66D
+"""Changes a seed, so that a draft and the token that may replace it are drawn independently."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A draft for each final entry, by sequence id, and its distribution [V] unless the request is greedy."""
+
+    token_ids: Mapping[int, int]
+    probs: Mapping[int, mx.array]
+
+
+class DraftRunner(ModelRunner):
+    """Draw drafts with a smaller model.
+
+    Its layers have a pool of their own with the same blocks: a block of the block manager has its place in
+    both pools. So one block table serves both models, and a sequence's reservation covers both.
+
+    Args:
+        model: the smaller model.
+        blocks: the scheduler's block manager.
+    """
+
+    def __init__(self, model: Qwen3Model, blocks: BlockManager) -> None:
+        super().__init__(model, blocks, sampler=self._sample)
+        self._sampler = best_sampler()
+        self._params: dict[int, SamplingParams] = {}
+        self._probs: mx.array | None = None
+
+    def draw(self, entries: Items[ScheduledTokens], params: Mapping[int, SamplingParams]) -> Drawn:
+        """Compute some entries, and draw a draft after each final one.
+
+        Args:
+            entries: in any number; those without tokens are skipped.
+            params: for each sequence with a final entry, by id.
+        """
+        step = SchedulerOutput(tuple([entry for entry in entries if entry.num_tokens]))
+        for id in step.final_ids - self._params.keys():
+            self._params[id] = replace(params[id], seed=(params[id].seed or 0) ^ STREAM, logprobs=None)
+        self._probs = None
+        token_ids = self.run(step, self._params).token_ids
+        if self._probs is None:
+            return Drawn(token_ids, {})
+        rows = zip(step.final, self._probs, strict=True)
+        return Drawn(
+            token_ids,
+            {entry.sequence.id: row for entry, row in rows if self._params[entry.sequence.id].temperature},
+        )
+
+    def release(self, sequence_id: int) -> None:
+        """Forget a sequence's parameters."""
+        self._params.pop(sequence_id, None)
+
+    def _sample(self, logits: mx.array, batch: SamplingBatch) -> mx.array:
+        if not batch.is_greedy:
+            self._probs = probabilities(logits, batch)
+        return self._sampler(logits, batch)

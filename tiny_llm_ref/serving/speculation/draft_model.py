@@ -1,0 +1,91 @@
+"""Drafts from a small model, whose keys and values are stored in the same blocks."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+
+import mlx.core as mx
+
+from ...generation.sampler import SamplingParams
+from ...model.qwen3 import Qwen3Model
+from ..block_manager import BlockManager
+from ..given.draft_runner import DraftRunner
+from ..given.drafter import Drafts, extended
+from ..given.scheduler_output import ScheduledTokens, SchedulerOutput
+
+
+class DraftModel:
+    """Guess with a smaller model that has the same tokenizer.
+
+    Args:
+        model: the smaller model.
+        blocks: the scheduler's block manager.
+        num_drafts: largest number of drafts of a sequence in a step.
+
+    Attributes:
+        runner: computes entries with the smaller model, and draws a draft after each final one.
+        num_computed: for each sequence, the number of leading tokens whose keys and values the smaller model
+            has stored. The last of them may belong to drafts that were rejected since.
+    """
+
+    def __init__(self, model: Qwen3Model, blocks: BlockManager, num_drafts: int = 3) -> None:
+        self.num_drafts = num_drafts
+        self.num_computed: dict[int, int] = {}
+        self.runner = DraftRunner(model, blocks)
+
+    def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+        """The same number for each sequence."""
+        return dict.fromkeys([entry.sequence.id for entry in entries], self.num_drafts)
+
+    def missing(self, entry: ScheduledTokens, is_granted: bool) -> ScheduledTokens:
+        """Find what the smaller model must compute of a sequence in this step: all up to `entry.end`.
+
+        The engine's model has computed `entry.start` tokens for good. So of what the smaller model has
+        stored, that many tokens still count, and no more. A sequence without `num_computed` is new here: its
+        first `entry.start` tokens are in shared blocks, which both models have computed.
+
+        Args:
+            entry: what the step computes, without drafts.
+            is_granted: whether drafts follow. If not, a decode can wait: then nothing is missing.
+
+        Returns:
+            An entry that is final if `is_granted`. If nothing is missing, it has no tokens.
+        """
+        sequence, end = entry.sequence, entry.end
+        start = min(self.num_computed.get(sequence.id, entry.start), entry.start)
+        if not is_granted and entry.is_final and entry.num_tokens == 1:
+            end = start
+        return ScheduledTokens(sequence, start, end - start, is_granted)
+
+    def propose(
+        self, output: SchedulerOutput, granted: Mapping[int, int], params: Mapping[int, SamplingParams]
+    ) -> Drafts:
+        """Draw the drafts one by one, each in a pass of the smaller model over all sequences that need it.
+
+        The first pass computes what is missing of each entry. Each later pass computes one draft of each
+        sequence that needs another. The last draft of a sequence is not computed: nothing is drawn after it.
+        """
+        drafts: dict[int, list[int]] = {id: [] for id in granted}
+        probs: dict[int, list[mx.array]] = {id: [] for id in granted}
+        entries = [self.missing(entry, entry.sequence.id in granted) for entry in output.entries]
+        while entries:
+            self.num_computed |= {entry.sequence.id: entry.end for entry in entries}
+            drawn = self.runner.draw(entries, params)
+            for id, token in drawn.token_ids.items():
+                drafts[id].append(token)
+            for id, row in drawn.probs.items():
+                probs[id].append(row)
+            entries = [
+                ScheduledTokens(extended(entry.sequence, drafts[entry.sequence.id][-1:]), entry.end, 1, True)
+                for entry in entries
+                if len(drafts.get(entry.sequence.id, ())) < granted.get(entry.sequence.id, 0)
+            ]
+        return Drafts(drafts, {id: mx.stack(rows) for id, rows in probs.items() if rows})
+
+    def release(self, sequence_id: int) -> None:
+        """Forget a sequence."""
+        self.num_computed.pop(sequence_id, None)
+        self.runner.release(sequence_id)
+
+    def close(self) -> None:
+        """Free the pool."""
+        self.runner.close()
