@@ -21,6 +21,7 @@ from benches import (
     sampling,
     scheduler,
     serving,
+    speculation,
     speed,
 )
 from benches.rounds import Repeats
@@ -67,5 +68,6 @@ for name, benchmark, summary in (
     ("sampling", sampling.main, "Rows that are sampled against greedy ones"),
     ("prefix", prefix.main, "Conversations with prefix caching and without"),
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
+    ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
 ):
     app.command(name, short_help=summary)(watched(benchmark))

@@ -1,0 +1,207 @@
+"""Decoding without drafts, with lookup and with a draft model, for text that repeats and text that doesn't.
+
+pdm run bench speculation --draft models/qwen3-kjv-1m --batch 1 --batch 8
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benches.load import EndlessTokenizer, take, token_stream
+from benches.rounds import Repeats, Rounds, say
+from benches.speed import machine
+from benches.watched import Results
+from scripts.checkpoints.files import SHIPPED_MODEL
+from scripts.errors import usage_errors
+from scripts.hardware.precision import use_full_float32
+from tiny_llm_ref import (
+    BlockManager,
+    DraftModel,
+    Engine,
+    EngineStep,
+    LookupDrafter,
+    Qwen3Model,
+    SamplingParams,
+    SchedulerConfig,
+    SpeculativeEngine,
+)
+
+BLOCK_SIZE = 16
+PROMPT = 96
+PASSAGE = 32  # tokens of a passage that a quoting prompt says again and again
+DRAFT_MODEL = "models/qwen3-kjv-1m"
+MakeEngine = Callable[[BlockManager, SchedulerConfig], Engine]
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+Draft = Annotated[str, typer.Option(help="The same for the draft model, which needs the same tokenizer.")]
+Batch = Annotated[list[int], typer.Option(min=1, help="Requests at once; give it several times.")]
+MaxTokens = Annotated[int, typer.Option(min=2, help="Tokens of an answer.")]
+NumDrafts = Annotated[int, typer.Option(min=1, help="Drafts of the model in a step; lookup gets 8.")]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a side, from the moment when every request has its first token.
+
+    `num_rows` counts final entries: how often some answer got tokens.
+    """
+
+    seconds: float
+    num_tokens: int
+    num_rows: int
+    num_drafts: int
+    num_accepted: int
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, of all requests."""
+        return self.num_tokens / self.seconds
+
+    @property
+    def per_step(self) -> float:
+        """Tokens that an answer got in a step."""
+        return self.num_tokens / self.num_rows
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the drafts that were accepted; 0 without any."""
+        return self.num_accepted / max(1, self.num_drafts)
+
+
+def main(
+    model: Model = SHIPPED_MODEL,
+    draft: Draft = DRAFT_MODEL,
+    batch: Batch = [1, 4, 8, 16, 32],  # noqa: B006  typer copies it
+    max_tokens: MaxTokens = 48,
+    num_drafts: NumDrafts = 3,
+    repeats: Repeats = None,
+) -> Results:
+    """Let requests decode greedily, by all sides in turns, for each kind of text and each batch size.
+
+    Quoting prompts say a passage three times, so that the answer goes on with it. The others are pieces of
+    the demo's prompts.
+
+    Example: pdm run bench speculation --batch 1 --batch 8 --repeats 6
+    """
+    use_full_float32()
+    with usage_errors():
+        from scripts.checkpoints.models import load_by_name
+
+        rounds = Rounds(repeats)
+        loaded, tokenizer = load_by_name(model)
+        sides = make_sides(loaded, draft_of(draft), max_tokens, num_drafts)
+        stream = token_stream(model, tokenizer)
+        console = Console(highlight=False)
+        console.print(", ".join(map(str, machine().values())), soft_wrap=True)
+        for text, prompt_of in TEXTS.items():
+            tables = {
+                size: rounds.in_turns(
+                    sides,
+                    lambda side, _, size=size, prompt_of=prompt_of: serve(  # type: ignore[misc]
+                        sides[side], [prompt_of(stream, number) for number in range(size)], max_tokens
+                    ),
+                    lambda run: {"tokens per second": run.rate},
+                    f"{text}, batch of {size}",
+                )
+                for size in batch
+            }
+            console.print()
+            console.print(comparison(text, tables))
+    return Results(rounds)
+
+
+def draft_of(name: str) -> Qwen3Model | None:
+    """The draft model; None, with a note, if its checkpoint isn't here."""
+    from scripts.checkpoints.models import load_by_name
+
+    if name == DRAFT_MODEL and not Path(name, "config.json").is_file():
+        say(f"without a draft model: {name} is missing; choose one by --draft")
+        return None
+    return load_by_name(name)[0]
+
+
+def make_sides(
+    model: Qwen3Model, draft: Qwen3Model | None, max_tokens: int, num_drafts: int
+) -> dict[str, MakeEngine]:
+    """What makes the engine of each side."""
+    most = PROMPT + max_tokens
+
+    def plain(blocks: BlockManager, config: SchedulerConfig) -> Engine:
+        return Engine(model, EndlessTokenizer(), config, most, blocks)
+
+    def looking_up(blocks: BlockManager, config: SchedulerConfig) -> Engine:
+        return SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=LookupDrafter())
+
+    def drafting(blocks: BlockManager, config: SchedulerConfig) -> Engine:
+        assert draft is not None
+        drafter = DraftModel(draft, blocks, num_drafts)
+        return SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=drafter)
+
+    sides: dict[str, MakeEngine] = {"no drafts": plain, "lookup": looking_up}
+    return sides | ({} if draft is None else {"draft model": drafting})
+
+
+def quoting(stream: list[int], number: int) -> tuple[int, ...]:
+    """A prompt that says a passage again and again, so that its answer does so too."""
+    return take(take(stream, 53 * number, PASSAGE), 0, PROMPT)
+
+
+def plain_text(stream: list[int], number: int) -> tuple[int, ...]:
+    """A prompt that doesn't repeat itself."""
+    return take(stream, 53 * number, PROMPT)
+
+
+TEXTS = {"text that repeats": quoting, "other text": plain_text}
+
+
+def serve(make_engine: MakeEngine, prompts: list[tuple[int, ...]], max_tokens: int) -> Run:
+    """Serve prompts together, and measure from the step after which all of them decode."""
+    num_blocks = len(prompts) * -(-(PROMPT + max_tokens) // BLOCK_SIZE)
+    config = SchedulerConfig(max(512, PROMPT * len(prompts)), len(prompts))
+    with make_engine(BlockManager(num_blocks, BLOCK_SIZE), config) as engine:
+        for prompt in prompts:
+            engine.add_request(prompt, SamplingParams(max_tokens=max_tokens))
+        engine.step()
+        steps: list[EngineStep] = []
+        start = time.perf_counter()
+        while engine.has_unfinished_requests:
+            steps.append(engine.step())
+        seconds = time.perf_counter() - start
+    accepted = sum(len(tokens) for step in steps for tokens in step.accepted.values())
+    return Run(
+        seconds,
+        num_tokens=accepted + sum(len(step.sampled) for step in steps),
+        num_rows=sum(len(step.sampled) for step in steps),
+        num_drafts=sum(len(entry.draft_ids) for step in steps for entry in step.scheduled.entries),
+        num_accepted=accepted,
+    )
+
+
+def comparison(text: str, runs: Mapping[int, Mapping[str, list[Run]]]) -> Table:
+    """A row for each batch size; for each side with drafts, what it gains and how often drafts are right."""
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column(text, no_wrap=True)
+    sides = list(next(iter(runs.values())))
+    table.add_column(f"{sides[0]}, tokens/s", justify="right", no_wrap=True)
+    for side in sides[1:]:
+        for heading in (f"{side}, tokens/s", "gain", "accepted", "a step"):
+            table.add_column(heading, justify="right", no_wrap=True)
+    for size, of_sides in runs.items():
+        base = median(run.rate for run in of_sides[sides[0]])
+        cells = [f"{base:.0f}"]
+        for side in sides[1:]:
+            rate, first = median(run.rate for run in of_sides[side]), of_sides[side][0]
+            cells += [
+                f"{rate:.0f}",
+                f"{rate / base:.2f}x",
+                f"{first.acceptance:.0%}",
+                f"{first.per_step:.2f}",
+            ]
+        table.add_row(f"batch of {size}", *cells)
+    return table
