@@ -63,6 +63,16 @@ def looked_up(tokens: Items[int], num_drafts: int, min_n: int, max_n: int) -> li
     return []
 
 
+def test_task_1_the_index_has_the_follower_of_each_latest_occurrence() -> None:
+    index = index_of([5, 6, 5, 6, 7], 1, 2)
+    expected = {(5,): 3, (6,): 4, (5, 6): 4, (6, 5): 3}
+    mistakes = {
+        "of the first occurrence": {(5,): 1, (5, 6): 2, (6,): 2, (6, 5): 3},
+        "the end of the sequence has a follower": expected | {(7,): 5, (6, 7): 5},
+    }
+    check_equal(index.follower, expected, "position of the token after each n-gram of 5 6 5 6 7", mistakes)
+
+
 def test_task_1_what_followed_the_same_tokens_is_proposed() -> None:
     found = index_of([3, 7, 8, 5, 9, 7, 8]).propose(3)
     mistakes = {
@@ -101,16 +111,6 @@ def test_task_1_a_repetition_goes_on_beyond_the_end() -> None:
     }
     check_equal(index_of(tokens).propose(7), [1, 2, 3, 1, 2, 3, 1], f"7 drafts after {tokens}", mistakes)
     check_equal(index_of([6, 6, 6], 1, 3).propose(3), [6, 6, 6], "3 drafts after 6 6 6")
-
-
-def test_task_1_the_index_has_the_follower_of_each_latest_occurrence() -> None:
-    index = index_of([5, 6, 5, 6, 7], 1, 2)
-    expected = {(5,): 3, (6,): 4, (5, 6): 4, (6, 5): 3}
-    mistakes = {
-        "of the first occurrence": {(5,): 1, (5, 6): 2, (6,): 2, (6, 5): 3},
-        "the end of the sequence has a follower": expected | {(7,): 5, (6, 7): 5},
-    }
-    check_equal(index.follower, expected, "position of the token after each n-gram of 5 6 5 6 7", mistakes)
 
 
 def test_task_1_proposing_changes_nothing() -> None:
