@@ -103,6 +103,34 @@ def slots(tiny: Library) -> Tree:
     return mx.array(tiny.slot_mapping(list(range(40_000)), 16, 77, 500_000))
 
 
+def looked_up(tiny: Library) -> Tree:
+    """Drafts after every hundredth token of a long text."""
+    index, text, seen = tiny.PromptLookup(), token_ids(20_000), []
+    for start in range(0, len(text), 100):
+        index.extend(text[start : start + 100])
+        seen.append(index.propose(5))
+    return seen
+
+
+def drafted(tiny: Library, has_model: bool) -> Tree:
+    """Two greedy answers and two sampled ones, with drafts of lookup or of a model."""
+    blocks = tiny.BlockManager(60, BLOCK_SIZE)
+    drafter = tiny.DraftModel(small_model(tiny), blocks) if has_model else tiny.LookupDrafter(5, 1, 3)
+    params = [tiny.SamplingParams(max_tokens=20, temperature=seed // 2, seed=seed) for seed in range(4)]
+    config = tiny.SchedulerConfig(24, 3)
+    engine = tiny.SpeculativeEngine(small_model(tiny), ByteTokenizer(), config, 96, blocks, drafter=drafter)
+    results = engine.generate([token_ids(length, length) for length in (19, 5, 29, 11)], params)
+    return [[list(each.token_ids), each.finish_reason] for each in results]
+
+
+def rejected(tiny: Library) -> Tree:
+    """Whether drafts are accepted, and the replacements of those that aren't."""
+    p, q = (mx.softmax(2 * normal(64, 4096, seed=seed), axis=-1) for seed in (1, 2))
+    numbers = mx.random.uniform(shape=(2, 64), key=mx.random.key(3))
+    is_accepted, replaced = tiny.reject(p, q, mx.arange(64) * 61, *numbers)
+    return [is_accepted, mx.where(is_accepted, 0, replaced)]
+
+
 CACHING = "PrefixCachingBlockManager"
 CASES = (
     # day 1
@@ -127,4 +155,9 @@ CASES = (
     Case("make_room", "100 in a small pool", crowded),
     Case("Priority", "500 that wait", prioritized),
     Case("token_budget", "Steps of 9 ms", targeted),
+    # day 6
+    Case("PromptLookup", "20,000 tokens", looked_up),
+    Case("SpeculativeEngine.step", "4 prompts with lookup", drafted, (False,)),
+    Case("reject", "64 drafts", rejected),
+    Case("DraftModel.propose", "4 prompts", drafted, (True,)),
 )
