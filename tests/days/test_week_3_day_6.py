@@ -320,7 +320,7 @@ def test_task_3_the_blocks_for_granted_drafts_are_there() -> None:
 
 
 def test_task_3_all_drafts_of_a_step_share_what_is_left() -> None:
-    scheduler, _ = decoding(BlockManager(20, 4), (3, 3, 3))
+    scheduler, _ = decoding(BlockManager(40, 4), (3, 3, 3))
     found = scheduler.grant_drafts(scheduler.schedule(), {0: 3, 1: 9, 2: 9})
     mistakes = {"each gets all that is left": {0: 3, 1: 5, 2: 5}, "all are cut alike": {0: 1, 1: 1, 2: 1}}
     check_equal(found, {0: 3, 1: 2}, "drafts granted in a budget of 8, three tokens used", mistakes)
@@ -338,9 +338,12 @@ def test_task_3_a_prompt_in_chunks_gets_none() -> None:
 
 def test_task_3_nothing_gives_way_to_a_draft() -> None:
     blocks = BlockManager(4, 4, overcommit=True)
-    scheduler, sequences = decoding(blocks, (6, 6), most=16)
+    scheduler, sequences = decoding(blocks, (6, 6), most=16, budget=16)
     found = scheduler.grant_drafts(scheduler.schedule(), {0: 5, 1: 5})
-    mistakes: dict[str, Any] = {"blocks taken from the other sequence": {0: 5}}
+    mistakes: dict[str, Any] = {
+        "blocks taken from the other sequence": {0: 5},
+        "blocks taken from each other in turn": {0: 5, 1: 5},
+    }
     check_equal(found, {0: 1, 1: 1}, "drafts granted when no block is free", mistakes)
     check_equal([each.num_preemptions for each in sequences], [0, 0], "preemptions")
     check_equal(len(scheduler.running), 2, "running sequences")
@@ -663,7 +666,8 @@ def test_task_5_the_budget_holds_with_drafts() -> None:
     steps = run(engine)
     check_equal(max(step.scheduled.num_tokens for step in steps), 8, "tokens of the largest step")
     check_equal(streamed(steps), {id: continuation(prompt_of(5, id), 9) for id in range(2)}, "tokens")
-    check_equal(oracle.calls[0], ([0, 1], {0: 3}), "ids of the first step, and the drafts it grants")
+    expected = [([0, 1], {}), ([0, 1], {0: 5})]
+    check_equal(oracle.calls[:2], expected, "ids of the first two steps, and the drafts they grant")
 
 
 def test_task_5_the_policy_learns_of_drafts() -> None:
@@ -687,13 +691,12 @@ def test_task_5_an_answer_that_ends_in_mid_draft_gives_all_back() -> None:
         steps = run(engine)
         check_equal(answers_of(steps), {0: continuation(prompt_of(5), 3)}, "tokens of the answer")
         expected = [*continuation(prompt_of(5), 3), *([EOS] if model else [])]
-        mistakes = {"tokens after the end are handed on": continuation(prompt_of(5), 7)}
-        check_equal(
-            streamed(steps),
-            {0: expected},
-            "sampled and accepted tokens",
-            {k: {0: v} for k, v in mistakes.items()},
-        )
+        right = continuation(prompt_of(5), 7)
+        mistakes = {
+            "all tokens after the end are handed on": {0: right},
+            "a token after the end is handed on": {0: [*right[:2], right[6]]},
+        }
+        check_equal(streamed(steps), {0: expected}, "sampled and accepted tokens", mistakes)
         check_equal((blocks.num_used_blocks, blocks.num_reserved), (0, 0), "blocks in use and reserved")
         check_equal(oracle.released, [0], "ids that the drafter was told to forget")
         check_equal(engine.requests, {}, "requests that are left")
@@ -881,10 +884,10 @@ def test_task_6_a_draft_that_cannot_be_is_never_accepted() -> None:
 
 def test_task_6_the_replacement_is_what_q_has_too_little_of() -> None:
     p, q = mx.array([[0.1, 0.5, 0.2, 0.2]] * 3), mx.array([[0.6, 0.1, 0.0, 0.3]] * 3)
-    drawing = mx.array([0.0, 0.6, 0.7])  # max(p - q, 0) is 0, 0.4, 0.2, 0: up to 2/3, and beyond
+    drawing = mx.array([0.0, 0.65, 0.7])  # max(p - q, 0) is 0, 0.4, 0.2, 0: up to 2/3, and beyond
     _, token_ids = reject(p, q, mx.array([0, 0, 3]), mx.array([0.9] * 3), drawing)
     mistakes = {"drawn from p": [0, 2, 2], "drawn from |p - q|": [0, 1, 1], "by the other number": [2, 2, 2]}
-    check_equal(token_ids.tolist(), [1, 1, 2], "replacements by numbers 0, 0.6 and 0.7", mistakes)
+    check_equal(token_ids.tolist(), [1, 1, 2], "replacements by numbers 0, 0.65 and 0.7", mistakes)
 
 
 DRAFTED = (SamplingParams(0.7, top_p=0.9), SamplingParams(1.3, top_k=4), SamplingParams(1.0))
@@ -1003,7 +1006,9 @@ def test_task_7_the_drafts_of_all_are_drawn_together() -> None:
         "one sequence after the other": [5, 1, 1, 7, 6],
     }
     check_equal(sizes, [18, 1, 1], "tokens of each pass: three prompts, then one draft, then one", mistakes)
-    check_equal(drafter.num_computed, {0: 7, 1: 7, 2: 6}, "num_computed of each sequence")
+    mistakes = {"the last draft counts, which was not computed": {0: 8, 1: 7, 2: 7}}
+    what = "num_computed of each sequence"
+    check_equal(drafter.num_computed, {0: 7, 1: 7, 2: 6}, what, mistakes)
     check_equal(dict(drafts.probs), {}, "distributions of greedy drafts")
 
 
