@@ -61,9 +61,7 @@ def run() -> Step:
     is_accepted = [draft == word for draft, word in zip(found, said, strict=False)]
     is_accepted += [False] * (len(rows) - len(is_accepted))
     kept = {id: [int(rows[i]) for i in each] for id, each in rows_to_keep(drafted.final, is_accepted).items()}
-    return Step(
-        drafted.entries, token_ids.tolist(), found[granted[0] :], np.array(rows).tolist(), kept
-    )
+    return Step(drafted.entries, token_ids.tolist(), found[granted[0] :], np.array(rows).tolist(), kept)
 
 
 def box(x: float, y: float, word: str, style: str, opacity: float = 1) -> str:
@@ -112,7 +110,9 @@ def batch(step: Step, y: float) -> str:
 def brackets(step: Step, y: float) -> str:
     """Which columns belong to which request."""
     parts, column = [], 0
-    for entry, name in zip(step.entries, ("a quoting answer", "an answer", "a chunk of a prompt"), strict=True):
+    for entry, name in zip(
+        step.entries, ("a quoting answer", "an answer", "a chunk of a prompt"), strict=True
+    ):
         left, right = place(column), place(column + entry.num_tokens) - GAP
         parts.append(
             f'<path d="M{left} {y}v-4H{right}v4" fill="none" stroke="currentColor" stroke-opacity="0.5"/>'
