@@ -24,6 +24,9 @@ class PromptLookup:
     Source: Saxena, "Prompt lookup decoding", 2023.
     """
 
+    token_ids: list[int]
+    follower: dict[Ngram, int]
+
     def __init__(self, min_n: int = 2, max_n: int = 4) -> None:
         raise NotImplementedError("week 3 day 6 task 1: PromptLookup.__init__ is not written yet")
 

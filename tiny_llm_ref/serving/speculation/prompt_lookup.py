@@ -24,13 +24,16 @@ class PromptLookup:
     Source: Saxena, "Prompt lookup decoding", 2023.
     """
 
+    token_ids: list[int]
+    follower: dict[Ngram, int]
+
     def __init__(self, min_n: int = 2, max_n: int = 4) -> None:
         if not 1 <= min_n <= max_n:
             raise ValueError(f"min_n must be from 1 to max_n, got min_n {min_n} and max_n {max_n}")
         self.min_n = min_n
         self.max_n = max_n
-        self.token_ids: list[int] = []
-        self.follower: dict[Ngram, int] = {}
+        self.token_ids = []
+        self.follower = {}
 
     def extend(self, token_ids: Iterable[int]) -> None:
         """Add tokens at the end. Each is now the follower of the n-grams that end before it."""
