@@ -42,7 +42,7 @@ def ids(text: str) -> list[int]:
 
 def run() -> Step:
     """Two answers that decode, and a prompt that comes in chunks."""
-    scheduler = Scheduler(SchedulerConfig(64, 3), BlockManager(40, 4))
+    scheduler = Scheduler(SchedulerConfig(64, 3), BlockManager(60, 4))
     sequences = [Sequence(id, ids(text), max_num_tokens=60) for id, text in enumerate((QUOTING, PLAIN))]
     for sequence in sequences:
         scheduler.add(sequence)
