@@ -110,9 +110,7 @@ def batch(step: Step, y: float) -> str:
 def brackets(step: Step, y: float) -> str:
     """Which columns belong to which request."""
     parts, column = [], 0
-    for entry, name in zip(
-        step.entries, ("a quoting answer", "an answer", "a chunk of a prompt"), strict=True
-    ):
+    for entry, name in zip(step.entries, ("a quoting answer", "another", "a chunk of a prompt"), strict=True):
         left, right = place(column), place(column + entry.num_tokens) - GAP
         parts.append(
             f'<path d="M{left} {y}v-4H{right}v4" fill="none" stroke="currentColor" stroke-opacity="0.5"/>'
