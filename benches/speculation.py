@@ -6,6 +6,7 @@ pdm run bench speculation --draft models/qwen3-kjv-1m --batch 1 --batch 8
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -32,11 +33,24 @@ from tiny_llm_ref import (
     SchedulerConfig,
     SpeculativeEngine,
 )
+from tiny_llm_ref.generation.generate import Tokenizer
 
 BLOCK_SIZE = 16
-PROMPT = 96
-PASSAGE = 32  # tokens of a passage that a quoting prompt says again and again
+PROMPT = 96  # tokens of the longest prompt
+VERSES = (
+    "O give thanks unto the LORD; for he is good",
+    "O give thanks unto the God of gods",
+    "O give thanks to the Lord of lords",
+    "To him who alone doeth great wonders",
+    "To him that by wisdom made the heavens",
+    "To him that stretched out the earth above the waters",
+    "To him that made great lights",
+    "The sun to rule by day",
+)
+REFRAIN = ": for his mercy endureth for ever.\n"
+NUM_VERSES = 4  # in a prompt, the last one without the refrain
 DRAFT_MODEL = "models/qwen3-kjv-1m"
+Prompt = tuple[int, ...]
 MakeEngine = Callable[[BlockManager, SchedulerConfig], Engine]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Draft = Annotated[str, typer.Option(help="The same for the draft model, which needs the same tokenizer.")]
@@ -84,8 +98,7 @@ def main(
 ) -> Results:
     """Let requests decode greedily, by all sides in turns, for each kind of text and each batch size.
 
-    Quoting prompts say a passage three times, so that the answer goes on with it. The others are pieces of
-    the demo's prompts.
+    Text that repeats is a psalm with a refrain. The other prompts are pieces of the demo's.
 
     Example: pdm run bench speculation --batch 1 --batch 8 --repeats 6
     """
@@ -99,21 +112,27 @@ def main(
         stream = token_stream(model, tokenizer)
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
-        for text, prompt_of in TEXTS.items():
-            tables = {
-                size: rounds.in_turns(
-                    sides,
-                    lambda side, _, size=size, prompt_of=prompt_of: serve(  # type: ignore[misc]
-                        sides[side], [prompt_of(stream, number) for number in range(size)], max_tokens
-                    ),
-                    lambda run: {"tokens per second": run.rate},
-                    f"{text}, batch of {size}",
-                )
-                for size in batch
-            }
+        texts = {
+            "text that repeats": {size: verses(tokenizer, size) for size in batch},
+            "other text": {size: pieces(stream, size) for size in batch},
+        }
+        for text, prompts in texts.items():
+            runs = {size: measure(sides, prompts[size], max_tokens, rounds, text) for size in batch}
             console.print()
-            console.print(comparison(text, tables))
+            console.print(comparison(text, runs))
     return Results(rounds)
+
+
+def measure(
+    sides: Mapping[str, MakeEngine], prompts: list[Prompt], max_tokens: int, rounds: Rounds, text: str
+) -> dict[str, list[Run]]:
+    """Runs of each side with the same prompts, in turns."""
+    return rounds.in_turns(
+        sides,
+        lambda side, _: serve(sides[side], prompts, max_tokens),
+        lambda run: {"tokens per second": run.rate},
+        f"{text}, batch of {len(prompts)}",
+    )
 
 
 def draft_of(name: str) -> Qwen3Model | None:
@@ -147,20 +166,20 @@ def make_sides(
     return sides | ({} if draft is None else {"draft model": drafting})
 
 
-def quoting(stream: list[int], number: int) -> tuple[int, ...]:
-    """A prompt that says a passage again and again, so that its answer does so too."""
-    return take(take(stream, 53 * number, PASSAGE), 0, PROMPT)
+def verses(tokenizer: Tokenizer, size: int) -> list[Prompt]:
+    """Prompts with a refrain, each beginning with another verse."""
+    texts = [
+        REFRAIN.join(islice(cycle(VERSES), first, first + NUM_VERSES)) + REFRAIN[0] for first in range(size)
+    ]
+    return [tuple(tokenizer.encode(text))[-PROMPT:] for text in texts]
 
 
-def plain_text(stream: list[int], number: int) -> tuple[int, ...]:
-    """A prompt that doesn't repeat itself."""
-    return take(stream, 53 * number, PROMPT)
+def pieces(stream: list[int], size: int) -> list[Prompt]:
+    """Prompts out of a text, each from another place."""
+    return [take(stream, 53 * number, PROMPT) for number in range(size)]
 
 
-TEXTS = {"text that repeats": quoting, "other text": plain_text}
-
-
-def serve(make_engine: MakeEngine, prompts: list[tuple[int, ...]], max_tokens: int) -> Run:
+def serve(make_engine: MakeEngine, prompts: list[Prompt], max_tokens: int) -> Run:
     """Serve prompts together, and measure from the step after which all of them decode."""
     num_blocks = len(prompts) * -(-(PROMPT + max_tokens) // BLOCK_SIZE)
     config = SchedulerConfig(max(512, PROMPT * len(prompts)), len(prompts))
