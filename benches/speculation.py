@@ -207,9 +207,9 @@ def comparison(text: str, runs: Mapping[int, Mapping[str, list[Run]]]) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="bold")
     table.add_column(text, no_wrap=True)
     sides = list(next(iter(runs.values())))
-    table.add_column(f"{sides[0]}, tokens/s", justify="right", no_wrap=True)
+    table.add_column("tokens/s", justify="right", no_wrap=True)
     for side in sides[1:]:
-        for heading in (f"{side}, tokens/s", "gain", "accepted", "a step"):
+        for heading in (side, "gain", "right", "a step"):
             table.add_column(heading, justify="right", no_wrap=True)
     for size, of_sides in runs.items():
         base = median(run.rate for run in of_sides[sides[0]])
