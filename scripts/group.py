@@ -6,6 +6,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from scripts.command import MARKUP
+
 
 class Group(TyperGroup):
     """Names that are misspelt get one sentence."""
@@ -21,4 +23,6 @@ class Group(TyperGroup):
 
 def new_group() -> typer.Typer:
     """A command that others can be added to."""
-    return typer.Typer(cls=Group, add_completion=False, pretty_exceptions_show_locals=False)
+    return typer.Typer(
+        cls=Group, add_completion=False, rich_markup_mode=MARKUP, pretty_exceptions_show_locals=False
+    )

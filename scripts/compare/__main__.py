@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 import tiny_llm_ref  # before anything that loads MLX, which takes its BLAS from what is there
+from scripts.command import run_command
 from scripts.compare.batch import BatchComparison, compare_batch
 from scripts.compare.cases import cases_of
 from scripts.compare.costs import compare_case
@@ -141,4 +142,4 @@ class Comparison:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "compare")

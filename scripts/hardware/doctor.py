@@ -14,7 +14,7 @@ from scripts import setup
 from scripts.machine import Finding, check_compiler, check_machine, check_python, find_compiler
 
 try:
-    import typer
+    import typer  # noqa: F401, what scripts.command needs
     from rich.console import Console
     from rich.text import Text
 except ImportError as error:
@@ -25,6 +25,7 @@ except ImportError as error:
     sys.exit(1)
 
 from scripts.checkpoints.files import REPO, SHIPPED_MODEL, is_complete
+from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
 
@@ -232,4 +233,4 @@ def shown_environment() -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "doctor")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from scripts.command import run_command
 from scripts.errors import INTERRUPTED_EXIT_CODE, usage_errors
 from scripts.hardware.description import describe_machine, describe_versions
 from scripts.hardware.parts import PARTS, Part
@@ -164,4 +165,4 @@ def line_of(result: Result) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "hardware-report")

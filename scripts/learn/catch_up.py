@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scripts.command import run_command
 from scripts.course import Course, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import (
@@ -105,4 +106,4 @@ def owners_of(methods: Collection[str]) -> set[str]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "catch-up")

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from scripts.command import run_command
 from scripts.course import COURSE, Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.learn.kept import Kept, kept
@@ -101,4 +102,4 @@ def print_reset(task: Task, was_written: bool) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "hint")

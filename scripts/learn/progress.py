@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from scripts.command import run_command
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
@@ -207,4 +208,4 @@ def load_error(state: TaskState) -> str | None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "progress")

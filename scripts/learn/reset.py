@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from scripts.command import run_command
 from scripts.course import Course, load_course
 from scripts.errors import usage_errors
 from scripts.learn.catch_up import require_modules
@@ -56,4 +57,4 @@ def reset(sources: Sources, course: Course, chosen: set[str]) -> Sources:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "reset")

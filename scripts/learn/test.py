@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from scripts.command import run_command
 from scripts.course import ROOT, Course, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
@@ -127,4 +128,4 @@ def select_tests(week: int | None, day: int | None, task: int | None) -> list[st
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "test")

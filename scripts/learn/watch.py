@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from watchfiles import PythonFilter, watch
 
+from scripts.command import run_command
 from scripts.course import ROOT, Day, Task
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, check_syntax, read_package
@@ -235,4 +235,4 @@ def command_line(name: str, day: Day, task: Task) -> list[str]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "watch")

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.run.run_chart import write_record
 from scripts.run.run_options import RunOptions, with_run_options
@@ -98,4 +99,4 @@ def serve_lines(recorder: AnyRecorder, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "demo")

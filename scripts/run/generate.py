@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.packages import learners_package, sentences_of
 
@@ -61,4 +62,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "generate")

@@ -27,6 +27,7 @@ from typing import Annotated, Any
 
 import typer
 
+from scripts.command import run_command
 from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.run.run_options import RunOptions, with_run_options
@@ -112,4 +113,4 @@ def source(name: str) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(main, "trace")
