@@ -148,7 +148,8 @@ def test_task_1_of_two_that_collide_the_first_is_known_and_the_second_never_shar
     check_equal((second.token_ids, second.hash), ((7, 8), 7), "tokens and hash of the second")
     check_equal(prefixes.child(None, (5, 6)) is first, True, "the first is still known")
     check_equal(prefixes.child(None, (7, 8)) is second, False, "the second is known to others")
-    assert prefixes.child(second, (5, 6)) is not first
+    is_first = prefixes.child(second, (5, 6)) is first
+    check_equal(is_first, False, "the same tokens behind another parent are taken for the known prefix")
 
 
 def test_task_1_what_nothing_refers_to_is_forgotten_and_its_place_is_free() -> None:
@@ -378,7 +379,7 @@ def test_task_4_an_evicted_block_is_forgotten_on_both_sides() -> None:
     blocks = manager()
     first, second = cache_of(blocks, PROMPT[:6], [1, 0])
     blocks.evict()
-    check_equal(dict(blocks.prefix_of).keys(), {first}, "blocks that hold a known prefix")
+    check_equal(set(blocks.prefix_of), {first}, "blocks that hold a known prefix")
     check_equal(list(blocks.block_of.values()), [first], "blocks that can be found")
     check_equal(found_in(blocks), [first], "shared blocks, the second evicted")
     blocks.put_back(second)
@@ -391,7 +392,7 @@ def test_task_4_free_blocks_are_taken_before_one_is_evicted() -> None:
     found = [blocks.take() for _ in range(2)]
     check_equal(set(found), set(range(5)) - set(held), "the first two of five, three of them cached")
     check_equal((blocks.num_free_blocks, blocks.num_cached_blocks), (0, 3), "free and cached blocks")
-    check_equal(blocks.take(), held[2], "the third")
+    check_equal(blocks.take(), held[2], "the block taken once none is free: the one cached first")
     left = list(blocks.cached_blocks)
     check_equal(left, [held[1], held[0]], "cached blocks, longest first, after one more")
     check_equal((blocks.num_free_blocks, len(blocks.block_of)), (0, 2), "free and registered blocks")

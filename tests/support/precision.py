@@ -77,7 +77,7 @@ def check_rounded_once(
     if error > most * rounding:
         fail(
             f"{what}: the error is {error / rounding:.1f} times that of rounding the exact result to "
-            f"{short_name(actual.dtype)}, {most} times at most is due",
+            f"{short_name(actual.dtype)}, at most {most} times is allowed",
             f"Something before the result is rounded, as when part of it is computed in "
             f"{short_name(actual.dtype)}: cast to float32 first, and back once, at the end.",
         )
