@@ -6,7 +6,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from tests.support.attentions import Boundary, at_every_boundary, check_boundary, make_mask
+from tests.support.attentions import (
+    Boundary,
+    at_every_boundary,
+    check_boundary,
+    every_mask_shape,
+    make_mask,
+)
 from tests.support.batching import peak_bytes
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.oracles import (
@@ -183,20 +189,7 @@ def test_task_2_later_keys_do_not_matter_to_a_causal_query() -> None:
     check_close(actual[:, :, :4], expected[:, :, :4], "the first four queries, with other keys after them")
 
 
-MASKS = {
-    "alike for all": (L, S),
-    "alike for all, three axes": (1, L, S),
-    "one a head": (H_Q, L, S),
-    "one a head, four axes": (1, H_Q, L, S),
-    "one a batch row": (B, 1, L, S),
-    "one a row and head": (B, H_Q, L, S),
-    "alike for all queries": (B, 1, 1, S),
-    "one a head, alike for all queries": (H_Q, 1, S),
-    "one a key": (S,),
-}
-
-
-@pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS)
+@every_mask_shape(B, H_Q, L, S)
 def test_task_2_mask_is_added_to_the_scores(shape: tuple[int, ...]) -> None:
     query, key, value = qkv(B)
     mask = make_mask(*shape, seed=30)

@@ -14,6 +14,7 @@ from tests.support.attentions import (
     at_every_boundary,
     check_boundary,
     check_short_scores,
+    every_mask_shape,
     make_mask,
 )
 from tests.support.batching import peak_bytes
@@ -531,21 +532,7 @@ def test_task_4_any_leading_axes(leading: tuple[int, ...]) -> None:
     check_close(actual, expected, f"attention with leading axes {leading}")
 
 
-MASKS = {
-    "alike for all": (L, S),
-    "alike for all, three axes": (1, L, S),
-    "one a head": (H_Q, L, S),
-    "one a head, four axes": (1, H_Q, L, S),
-    "one a batch row": (B, 1, L, S),
-    "one a row and head": (B, H_Q, L, S),
-    "alike for all queries": (B, 1, 1, S),
-    "one a head, alike for all queries": (H_Q, 1, S),
-    "one a query": (H_Q, L, 1),
-    "one a key": (S,),
-}
-
-
-@pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS)
+@every_mask_shape(B, H_Q, L, S)
 def test_task_4_mask_is_added_to_the_scores(shape: tuple[int, ...]) -> None:
     inputs, mask = qkv(B), make_mask(*shape, seed=70)
     actual = flash_attention(*inputs, None, mask, 3, 4)

@@ -23,6 +23,23 @@ def make_mask(*shape: int, seed: int = 7) -> mx.array:
     return mask
 
 
+def every_mask_shape(B: int, H_q: int, L: int, S: int) -> pytest.MarkDecorator:
+    """Call a test with each `shape` of a mask that broadcasts to [B, H_q, L, S]."""
+    shapes = {
+        "the same for all": (L, S),
+        "the same for all, three axes": (1, L, S),
+        "one per head": (H_q, L, S),
+        "one per head, four axes": (1, H_q, L, S),
+        "one per batch row": (B, 1, L, S),
+        "one per row and head": (B, H_q, L, S),
+        "the same for all queries": (B, 1, 1, S),
+        "one per head, the same for all queries": (H_q, 1, S),
+        "one per query": (H_q, L, 1),
+        "one per key": (S,),
+    }
+    return pytest.mark.parametrize("shape", shapes.values(), ids=shapes.keys())
+
+
 @dataclass(frozen=True)
 class Boundary:
     """L queries with a scale, and a mask of a shape: random, with hidden keys; or the word; or none."""
