@@ -15,9 +15,11 @@ from scripts.book.folders import Folders
 from scripts.book.outputs import Outputs
 from scripts.book.problems import ChapterError
 from scripts.chart import draw
+from scripts.course import ROOT
 
 READABLE = (".py", ".js", ".json", ".toml")
 SHARED = ("common", "still")  # stems of the files that figures to play with load, each whatever its name
+COMMANDS = re.compile(r"^from ((?:benches|scripts)\.[\w.]+) import", re.M)
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*$")
 PHONE = 600  # a wider chart is scrolled on a phone
 
@@ -102,7 +104,8 @@ def drawn(program: Path, figure: Figure, outputs: Outputs) -> str:
     suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:8]}" if figure.attributes else ""
     code = [text, *(file.read_text(encoding="utf-8") for file in sources_of(program))]
     name = f"figures/{figure.name}{suffix}"
-    (svg,), faults = outputs.get(name, code, ["figure"], lambda: [run_python([str(program)], text, 0)])
+    reads = ["figure", *(file.read_text(encoding="utf-8") for file in commands_of(program))]
+    (svg,), faults = outputs.get(name, code, reads, lambda: [run_python([str(program)], text, 0)])
     if faults:
         raise ChapterError(f"the figure {figure.name}: {faults[0]}")
     return as_inline(svg, figure.name)
@@ -113,6 +116,16 @@ def sources_of(program: Path) -> list[Path]:
     files = [file for file in sorted(program.parent.rglob("*")) if file.suffix in READABLE]
     own = (program.stem, *SHARED)
     return [program, *(file for file in files if file.parent != program.parent or file.stem in own)]
+
+
+def commands_of(program: Path) -> list[Path]:
+    """The modules of benches/ and scripts/ that a script imports, directly or not."""
+    found: list[Path] = [program]
+    for file in found:  # which grows meanwhile
+        for name in COMMANDS.findall(file.read_text(encoding="utf-8")):
+            module = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+            found += [module] if module.is_file() and module not in found else []
+    return found[1:]
 
 
 def as_inline(svg: str, name: str) -> str:

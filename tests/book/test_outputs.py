@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from scripts.book.build import build
+from scripts.book.figures import commands_of
 from scripts.book.outputs import Mode, Outputs, is_alike
 from scripts.book.page import Page
 from scripts.book.recording import keep_outputs
+from scripts.course import ROOT
 from tests.book.small_books import DAY, book_in
 
 FENCES = (
@@ -97,6 +99,13 @@ def test_only_the_words_of_a_measurement_are_compared(tmp_path: Path) -> None:
     assert faults_of(outputs) == []
     edit(outputs, " ns", " ms")
     assert len(faults_of(outputs)) == 1
+
+
+def test_a_figure_is_drawn_again_if_a_command_that_it_imports_changes() -> None:
+    found = {
+        file.relative_to(ROOT).as_posix() for file in commands_of(ROOT / "book/figures/chunking-curve.py")
+    }
+    assert {"benches/chunk_sweep.py", "benches/trade_off.py"} <= found
 
 
 def test_a_folder_of_this_machine_is_not_kept(tmp_path: Path) -> None:
