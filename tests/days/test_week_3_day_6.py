@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +20,7 @@ from tests.support.oracles import expected_kept, softmax
 from tests.support.pages import check_counts
 from tiny_llm import (
     BlockManager,
+    CostModel,
     DraftModel,
     EngineStep,
     LookupDrafter,
@@ -32,9 +34,11 @@ from tiny_llm import (
     Sequence,
     SpeculativeEngine,
 )
+from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter, DraftCost
 from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.speculation.draft_length import Acceptance, best_num_drafts
 from tiny_llm.serving.speculation.rejection import probabilities, reject
 from tiny_llm.serving.speculation.speculative_engine import accept_until_done
 from tiny_llm.serving.speculation.verification import rows_to_keep, rows_to_verify
@@ -1111,3 +1115,123 @@ def test_task_7_another_model_changes_no_token(num_drafts: int) -> None:
     steps = run(engine)
     expected = {id: continuation(prompt_of(size, id), amount) for id, (size, amount) in enumerate(jobs)}
     check_equal(answers_of(steps), expected, "tokens of each request")
+
+
+# Task 8: how many drafts
+
+
+def test_task_8_rates_move_towards_what_happened() -> None:
+    acceptance = Acceptance([0.5, 0.5, 0.5])
+    acceptance.record(3, 1)
+    mistakes = {
+        "what was not tried counts as rejected": [0.55, 0.45, 0.45],
+        "the rejected draft is not counted": [0.55, 0.5, 0.5],
+        "all drafts count as accepted or rejected together": [0.53, 0.53, 0.53],
+    }
+    found = [round(rate, 6) for rate in acceptance.rates]
+    check_equal(found, [0.55, 0.45, 0.5], "rates after 1 of 3 drafts was accepted, from 0.5 each", mistakes)
+    acceptance.record(2, 2)
+    found = [round(rate, 6) for rate in acceptance.rates]
+    check_equal(
+        found, [0.595, 0.505, 0.5], "rates after 2 of 2 more", {"a third is counted": [0.595, 0.505, 0.45]}
+    )
+    acceptance.record(0, 0)
+    check_equal([round(rate, 6) for rate in acceptance.rates], found, "rates after a step without drafts")
+
+
+def test_task_8_a_draft_survives_only_with_all_before_it() -> None:
+    acceptance = Acceptance([0.8, 0.5, 0.5])
+    mistakes = {"the rate of each alone": [0.8, 0.5, 0.5]}
+    check_equal(
+        [round(p, 6) for p in acceptance.survival],
+        [0.8, 0.4, 0.2],
+        "survival for rates 0.8, 0.5, 0.5",
+        mistakes,
+    )
+    check_equal(acceptance.rates, [0.8, 0.5, 0.5], "rates afterwards")
+    check_equal(Acceptance([]).survival, [], "survival without positions")
+
+
+def test_task_8_two_sequences_share_no_rates() -> None:
+    rates = [0.5, 0.5]
+    first, second = Acceptance(rates), Acceptance(rates)
+    first.record(2, 2)
+    check_equal(
+        (second.rates, rates), ([0.5, 0.5], [0.5, 0.5]), "rates of the other, and the list they came from"
+    )
+
+
+def best_by_trying(
+    survival: dict[int, list[float]], step_seconds: float, row_seconds: float, pass_seconds: float
+) -> float:
+    """The most tokens per second of all choices."""
+    best = 0.0
+    for lengths in product(*(range(len(each) + 1) for each in survival.values())):
+        tokens = len(survival) + sum(
+            sum(each[:length]) for each, length in zip(survival.values(), lengths, strict=True)
+        )
+        seconds = step_seconds + sum(lengths) * row_seconds + max(lengths) * pass_seconds
+        best = max(best, tokens / seconds)
+    return best
+
+
+@pytest.mark.parametrize(
+    ("row_seconds", "expected"), [(0.0, [3, 3]), (0.1, [3, 1]), (0.2, [2, 0]), (0.3, [1, 0]), (0.5, [0, 0])]
+)
+def test_task_8_drafts_are_chosen_across_sequences(row_seconds: float, expected: list[int]) -> None:
+    survival = {0: [0.9, 0.6, 0.5], 1: [0.4, 0.2, 0.1]}
+    found = best_num_drafts(survival, 1.0, row_seconds)
+    mistakes = {"as many as there are": [3, 3], "one for each": [1, 1], "drafts although none pays": [1, 0]}
+    mistakes = {name: wrong for name, wrong in mistakes.items() if wrong != expected}
+    what = f"drafts of two sequences if a step takes 1 s and a row {row_seconds} s"
+    check_equal([found[0], found[1]], expected, what, mistakes)
+
+
+@pytest.mark.parametrize(("pass_seconds", "expected"), [(0.0, 3), (0.3, 2), (0.5, 1), (1.0, 0)])
+def test_task_8_a_pass_computes_the_drafts_of_all(pass_seconds: float, expected: int) -> None:
+    survival = {id: [0.7, 0.5, 0.3] for id in range(4)}
+    found = best_num_drafts(survival, 1.0, 0.01, pass_seconds)
+    mistakes = {"passes cost nothing": dict.fromkeys(range(4), 3)} if expected != 3 else {}
+    what = f"drafts of four sequences if a step takes 1 s and a pass of the draft model {pass_seconds} s"
+    check_equal(found, dict.fromkeys(range(4), expected), what, mistakes)
+
+
+def test_task_8_a_step_without_sequences_has_no_drafts() -> None:
+    check_equal(best_num_drafts({}, 1.0, 0.01, 0.1), {}, "drafts")
+    check_equal(best_num_drafts({3: []}, 1.0, 0.01), {3: 0}, "drafts of a sequence for which none were found")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(0.01, 1), max_size=3), min_size=1, max_size=3),
+    st.floats(0, 1.5),
+    st.sampled_from([0.0, 0.05, 0.4]),
+)
+def test_task_8_no_other_choice_yields_more(
+    rates: list[list[float]], row_seconds: float, pass_seconds: float
+) -> None:
+    survival = {id: Acceptance(each).survival for id, each in enumerate(rates)}
+    chosen = best_num_drafts(survival, 1.0, row_seconds, pass_seconds)
+    tokens = len(survival) + sum(sum(each[: chosen[id]]) for id, each in survival.items())
+    seconds = 1.0 + sum(chosen.values()) * row_seconds + max(chosen.values()) * pass_seconds
+    best = best_by_trying(survival, 1.0, row_seconds, pass_seconds)
+    assert tokens / seconds >= best * (1 - 1e-9), (
+        f"{chosen} drafts yield {tokens / seconds:.4f} tokens per second, another choice yields {best:.4f}; "
+        f"survival {survival}, a row {row_seconds} s, a pass {pass_seconds} s"
+    )
+
+
+def test_task_8_where_drafts_are_never_right_hardly_any_are_computed() -> None:
+    def drafts_of(cost: DraftCost, mistakes_at: Items[int]) -> list[int]:
+        oracle = Oracle(4, mistakes_at)
+        engine = speculative_engine(AdaptiveDrafter(oracle, cost), 40)
+        engine.add_request(prompt_of(5), length(40))
+        steps = run(engine)
+        check_equal(answers_of(steps), {0: continuation(prompt_of(5), 40)}, "tokens")
+        return [len(entry.draft_ids) for step in steps for entry in step.scheduled.final]
+
+    cheap, dear = DraftCost(CostModel(1.0, 0.01)), DraftCost(CostModel(0.0, 1.0))
+    assert max(drafts_of(cheap, ())) == 4, "right drafts in nearly free rows should be computed"
+    wrong = drafts_of(cheap, range(64))
+    assert sum(wrong[-10:]) < sum(wrong[:10]), f"drafts that are always wrong are still computed: {wrong}"
+    check_equal(sum(drafts_of(dear, range(64))), 0, "drafts where a row costs as much as a step")

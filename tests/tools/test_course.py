@@ -61,10 +61,12 @@ ROWS_OF_SERVING = [
         "speculation.verification",
         "speculation.rejection",
         "speculation.draft_model",
+        "speculation.draft_length",
         "speculation.speculative_engine",
         "given.drafter",
         "given.lookup_drafter",
         "given.draft_runner",
+        "given.adaptive_drafter",
         "given.speculative_runner",
     },
 ]
