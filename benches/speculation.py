@@ -122,8 +122,8 @@ def main(
         }
         for text, prompts in texts.items():
             runs = {size: measure(sides, prompts[size], max_tokens, rounds, text) for size in batch}
-            console.print()
-            console.print(comparison(text, runs))
+            console.print(f"\n{text}, tokens per second:")
+            console.print(comparison(runs))
     return Results(rounds)
 
 
@@ -213,12 +213,12 @@ def serve(make_engine: MakeEngine, prompts: list[Prompt], max_tokens: int) -> Ru
     )
 
 
-def comparison(text: str, runs: Mapping[int, Mapping[str, list[Run]]]) -> Table:
+def comparison(runs: Mapping[int, Mapping[str, list[Run]]]) -> Table:
     """A row for each batch size; for each side with drafts, what it gains and how often drafts are right."""
     table = Table(box=None, padding=(0, 1), header_style="bold")
-    table.add_column(text, no_wrap=True)
+    table.add_column("batch", justify="right", no_wrap=True)
     sides = list(next(iter(runs.values())))
-    table.add_column("tokens/s", justify="right", no_wrap=True)
+    table.add_column(sides[0], justify="right", no_wrap=True)
     for side in sides[1:]:
         for heading in (side, "gain", "right", "a step"):
             table.add_column(heading, justify="right", no_wrap=True)
@@ -233,5 +233,5 @@ def comparison(text: str, runs: Mapping[int, Mapping[str, list[Run]]]) -> Table:
                 f"{first.acceptance:.0%}",
                 f"{first.per_step:.2f}",
             ]
-        table.add_row(f"batch of {size}", *cells)
+        table.add_row(str(size), *cells)
     return table
