@@ -86,9 +86,15 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
             [r"blocks +70 .* MB +[\d.e+]+ +\d+%", r"to .* [\d.]+x .* to", "1 run in turns, 0 of 3 medians"],
         ),
         ("pressure", True, "--blocks 60 --copies 1 --max-tokens 2", [r"preemptions"]),
+        (
+            "speculation",
+            True,
+            "--batch 1 --batch 3 --max-tokens 4 --repeats 1 --adaptive",
+            [r"text that repeats", r" 1 +\d+ +\d+ +[\d.]+x", r" 3 +\d+ +\d+ +[\d.]+x"],
+        ),
         ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
     ],
-    ids=["context", "flash", "bandwidth", "sampling", "long", "pressure", "chunking"],
+    ids=["context", "flash", "bandwidth", "sampling", "long", "pressure", "speculation", "chunking"],
 )
 def test_a_small_run_is_reported(
     bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]
