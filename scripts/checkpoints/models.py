@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_by_name(name: str, package: ModuleType = tiny_llm_ref) -> tuple[Qwen3Model, "TokenizerWrapper"]:
-    """Model and tokenizer of a folder, the shipped model or one that `pdm run get-model` fetched.
+    """Model and tokenizer of a folder, a shipped model or one that `pdm run get-model` fetched.
 
     On a CPU the model computes in float32: its matrix products have no fast path for shorter types.
 

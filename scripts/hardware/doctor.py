@@ -24,7 +24,7 @@ except ImportError as error:
             print(f"{finding.level:8}{finding.text}: {finding.fix}")
     sys.exit(1)
 
-from scripts.checkpoints.files import REPO, SHIPPED_MODEL, is_complete
+from scripts.checkpoints.files import REPO, SHIPPED_MODELS, is_complete
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
@@ -78,7 +78,7 @@ def findings(package: Path) -> Iterable[Finding]:
         check_mlx,
         *(partial(check_kernels, kind) for kind in KERNEL_KINDS),
         check_model_parts,
-        lambda: check_checkpoint(REPO / "models" / SHIPPED_MODEL),
+        *(partial(check_checkpoint, REPO / "models" / name) for name in SHIPPED_MODELS),
         lambda: check_disk(REPO, shutil.disk_usage(REPO).free),
         lambda: check_package(package),
         lambda: check_encoding(sys.stdout.encoding or "ascii"),
@@ -164,7 +164,7 @@ def check_model_parts() -> Finding:
 
 
 def check_checkpoint(folder: Path) -> Finding:
-    """The checkpoint that ships is whole."""
+    """A checkpoint that ships is whole."""
     if is_complete(folder):
         return Finding("ok", f"checkpoint {folder.name} is complete")
     fix = f"run `git checkout -- models/{folder.name}`"

@@ -1,18 +1,21 @@
-"""The checkpoint that ships: its traits, its size, how it reads, and that mlx-lm says the same."""
+"""The checkpoints that ship: their traits, their sizes, how they read, and that mlx-lm says the same."""
 
 import importlib
 import json
 import sys
+from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from scripts.checkpoints.compare_mlx_lm import differing_prompts
-from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL, SHIPPED_MODELS, resolve_checkpoint
+from tests.support.check import check_close
 from tiny_llm import Qwen3Model, SamplingParams, batch_generate, load
 
 FOLDER = resolve_checkpoint(SHIPPED_MODEL)
-CONFIG = json.loads((FOLDER / "config.json").read_text())
+DRAFT = resolve_checkpoint(DRAFT_MODEL)
+FILES = ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json")
 sys.path.insert(0, str(FOLDER))
 evaluate = importlib.import_module("evaluate")  # its openings were written down before it was first run
 corpus = importlib.import_module("corpus")
@@ -24,20 +27,59 @@ def loaded(on_cpu: None) -> tuple[Qwen3Model, object]:
     return load(FOLDER, mx.float32)
 
 
-def test_it_has_every_trait_of_qwen3() -> None:
-    assert CONFIG["model_type"] == "qwen3"
-    assert CONFIG["num_key_value_heads"] < CONFIG["num_attention_heads"]
-    assert CONFIG["head_dim"] != CONFIG["hidden_size"] / CONFIG["num_attention_heads"]
-    assert CONFIG["tie_word_embeddings"] is True
+@pytest.mark.parametrize("name", SHIPPED_MODELS)
+def test_it_is_a_qwen3_of_grouped_heads_and_tied_embeddings(name: str) -> None:
+    config = read_config(name)
+    assert config["model_type"] == "qwen3"
+    assert config["num_key_value_heads"] < config["num_attention_heads"]
+    assert config["tie_word_embeddings"] is True
 
 
-def test_it_is_small() -> None:
-    names = ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json")
-    assert sum((FOLDER / name).stat().st_size for name in names) <= 6_000_000
+def test_its_head_dim_does_not_follow_from_the_hidden_size() -> None:
+    config = read_config(SHIPPED_MODEL)
+    assert config["head_dim"] != config["hidden_size"] / config["num_attention_heads"]
 
 
-def test_its_greedy_answers_are_mlx_lms() -> None:
-    assert differing_prompts(SHIPPED_MODEL, max_tokens=24) == []
+def read_config(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((resolve_checkpoint(name) / "config.json").read_text())
+    return config
+
+
+def test_they_are_small() -> None:
+    assert sum((FOLDER / name).stat().st_size for name in FILES) <= 6_000_000
+    assert sum(file.stat().st_size for file in DRAFT.iterdir() if file.is_file()) <= 1_500_000
+
+
+@pytest.mark.parametrize("name", SHIPPED_MODELS)
+def test_its_greedy_answers_are_mlx_lms(name: str) -> None:
+    assert differing_prompts(name, max_tokens=24) == []
+
+
+@pytest.mark.parametrize("name", SHIPPED_MODELS)
+def test_its_logits_are_mlx_lms(name: str, on_cpu: None) -> None:
+    from mlx_lm.utils import load_model  # late: it takes a second
+
+    tokens = mx.array([[5, 300, 17, 4000, 9]])
+    expected = load_model(resolve_checkpoint(name))[0](tokens)
+    check_close(load(resolve_checkpoint(name), mx.float32)[0](tokens), expected, f"logits of {name}", 1e-3)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "demo_prompts.json"])
+def test_the_draft_model_shares_its_targets_tokens(file: str) -> None:
+    assert (DRAFT / file).read_bytes() == (FOLDER / file).read_bytes()
+
+
+def test_the_draft_model_often_predicts_its_targets_token(loaded) -> None:  # type: ignore[no-untyped-def]
+    target, tokenizer = loaded
+    draft, _ = load(DRAFT, mx.float32)
+    params = SamplingParams(max_tokens=evaluate.LOOP_TOKENS)
+    correct = []
+    for result in batch_generate(target, tokenizer, evaluate.OPENINGS, batch_size=10, params=params):
+        prompt = tokenizer.encode(evaluate.OPENINGS[result.prompt_idx])
+        tokens = mx.array([*prompt, *result.token_ids])
+        predicted = mx.argmax(draft(tokens[None, :-1])[0, len(prompt) - 1 :], axis=-1)
+        correct += (predicted == tokens[len(prompt) :]).tolist()
+    assert sum(correct) / len(correct) >= 0.5
 
 
 def test_sampled_words_occur_in_the_corpus(loaded) -> None:  # type: ignore[no-untyped-def]

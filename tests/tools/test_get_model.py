@@ -60,12 +60,13 @@ def test_resolve_finds_a_folder_by_its_path(tmp_path: Path, monkeypatch: pytest.
     assert checkpoints.resolve_checkpoint("mine") == folder
 
 
-def test_resolve_finds_the_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", checkpoints.SHIPPED_MODELS)
+def test_resolve_finds_a_shipped_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "REPO", tmp_path)
     with pytest.raises(ValueError, match="the shipped checkpoint is missing"):
-        checkpoints.resolve_checkpoint(checkpoints.SHIPPED_MODEL)
-    folder = make_files(tmp_path / "models" / checkpoints.SHIPPED_MODEL, "config.json")
-    assert checkpoints.resolve_checkpoint(checkpoints.SHIPPED_MODEL) == folder
+        checkpoints.resolve_checkpoint(name)
+    folder = make_files(tmp_path / "models" / name, "config.json")
+    assert checkpoints.resolve_checkpoint(name) == folder
 
 
 def test_resolve_finds_smollm2_once_it_is_made(cache: Path) -> None:
