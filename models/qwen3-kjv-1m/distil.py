@@ -8,7 +8,7 @@ distribution from the teacher's. One run does everything, in this order:
    teacher continued in its own words, since that is the text on which drafts are made. A lesson keeps the
    last hidden states of the teacher, from which its distribution is quickly computed, for use in many steps.
 2. The draft model starts with the teacher's embeddings, projected to its own hidden size, and is trained for
-   a fixed number of steps.
+   some minutes; the schedule follows the clock, and the time in which the process is stopped does not count.
 3. The weights are exported in 8 bits, in the same way as the teacher's.
 
     python distil.py --out . --work build
@@ -52,6 +52,7 @@ BATCH = 8 * LESSON
 READ_ROW, WRITTEN_ROW = 1024, 256
 OPENINGS = (8, 16, 32, 64, 128)  # tokens
 TEMPERATURES = (0.0, 0.8)
+LONGEST_STEP = 5.0  # seconds
 
 Lesson = tuple[Tensor, Tensor]  # token ids (rows, length), the teacher's hidden states (rows, length, size)
 
@@ -107,10 +108,11 @@ def train(
     loss_of = divergence if args.no_compile else torch.compile(divergence, dynamic=False)
     optimizer = make_optimizer(draft, 0.05)
     samples = list(draw_samples(teacher, tokenizer, batches=1, seed=1))
-    chance, start = random.Random(args.seed), time.monotonic()
-    for step in range(1, args.steps + 1):
+    chance = random.Random(args.seed)
+    step, seconds, last = 0, 0.0, time.monotonic()
+    while seconds < 60 * args.minutes:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step / args.steps, args.lr)
+            group["lr"] = learning_rate(seconds / (60 * args.minutes), args.lr)
         losses = []
         for lessons in kinds:
             with torch.autocast("cpu", torch.bfloat16):
@@ -120,10 +122,13 @@ def train(
         torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % args.measure_every == 0 or step == args.steps:
+        step += 1
+        now = time.monotonic()
+        seconds += min(now - last, LONGEST_STEP)
+        last = now
+        if step % args.measure_every == 0 or seconds >= 60 * args.minutes:
             found = measure(teacher, draft, samples).values()
             shares = "  ".join(f"{share.agreement:.1%} {share.overlap:.1%}" for share in found)
-            seconds = time.monotonic() - start
             print(f"step {step:5d}  {seconds:5.0f} s  loss {' '.join(losses)}  {shares}", flush=True)
 
 
@@ -136,8 +141,8 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("build"), help="folder for lessons and float32 weights"
     )
-    parser.add_argument("--tokens", type=int, default=1_500_000, help="tokens of lessons, of each kind")
-    parser.add_argument("--steps", type=int, default=8000, help="steps of two lessons, 4,096 tokens in all")
+    parser.add_argument("--tokens", type=int, default=600_000, help="tokens of lessons, of each kind")
+    parser.add_argument("--minutes", type=float, default=25.0, help="training time; the schedule follows it")
     parser.add_argument("--lr", type=float, default=4e-3, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--measure-every", type=int, default=400, help="steps between two measurements")
