@@ -124,7 +124,7 @@ def main() -> None:
     )
     parser.add_argument("draft", type=Path, help="folder of the exported draft model")
     parser.add_argument(
-        "--batches", type=int, default=8, help="batches of 32 openings for each row of the table"
+        "--batches", type=int, default=3, help="batches of 32 openings for each row of the table"
     )
     args = parser.parse_args()
     target, draft = load_expanded(TARGET), load_expanded(args.draft)
