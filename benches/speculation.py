@@ -1,13 +1,12 @@
 """Decoding without drafts, with lookup and with a draft model, for text that repeats and text that doesn't.
 
-pdm run bench speculation --draft models/qwen3-kjv-1m --batch 1 --batch 8
+pdm run bench speculation --batch 1 --batch 8
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
@@ -19,7 +18,7 @@ from benches.load import EndlessTokenizer, take, token_stream
 from benches.rounds import Repeats, Rounds, say
 from benches.speed import machine
 from benches.watched import Results
-from scripts.checkpoints.files import SHIPPED_MODEL
+from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
 from tiny_llm_ref import (
@@ -51,7 +50,7 @@ VERSES = (
 )
 REFRAIN = ": for his mercy endureth for ever.\n"
 NUM_VERSES = 4  # in a prompt, the last one without the refrain
-DRAFT_MODEL = "models/qwen3-kjv-1m"
+SAMPLE = "And Jacob served seven years for Rachel; and they seemed unto him but a few days."
 Prompt = tuple[int, ...]
 MakeEngine = Callable[[BlockManager, SchedulerConfig], Engine]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -112,7 +111,7 @@ def main(
 
         rounds = Rounds(repeats)
         loaded, tokenizer = load_by_name(model)
-        sides = make_sides(loaded, draft_of(draft), max_tokens, num_drafts, adaptive)
+        sides = make_sides(loaded, draft_of(draft, tokenizer), max_tokens, num_drafts, adaptive)
         stream = token_stream(model, tokenizer)
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
@@ -139,14 +138,21 @@ def measure(
     )
 
 
-def draft_of(name: str) -> Qwen3Model | None:
-    """The draft model; None, with a note, if its checkpoint isn't here."""
+def draft_of(name: str, tokenizer: Tokenizer) -> Qwen3Model | None:
+    """The draft model; None, with a note, if nobody asked for it and it doesn't fit the model.
+
+    Raises:
+        ValueError: the checkpoint that was asked for has another tokenizer.
+    """
     from scripts.checkpoints.models import load_by_name
 
-    if name == DRAFT_MODEL and not Path(name, "config.json").is_file():
-        say(f"without a draft model: {name} is missing; choose one by --draft")
-        return None
-    return load_by_name(name)[0]
+    draft, own_tokenizer = load_by_name(name)
+    if own_tokenizer.encode(SAMPLE) == tokenizer.encode(SAMPLE):
+        return draft
+    if name != DRAFT_MODEL:
+        raise ValueError(f"{name} has another tokenizer than the model: choose a draft model with the same")
+    say(f"without a draft model: {name} has another tokenizer; choose one by --draft")
+    return None
 
 
 def make_sides(
