@@ -5,7 +5,7 @@ pdm run bench parts --context 1024
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,6 @@ from scripts.errors import usage_errors
 from tiny_llm_ref.given.accelerate import best_operations
 from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
 from tiny_llm_ref.model.given.operations import Operations
-from tiny_llm_ref.model.kv_cache import TinyKvCache
 from tiny_llm_ref.model.loader import load_model
 from tiny_llm_ref.model.qwen3 import Qwen3Model
 from tiny_llm_ref.ops.flash_attention import flash_attention
@@ -113,16 +112,18 @@ def load_side(path: Path, operations: Operations) -> Side:
 def measure(sides: dict[str, Side], context: int, rounds: Rounds) -> dict[tuple[str, str], dict[str, float]]:
     """Median seconds of each part, by work and side."""
     tokens = mx.array([[100 + 7 * i % 1000 for i in range(context)]])
-    works = ("decode", "prefill")
+    works = {"decode": (tokens[:, :1], context), "prefill": (tokens, 0)}
 
     def run(name: str, turn: int) -> dict[str, dict[str, float]]:
-        side = sides[name]
+        side, seconds = sides[name], {}
         cache = side.model.create_kv_cache()
-        prefill = seconds_by_part(side, cache, tokens, 0)
-        seconds_by_part(side, cache, tokens[:, :1], context)  # copies the full cache into larger arrays
-        for layer in cache:
-            layer.rewind(1)
-        return {"decode": seconds_by_part(side, cache, tokens[:, :1], context), "prefill": prefill}
+        for work, (ids, offset) in reversed(works.items()):  # the prefill fills the decode's cache
+            side.clock.seconds.clear()
+            with side.clock.running("the rest"):
+                mx.eval(side.model(ids, offset, cache, 1), [layer.state for layer in cache])
+            parts = {part: side.clock.seconds[part] for part in PARTS}
+            seconds[work] = {**parts, "together": sum(parts.values())}
+        return seconds
 
     runs = rounds.in_turns(sides, run, lambda works: {work: each["together"] for work, each in works.items()})
     return {
@@ -130,14 +131,3 @@ def measure(sides: dict[str, Side], context: int, rounds: Rounds) -> dict[tuple[
         for work in works
         for side, of_side in runs.items()
     }
-
-
-def seconds_by_part(
-    side: Side, cache: Sequence[TinyKvCache], tokens: mx.array, offset: int
-) -> dict[str, float]:
-    """Seconds of each part of one forward pass, and of all together."""
-    side.clock.seconds.clear()
-    with side.clock.running("the rest"):
-        mx.eval(side.model(tokens, offset, cache, 1), [layer.state for layer in cache])
-    parts = {part: side.clock.seconds[part] for part in PARTS}
-    return {**parts, "together": sum(parts.values())}

@@ -22,6 +22,7 @@ LEAST, MOST = 6, 100  # rounds; no interval of fewer values is certain enough
 WIDEST_RECORDED = 0.1
 ENOUGH_SECONDS = 60.0  # of one side, after which medians that can be recorded are certain enough
 MOST_SECONDS = 90.0  # of one side, after which it is measured no more
+PAUSE = 0.1  # seconds before a run: the threads of a BLAS spin for a while after its last product
 
 Repeats = Annotated[
     int | None,
@@ -105,8 +106,9 @@ class Rounds:
     ) -> dict[str, list[T]]:
         """What `run(side, round)` returns, by side; round 0 warms up and is left out.
 
-        The sides take turns, so that what else the machine does hits all of them. A side whose medians are
-        certain is measured no more; one whose code is not written yet is left out.
+        The sides take turns, so that what else the machine does hits all of them. Each run begins after a
+        pause, or the side before it would still keep a core busy. A side whose medians are certain is
+        measured no more; one whose code is not written yet is left out.
 
         Args:
             sides: their names.
@@ -125,6 +127,7 @@ class Rounds:
             while pending:
                 for side in pending:
                     progress.update(task, description=f"{title} {side}, round {turn}".strip())
+                    time.sleep(PAUSE)
                     start = time.perf_counter()
                     result = run(side, turn)
                     seconds[side] += time.perf_counter() - start

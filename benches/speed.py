@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -34,7 +33,6 @@ from scripts.packages import learners_package
 
 BASELINE = "mlx-lm as installed"
 SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow
-PAUSE = 0.1  # seconds before a run: the threads of a BLAS spin for a while after its last product
 Workload = dict[str, Any]
 Workloads = dict[str, Workload]
 WORKLOADS: Workloads = {
@@ -124,16 +122,12 @@ def measure_all(
 def measured(
     processes: Mapping[str, "subprocess.Popen[str]"], workload: Workload, name: str, turn: int
 ) -> float:
-    """Tokens a second of one run; a slow engine warms up on less, and decodes less.
-
-    Each run begins after a pause, or the engine before it would still keep a core busy.
-    """
+    """Tokens a second of one run; a slow engine warms up on less, and decodes less."""
     request = dict(workload)
     if name in SLOW:
         request["num_steps"] = min(request["num_steps"], SLOW_STEPS)
         if not turn:
             request["num_tokens"] = SLOW_WARM_UP
-    time.sleep(PAUSE)
     return tokens_of(request) / float(ask(processes[name], request)["seconds"])
 
 
