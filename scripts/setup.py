@@ -33,7 +33,7 @@ USE_KERNELS = """
 from tiny_llm_ref.given.accelerate import best_operations, best_paged_attention
 best_operations(), best_paged_attention()
 """
-OPTIONAL_GROUPS = ("book", "pages", "platforms", "engines")
+OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "engines")
 
 
 def main() -> None:
