@@ -1,4 +1,4 @@
-"""Decoding without drafts, with lookup and with a draft model, for text that repeats and text that doesn't.
+"""Decoding without drafts, with lookup and with a draft model: answers that quote, repeat or do neither.
 
 pdm run bench speculation --batch 1 --batch 8
 """
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benches.load import EndlessTokenizer, take, token_stream
 from benches.rounds import Repeats, Rounds, say
+from benches.speculation_prediction import Try, predicted_gain
 from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
@@ -33,11 +34,37 @@ from tiny_llm_ref import (
     SpeculativeEngine,
 )
 from tiny_llm_ref.generation.generate import Tokenizer
-from tiny_llm_ref.serving.given.adaptive_drafter import AdaptiveDrafter, DraftCost, profiled
+from tiny_llm_ref.serving.given.adaptive_drafter import (
+    FIRST_RATE,
+    MOST_DRAFTS,
+    AdaptiveDrafter,
+    DraftCost,
+    profiled,
+)
 from tiny_llm_ref.serving.given.drafter import Drafter
+from tiny_llm_ref.serving.speculation.draft_length import Acceptance
 
 BLOCK_SIZE = 16
-PROMPT = 96  # tokens of the longest prompt
+PROMPT = 96  # tokens of a prompt
+LONGEST = 160  # tokens of the longest prompt
+OFFERING = (
+    "His offering was one silver charger, the weight whereof was an hundred and thirty shekels, one silver "
+    "bowl of seventy shekels, after the shekel of the sanctuary; both of them full of fine flour mingled "
+    "with oil for a meat offering: One golden spoon of ten shekels, full of incense: One young bullock, one "
+    "ram, one lamb of the first year, for a burnt offering: One kid of the goats for a sin offering: And for "
+    "a sacrifice of peace offerings, two oxen, five rams, five he goats, five lambs of the first year: this "
+    "was the offering of {}.\nHis offering was"
+)
+PRINCES = (
+    "Nahshon the son of Amminadab",
+    "Nethaneel the son of Zuar",
+    "Eliab the son of Helon",
+    "Elizur the son of Shedeur",
+    "Shelumiel the son of Zurishaddai",
+    "Eliasaph the son of Deuel",
+    "Elishama the son of Ammihud",
+    "Gamaliel the son of Pedahzur",
+)
 VERSES = (
     "O give thanks unto the LORD; for he is good",
     "O give thanks unto the God of gods",
@@ -53,6 +80,7 @@ NUM_VERSES = 4  # in a prompt, the last one without the refrain
 SAMPLE = "And Jacob served seven years for Rachel; and they seemed unto him but a few days."
 Prompt = tuple[int, ...]
 MakeEngine = Callable[[BlockManager, SchedulerConfig], Engine]
+Predictions = dict[int, dict[str, float]]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Draft = Annotated[str, typer.Option(help="The same for the draft model, which needs the same tokenizer.")]
 Batch = Annotated[list[int], typer.Option(min=1, help="Requests at once; give it several times.")]
@@ -62,17 +90,27 @@ NumDrafts = Annotated[int, typer.Option(min=1, help="Drafts of the model in a st
 
 
 @dataclass(frozen=True)
+class Side:
+    """What makes an engine, and what its drafts cost, if it has the same number of them in every step."""
+
+    make: MakeEngine
+    cost: DraftCost | None = None
+
+
+@dataclass(frozen=True)
 class Run:
     """One run of a side, from the moment when every request has its first token.
 
-    `num_rows` counts final entries: how often some answer got tokens.
+    `tries` has the numbers of drafts and of accepted drafts for each time when an answer got tokens.
     """
 
     seconds: float
-    num_tokens: int
-    num_rows: int
-    num_drafts: int
-    num_accepted: int
+    tries: tuple[Try, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(1 + accepted for _, accepted in self.tries)
 
     @property
     def rate(self) -> float:
@@ -82,12 +120,12 @@ class Run:
     @property
     def per_step(self) -> float:
         """Tokens that an answer got in a step."""
-        return self.num_tokens / self.num_rows
+        return self.num_tokens / len(self.tries)
 
     @property
     def acceptance(self) -> float:
         """Share of the drafts that were accepted; 0 without any."""
-        return self.num_accepted / max(1, self.num_drafts)
+        return sum(accepted for _, accepted in self.tries) / max(1, sum(drafts for drafts, _ in self.tries))
 
 
 def main(
@@ -101,7 +139,10 @@ def main(
 ) -> Results:
     """Let requests decode greedily, by all sides in turns, for each kind of text and each batch size.
 
-    Text that repeats is a psalm with a refrain. The other prompts are pieces of the demo's.
+    Answers that quote continue a list whose next entry is the same as the one in the prompt. Answers that
+    repeat have a refrain. The prompts of the others are pieces of the demo's.
+
+    The forecast of a gain is simulated from what steps cost and what drafts do in the smallest batch.
 
     Example: pdm run bench speculation --batch 1 --batch 8 --repeats 6
     """
@@ -116,23 +157,24 @@ def main(
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         texts = {
-            "text that repeats": {size: verses(tokenizer, size) for size in batch},
-            "other text": {size: pieces(stream, size) for size in batch},
+            "answers that quote": {size: offerings(tokenizer, size) for size in batch},
+            "answers that repeat": {size: verses(tokenizer, size) for size in batch},
+            "other answers": {size: pieces(stream, size) for size in batch},
         }
         for text, prompts in texts.items():
             runs = {size: measure(sides, prompts[size], max_tokens, rounds, text) for size in batch}
-            console.print(f"\n{text}, tokens per second:")
-            console.print(comparison(runs))
+            console.print(f"\n{text}: tokens per second without drafts, and what drafts gain")
+            console.print(comparison(runs, predictions(sides, runs, max_tokens)))
     return Results(rounds)
 
 
 def measure(
-    sides: Mapping[str, MakeEngine], prompts: list[Prompt], max_tokens: int, rounds: Rounds, text: str
+    sides: Mapping[str, Side], prompts: list[Prompt], max_tokens: int, rounds: Rounds, text: str
 ) -> dict[str, list[Run]]:
     """Runs of each side with the same prompts, in turns."""
     return rounds.in_turns(
         sides,
-        lambda side, _: serve(sides[side], prompts, max_tokens),
+        lambda side, _: serve(sides[side].make, prompts, max_tokens),
         lambda run: {"tokens per second": run.rate},
         f"{text}, batch of {len(prompts)}",
     )
@@ -157,30 +199,37 @@ def draft_of(name: str, tokenizer: Tokenizer) -> Qwen3Model | None:
 
 def make_sides(
     model: Qwen3Model, draft: Qwen3Model | None, max_tokens: int, num_drafts: int, adaptive: bool
-) -> dict[str, MakeEngine]:
-    """What makes the engine of each side."""
-    most = PROMPT + max_tokens
+) -> dict[str, Side]:
+    """The engine without drafts, and those with drafts from each source."""
+    most = LONGEST + max_tokens
 
     def plain(blocks: BlockManager, config: SchedulerConfig) -> Engine:
         return Engine(model, EndlessTokenizer(), config, most, blocks)
 
-    def speculative(make_drafter: Callable[[BlockManager], Drafter], cost: DraftCost | None) -> MakeEngine:
+    def speculative(make_drafter: Callable[[BlockManager], Drafter], cost: DraftCost) -> Side:
+        learned = Acceptance([FIRST_RATE] * MOST_DRAFTS)
+
         def make(blocks: BlockManager, config: SchedulerConfig) -> Engine:
             drafter = make_drafter(blocks)
-            drafter = drafter if cost is None else AdaptiveDrafter(drafter, cost)
+            drafter = AdaptiveDrafter(drafter, cost, learned) if adaptive else drafter
             return SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=drafter)
 
-        return make
+        return Side(make, None if adaptive else cost)
 
-    def cost_with(draft: Qwen3Model | None) -> DraftCost | None:
-        return profiled(model, draft) if adaptive else None
-
-    sides = {"no drafts": plain, "lookup": speculative(lambda blocks: LookupDrafter(), cost_with(None))}
+    sides = {
+        "no drafts": Side(plain),
+        "lookup": speculative(lambda blocks: LookupDrafter(), profiled(model)),
+    }
     if draft is not None:
         sides["draft model"] = speculative(
-            lambda blocks: DraftModel(draft, blocks, num_drafts), cost_with(draft)
+            lambda blocks: DraftModel(draft, blocks, num_drafts), profiled(model, draft)
         )
     return sides
+
+
+def offerings(tokenizer: Tokenizer, size: int) -> list[Prompt]:
+    """Prompts whose answers begin with the same words, each with another name."""
+    return [tuple(tokenizer.encode(OFFERING.format(name))) for name in islice(cycle(PRINCES), size)]
 
 
 def verses(tokenizer: Tokenizer, size: int) -> list[Prompt]:
@@ -198,8 +247,8 @@ def pieces(stream: list[int], size: int) -> list[Prompt]:
 
 def serve(make_engine: MakeEngine, prompts: list[Prompt], max_tokens: int) -> Run:
     """Serve prompts together, and measure from the step after which all of them decode."""
-    num_blocks = len(prompts) * -(-(PROMPT + max_tokens) // BLOCK_SIZE)
-    config = SchedulerConfig(max(512, PROMPT * len(prompts)), len(prompts))
+    num_blocks = len(prompts) * -(-(LONGEST + max_tokens) // BLOCK_SIZE)
+    config = SchedulerConfig(max(512, LONGEST * len(prompts)), len(prompts))
     with make_engine(BlockManager(num_blocks, BLOCK_SIZE), config) as engine:
         for prompt in prompts:
             engine.add_request(prompt, SamplingParams(max_tokens=max_tokens))
@@ -209,35 +258,42 @@ def serve(make_engine: MakeEngine, prompts: list[Prompt], max_tokens: int) -> Ru
         while engine.has_unfinished_requests:
             steps.append(engine.step())
         seconds = time.perf_counter() - start
-    accepted = sum(len(tokens) for step in steps for tokens in step.accepted.values())
-    return Run(
-        seconds,
-        num_tokens=accepted + sum(len(step.sampled) for step in steps),
-        num_rows=sum(len(step.sampled) for step in steps),
-        num_drafts=sum(len(entry.draft_ids) for step in steps for entry in step.scheduled.entries),
-        num_accepted=accepted,
-    )
+    tries = [
+        (len(entry.draft_ids), len(step.accepted.get(entry.sequence.id, ())))
+        for step in steps
+        for entry in step.scheduled.final
+    ]
+    return Run(seconds, tuple(tries))
 
 
-def comparison(runs: Mapping[int, Mapping[str, list[Run]]]) -> Table:
+def predictions(
+    sides: Mapping[str, Side], runs: Mapping[int, Mapping[str, list[Run]]], max_tokens: int
+) -> Predictions:
+    """The gain of each side with drafts, by batch size, from what its drafts do in the smallest batch."""
+    first = runs[min(runs)]
+    return {
+        size: {
+            name: predicted_gain(side.cost, first[name][0].tries, size, PROMPT, max_tokens)
+            for name, side in sides.items()
+            if side.cost is not None
+        }
+        for size in runs
+    }
+
+
+def comparison(runs: Mapping[int, Mapping[str, list[Run]]], predicted: Predictions) -> Table:
     """A row for each batch size; for each side with drafts, what it gains and how often drafts are right."""
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    table.add_column("batch", justify="right", no_wrap=True)
+    table = Table(box=None, padding=(0, 0, 0, 1), header_style="bold")
     sides = list(next(iter(runs.values())))
-    table.add_column(sides[0], justify="right", no_wrap=True)
-    for side in sides[1:]:
-        for heading in (side, "gain", "right", "a step"):
-            table.add_column(heading, justify="right", no_wrap=True)
+    headings = [heading for side in sides[1:] for heading in (side, "forecast", "right", "a step")]
+    for heading in ("batch", sides[0], *headings):
+        table.add_column(heading, justify="right", no_wrap=True)
     for size, of_sides in runs.items():
         base = median(run.rate for run in of_sides[sides[0]])
         cells = [f"{base:.0f}"]
         for side in sides[1:]:
             rate, first = median(run.rate for run in of_sides[side]), of_sides[side][0]
-            cells += [
-                f"{rate:.0f}",
-                f"{rate / base:.2f}x",
-                f"{first.acceptance:.0%}",
-                f"{first.per_step:.2f}",
-            ]
+            forecast = f"{predicted[size][side]:.2f}x" if side in predicted[size] else "-"
+            cells += [f"{rate / base:.2f}x", forecast, f"{first.acceptance:.0%}", f"{first.per_step:.2f}"]
         table.add_row(str(size), *cells)
     return table

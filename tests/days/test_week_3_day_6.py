@@ -543,6 +543,9 @@ class Oracle:
         self.released: list[int] = []
         self.is_closed = False
 
+    def rests(self, num_sequences: int) -> bool:
+        return False
+
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         return {entry.sequence.id: self.num_drafts for entry in entries}
 
@@ -748,6 +751,9 @@ def test_task_5_lookup_finds_what_the_prompt_contains() -> None:
 
 def test_task_5_a_step_within_a_step_is_refused() -> None:
     class Impatient(Oracle):
+        def rests(self, num_sequences: int) -> bool:
+            return False
+
         def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
             with check_value_error(what="a step within a step"):
                 engine.step()

@@ -21,11 +21,14 @@ MakeDrafter = Callable[[BlockManager], Drafter]
 
 
 class NoisyDrafter:
-    """Drafts that are right at times: those of another drafter, some of them changed and some left out."""
+    """Another drafter's drafts, some of them changed and some left out; at times it rests."""
 
     def __init__(self, drafter: Drafter, seed: int) -> None:
         self.drafter = drafter
         self.random = Random(seed)
+
+    def rests(self, num_sequences: int) -> bool:
+        return self.random.random() < 0.2
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         most = self.drafter.wanted(entries)

@@ -89,12 +89,18 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
         (
             "speculation",
             True,
-            "--batch 1 --batch 3 --max-tokens 4 --repeats 1 --adaptive",
-            [r"text that repeats", r" 1 +\d+ +\d+ +[\d.]+x", r" 3 +\d+ +\d+ +[\d.]+x"],
+            "--batch 1 --batch 3 --max-tokens 4 --repeats 1",
+            [r"answers that quote", *(rf" {size} +\d+" + r" +[\d.]+x" * 2 for size in (1, 3))],
+        ),
+        (
+            "speculation",
+            True,
+            "--batch 1 --max-tokens 4 --repeats 1 --adaptive",
+            [r"other answers", r" 1 +\d+ +[\d.]+x +- "],
         ),
         ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
     ],
-    ids=["context", "flash", "bandwidth", "sampling", "long", "pressure", "speculation", "chunking"],
+    ids=["context", "flash", "bandwidth", "sampling", "long", "pressure", "drafts", "adaptive", "chunking"],
 )
 def test_a_small_run_is_reported(
     bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]

@@ -18,7 +18,7 @@ from ..speculation.rejection import probabilities, reject
 from ..speculation.verification import rows_to_keep, rows_to_verify
 from .best_sampler import best_sampler
 from .drafter import Drafter, Drafts, extended
-from .sampling import BatchSampler, SamplingBatch, random_numbers, read_rows
+from .sampling import BatchSampler, SamplingBatch, StepSamples, random_numbers, read_rows
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 NO_DRAFT = -1
@@ -47,6 +47,11 @@ class SpeculativeRunner(ModelRunner):
         self.verifier = Verifier(best_sampler())
         self.drafter = drafter
         super().__init__(model, blocks, sampler=self.verifier)
+
+    def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
+        """Compute a step without drafts, as `ModelRunner` does."""
+        self.verifier.expect(output.final, Drafts())
+        return super().run(output, params)
 
     def verify(
         self, output: SchedulerOutput, params: Mapping[int, SamplingParams], drafts: Drafts

@@ -30,6 +30,10 @@ class DraftModel:
         self.num_computed: dict[int, int] = {}
         self.runner = DraftRunner(model, blocks)
 
+    def rests(self, num_sequences: int) -> bool:
+        """Never rest."""
+        return False
+
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         """The same number for each sequence."""
         return dict.fromkeys([entry.sequence.id for entry in entries], self.num_drafts)

@@ -74,7 +74,7 @@ class SpeculativeEngine(Engine):
         self.runner = SpeculativeRunner(model, pool, self.drafter)
 
     def step(self) -> EngineStep:
-        """Compute one step, with drafts where there is room for them.
+        """Compute one step, with drafts where there is room for them. If the drafter rests, do without.
 
         `scheduled` of the result includes the drafts. `sampled` has the last token of each answer, and
         `accepted` has the tokens before it, for answers that got more than one.

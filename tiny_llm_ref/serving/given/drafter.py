@@ -37,6 +37,13 @@ def extended(sequence: Sequence, draft_ids: Items[int]) -> Sequence:
 class Drafter(Protocol):
     """Guesses the next tokens of sequences."""
 
+    def rests(self, num_sequences: int) -> bool:
+        """Whether the next step goes without drafts. Called once before each step.
+
+        Args:
+            num_sequences: number of unfinished requests.
+        """
+
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         """Number of drafts that would be useful after each of a step's final entries, by sequence id."""
 

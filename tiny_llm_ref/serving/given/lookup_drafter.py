@@ -25,6 +25,10 @@ class LookupDrafter:
         self.indexes: dict[int, PromptLookup] = {}
         self._found: dict[int, list[int]] = {}
 
+    def rests(self, num_sequences: int) -> bool:
+        """Never rest."""
+        return False
+
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         """Number of drafts found for each sequence."""
         self._found = {entry.sequence.id: self._look_up(entry.sequence) for entry in entries}

@@ -78,7 +78,7 @@ class SpeculativeEngine(Engine):
         self.runner = SpeculativeRunner(model, pool, self.drafter)
 
     def step(self) -> EngineStep:
-        """Compute one step, with drafts where there is room for them.
+        """Compute one step, with drafts where there is room for them. If the drafter rests, do without.
 
         `scheduled` of the result includes the drafts. `sampled` has the last token of each answer, and
         `accepted` has the tokens before it, for answers that got more than one.
@@ -88,6 +88,8 @@ class SpeculativeEngine(Engine):
         """
         if self.is_stepping:
             raise ValueError("a step is under way: wait until it has ended")
+        if self.drafter.rests(len(self.requests)):
+            return super().step()
         with self._closed_on_error(), self.mid_step():
             start = self._clock()
             output = self.scheduler.schedule()
