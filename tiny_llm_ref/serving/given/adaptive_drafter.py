@@ -10,9 +10,9 @@ from ...generation.sampler import SamplingParams
 from ...model.qwen3 import Qwen3Model
 from ..block_manager import BlockManager
 from ..cost_model import CostModel, fit_cost_model
-from ..model_runner import ModelRunner
 from ..sequence import Sequence
 from ..speculation.draft_length import Acceptance, best_num_drafts
+from ..speculation.draft_model import DraftModel
 from .drafter import Drafter, Drafts
 from .lookup_drafter import LookupDrafter
 from .scheduler_output import ScheduledTokens, SchedulerOutput
@@ -26,7 +26,7 @@ STEPS_OF_REST = 32
 """Where drafts don't pay, this many steps go without, unless a request ends."""
 RESTS_BETWEEN_TRIALS = 4
 """After so many rests one draft is tried all the same, to notice when drafts would pay."""
-NUM_PROFILED = (1, 4, 8, 16, 32, 64)
+NUM_PROFILED = (1, 2, 4, 8, 16, 32)
 NUM_DRAFTS_PROFILED = (0, 1, 3)
 FREE = CostModel(0.0, 0.0)
 
@@ -162,10 +162,11 @@ def verification(model: Qwen3Model, num_sequences: int, num_drafts: int) -> Time
 
 
 def a_pass(draft: Qwen3Model, num_sequences: int) -> Timed:
-    """A pass of a draft model."""
+    """A pass of a draft model, which draws one draft for each sequence."""
     blocks, output = decodes(num_sequences)
-    runner, params = ModelRunner(draft, blocks), dict.fromkeys(output.final_ids, SamplingParams())
-    return output, lambda: runner.run(output, params)
+    drafter, granted = DraftModel(draft, blocks), dict.fromkeys(output.final_ids, 1)
+    params = dict.fromkeys(output.final_ids, SamplingParams())
+    return output, lambda: drafter.propose(output, granted, params)
 
 
 def decodes(
