@@ -27,7 +27,7 @@ class DraftSimulator(Simulator):
         self, config: SchedulerConfig, blocks: BlockManager, cost: DraftCost, tries: Items[Try], seed: int = 0
     ) -> None:
         super().__init__(config, cost.step, blocks)
-        self.draft_pass = cost.draft_pass
+        self.draft_cost = cost
         self.tries = tries
         self.random = Random(seed)
 
@@ -38,7 +38,7 @@ class DraftSimulator(Simulator):
         granted = self.scheduler.grant_drafts(output, {id: each[0] for id, each in tries.items()})
         drafted = output.with_drafts({id: [ANY_TOKEN] * number for id, number in granted.items()})
         seconds = self.cost.seconds(drafted)
-        seconds += max(granted.values(), default=0) * self.draft_pass.seconds(output)
+        seconds += max(granted.values(), default=0) * self.draft_cost.seconds_of_a_pass(output)
         step = SimulatedStep(drafted, self.now, self.now + seconds)
         self.now = step.end
         self.steps.append(step)

@@ -542,9 +542,12 @@ class Oracle:
         self.calls: list[tuple[list[int], dict[int, int]]] = []
         self.released: list[int] = []
         self.is_closed = False
+        self.rests_from = 1000
+        self.asked_to_rest: list[int] = []
 
     def rests(self, num_sequences: int) -> bool:
-        return False
+        self.asked_to_rest.append(num_sequences)
+        return len(self.asked_to_rest) > self.rests_from
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         return {entry.sequence.id: self.num_drafts for entry in entries}
@@ -812,6 +815,21 @@ def test_task_5_each_request_gets_what_it_gets_alone(
         (blocks.num_used_blocks, blocks.num_reserved), (0, 0), "blocks in use and reserved at the end"
     )
     assert max(step.scheduled.num_tokens for step in steps) <= budget
+
+
+def test_task_5_a_drafter_that_rests_is_asked_for_no_drafts() -> None:
+    oracle = Oracle(3)
+    oracle.rests_from = 2
+    engine = speculative_engine(oracle)
+    for length_of_prompt, most in ((5, 30), (4, 25)):
+        engine.add_request(prompt_of(length_of_prompt), length(most))
+    steps = run(engine)
+    expected = {0: continuation(prompt_of(5), 30), 1: continuation(prompt_of(4), 25)}
+    check_equal(answers_of(steps), expected, "tokens")
+    mistakes = {"a drafter that rests is asked all the same": len(steps)}
+    check_equal(len(oracle.calls), 2, "steps with drafts, before the drafter rests", mistakes)
+    check_equal(oracle.asked_to_rest[:3], [2, 2, 2], "unfinished requests, as `rests` was told before a step")
+    check_equal(sorted(oracle.released), [0, 1], "released ids")
 
 
 # Task 6: accept at random

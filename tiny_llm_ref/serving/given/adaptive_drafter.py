@@ -28,15 +28,18 @@ RESTS_BETWEEN_TRIALS = 4
 """After so many rests one draft is tried all the same, to notice when drafts would pay."""
 NUM_PROFILED = (1, 2, 4, 8, 16, 32)
 NUM_DRAFTS_PROFILED = (0, 1, 3)
-FREE = CostModel(0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class DraftCost:
-    """What a step with drafts costs, and what a pass of the draft model costs."""
+    """What a step with drafts costs, and what a pass of the draft model costs, if there is one."""
 
     step: CostModel
-    draft_pass: CostModel = FREE
+    draft_pass: CostModel | None = None
+
+    def seconds_of_a_pass(self, output: SchedulerOutput) -> float:
+        """Predicted seconds in which every sequence of a step gets one draft more."""
+        return self.draft_pass.seconds(output) if self.draft_pass else 0.0
 
 
 class AdaptiveDrafter:
@@ -76,9 +79,9 @@ class AdaptiveDrafter:
             return {}
         of_all = self.of_all.survival
         survival = {id: self._own_survival(id, of_all)[:number] for id, number in most.items()}
-        output, cost = SchedulerOutput(tuple(entries)), self.cost
+        output, step = SchedulerOutput(tuple(entries)), self.cost.step
         chosen = best_num_drafts(
-            survival, cost.step.seconds(output), cost.step.per_token, cost.draft_pass.seconds(output)
+            survival, step.seconds(output), step.per_token, self.cost.seconds_of_a_pass(output)
         )
         if any(chosen.values()):
             self._num_rests = 0
@@ -126,12 +129,11 @@ class AdaptiveDrafter:
 
 def profiled(model: Qwen3Model, draft: Qwen3Model | None = None, repeats: int = 5) -> DraftCost:
     """Measure what steps cost, with a model and a draft model or lookup. It takes a moment."""
-    cost = fitted(
-        [verification(model, *size) for size in product(NUM_PROFILED, NUM_DRAFTS_PROFILED)], repeats
-    )
-    return DraftCost(
-        cost, FREE if draft is None else fitted([a_pass(draft, size) for size in NUM_PROFILED], repeats)
-    )
+    sizes = product(NUM_PROFILED, NUM_DRAFTS_PROFILED)
+    step = fitted([verification(model, *size) for size in sizes], repeats)
+    if draft is None:
+        return DraftCost(step)
+    return DraftCost(step, fitted([a_pass(draft, size) for size in NUM_PROFILED], repeats))
 
 
 Timed = tuple[SchedulerOutput, Callable[[], object]]
