@@ -238,6 +238,23 @@ class Engine(Closable):
                 finished += self.step().finished
         return sorted(finished, key=lambda result: result.prompt_idx)
 
+    def restore(self, request: EngineRequest) -> None:
+        """Take over an unfinished request of an engine that was closed. It keeps its id and its answer.
+
+        All of its tokens are computed again, including the sampled ones. The closed engine may have failed in
+        the middle of a step, so make the sequence's tokens those of the prompt and of the answer.
+
+        Raises:
+            ValueError: the engine is closed, or it has a request of this id already.
+        """
+        self._check_open()
+        sequence = request.sequence
+        sequence.token_ids[sequence.num_prompt_tokens :] = request.token_ids
+        sequence.num_computed_tokens = 0
+        self.scheduler.add(sequence)
+        self.requests[sequence.id] = request
+        self._num_added = max(self._num_added, sequence.id + 1)
+
     def close(self) -> None:
         """Release every cache and drop all unfinished requests."""
         self.is_closed = True

@@ -1,0 +1,203 @@
+"""The thread that owns the engine: it alone creates, evaluates and frees arrays."""
+
+import gc
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+
+from ...generation.sampler import SamplingParams
+from ..engine import Engine
+from ..given.engine_request import EngineRequest
+from .given.engine_stats import StepCosts, stats_of
+from .given.messages import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Stopped, Submit
+from .given.thread_law import explained
+from .recovery import RecoveringEngine, ServedStep
+from .text_increments import TextIncrements
+
+
+@dataclass
+class LiveRequest:
+    """An unfinished request in the engine's thread.
+
+    Attributes:
+        ticket: the sender's number for it.
+        request: its sequence and its answer.
+        text: turns its tokens into text.
+        num_sent: number of tokens of the answer that have been reported.
+        is_started: whether it has been scheduled yet.
+    """
+
+    ticket: int
+    request: EngineRequest
+    text: TextIncrements
+    num_sent: int = 0
+    is_started: bool = False
+
+    def increment(self) -> Increment:
+        """Return what the answer has gained since the last call."""
+        request, start = self.request, self.num_sent
+        new = tuple(request.token_ids[start:])
+        text = "".join([self.text.add(token) for token in new])
+        if request.is_done:
+            text += self.text.finish()
+        self.num_sent += len(new)
+        return Increment(self.ticket, new, text, tuple(request.logprobs[start:]), request.finish_reason)
+
+
+class EngineThread:
+    """Run an engine in a thread of its own. Commands go in through a queue, and one report comes out per step.
+
+    An MLX array can be evaluated only in the thread that made it. So this thread makes the engine, runs its
+    steps and frees it, and only text and numbers leave it. All methods but `run` are for other threads. None
+    of them waits for a step, except for `join`.
+
+    Args:
+        make_engine: loads a model and makes an engine; called in the thread, and again after a failed step.
+        post: takes a report; called in the thread. It must hand the report over and return at once. The first
+            report is `Loaded` and the last one `Stopped`. In between, there is one `StepReport` per step.
+    """
+
+    def __init__(self, make_engine: Callable[[], Engine], post: Callable[[Report], None]) -> None:
+        self._make_engine = make_engine
+        self._post = post
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._thread = threading.Thread(target=self.run, name="engine", daemon=True)
+        self._live: dict[int, LiveRequest] = {}  # by the engine's id
+        self._id_of: dict[int, int] = {}  # by ticket
+        self._refused: dict[int, str] = {}
+        self._costs = StepCosts()
+
+    def start(self) -> None:
+        """Start the thread, which then loads the model."""
+        self._thread.start()
+
+    def submit(
+        self, ticket: int, prompt_ids: tuple[int, ...], params: SamplingParams, priority: int = 0
+    ) -> None:
+        """Add a request before the next step. Reports about it carry the ticket.
+
+        Args:
+            ticket: a number that no other request has had.
+            prompt_ids, params, priority: as for `Engine.add_request`.
+        """
+        self._commands.put(Submit(ticket, prompt_ids, params, priority))
+
+    def abort(self, ticket: int) -> None:
+        """Drop a request before the next step, and release what it holds. Nothing is reported about it then."""
+        self._commands.put(Abort(ticket))
+
+    def stop(self) -> None:
+        """Let the thread drop all requests before the next step, free everything and end."""
+        self._commands.put(Stop())
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the thread has ended, at most `timeout` seconds. Return whether it has."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def run(self) -> None:
+        """Load, then serve until `stop`; the body of the thread.
+
+        Whatever ends the thread, the last report is `Stopped`, so no one waits for an answer forever.
+        """
+        error: str | None = None
+        try:
+            engine = RecoveringEngine(self._make_engine)
+            try:
+                self._post(loaded(engine.engine))
+                keep_from_collector()
+                self._serve(engine)
+            finally:
+                engine.close()
+        except BaseException as exception:
+            error = explained(exception)
+        self._post(Stopped(error))
+
+    def _serve(self, engine: RecoveringEngine) -> None:
+        """Take commands and compute steps in turn, until `stop`. Without requests, wait for a command."""
+        while self._take_commands(engine):
+            if engine.has_unfinished_requests or self._refused:
+                self._post(self._step(engine))
+
+    def _take_commands(self, engine: RecoveringEngine) -> bool:
+        """Carry out all commands that have arrived. If there is nothing to compute, wait for the first.
+
+        Returns:
+            Whether to go on: False after `Stop`.
+        """
+        try:
+            command = self._commands.get(block=not engine.has_unfinished_requests)
+            while not isinstance(command, Stop):
+                if isinstance(command, Submit):
+                    self._add(engine, command)
+                else:
+                    self._drop(engine, command)
+                command = self._commands.get_nowait()
+        except Empty:
+            return True
+        return False
+
+    def _add(self, engine: RecoveringEngine, command: Submit) -> None:
+        try:
+            request = engine.add_request(command.prompt_ids, command.params, command.priority)
+        except ValueError as error:
+            self._refused[command.ticket] = str(error)
+            return
+        text = TextIncrements(request.tokenizer, request.stop)
+        self._live[request.prompt_idx] = LiveRequest(command.ticket, request, text)
+        self._id_of[command.ticket] = request.prompt_idx
+
+    def _drop(self, engine: RecoveringEngine, command: Abort) -> None:
+        request_id = self._id_of.get(command.ticket)
+        if request_id is not None:
+            engine.abort(request_id)
+            self._forget(request_id)
+
+    def _forget(self, request_id: int) -> LiveRequest:
+        live = self._live.pop(request_id)
+        del self._id_of[live.ticket]
+        return live
+
+    def _step(self, engine: RecoveringEngine) -> StepReport:
+        """Compute a step, if there is anything to compute, and describe it."""
+        refused, self._refused = self._refused, {}
+        if not engine.has_unfinished_requests:
+            return StepReport(refused=refused)
+        served = engine.step()
+        report = replace(self._report(served), refused=refused)
+        return replace(report, stats=stats_of(engine), cost=self._costs.measured(served.step.scheduled))
+
+    def _report(self, served: ServedStep) -> StepReport:
+        """Describe a step by tickets, and forget the requests that ended in it."""
+        scheduled = served.step.scheduled
+        started = {}
+        for entry in scheduled.entries:
+            live = self._live[entry.sequence.id]
+            if not live.is_started:
+                live.is_started = True
+                started[live.ticket] = entry.start
+        changed = [*served.step.sampled, *(request.prompt_idx for request in served.finished)]
+        increments = tuple(self._live[request_id].increment() for request_id in dict.fromkeys(changed))
+        for request in served.finished:
+            self._forget(request.prompt_idx)
+        failed = {self._forget(request_id).ticket: explained(error) for request_id, error in served.failed.items()}
+        return StepReport(scheduled.num_tokens, started, increments, failed=failed)
+
+
+def loaded(engine: Engine) -> Loaded:
+    """Describe an engine that has been made."""
+    blocks = engine.scheduler.blocks
+    num_blocks, block_size = getattr(blocks, "num_blocks", 0), getattr(blocks, "block_size", 0)
+    return Loaded(engine.vocab_size, engine.max_seq_len, num_blocks, block_size)
+
+
+def keep_from_collector() -> None:
+    """Exempt all objects that exist now from garbage collection.
+
+    A full collection visits every object, and stops all threads meanwhile. After loading a model and its
+    tokenizer, that takes more than 100 ms; users would see it as a pause in their streams.
+    """
+    gc.collect()
+    gc.freeze()
