@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -9,7 +10,7 @@ from queue import Empty, SimpleQueue
 from ...generation.sampler import SamplingParams
 from ..engine import Engine
 from ..given.engine_request import EngineRequest
-from .given.engine_stats import StepCosts, stats_of
+from .given.engine_meter import EngineMeter
 from .given.messages import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Stopped, Submit
 from .given.thread_law import explained
 from .recovery import RecoveringEngine, ServedStep
@@ -66,7 +67,7 @@ class EngineThread:
         self._live: dict[int, LiveRequest] = {}  # by the engine's id
         self._id_of: dict[int, int] = {}  # by ticket
         self._refused: dict[int, str] = {}
-        self._costs = StepCosts()
+        self._meter = EngineMeter()
 
     def start(self) -> None:
         """Start the thread, which then loads the model."""
@@ -165,17 +166,19 @@ class EngineThread:
         refused, self._refused = self._refused, {}
         if not engine.has_unfinished_requests:
             return StepReport(refused=refused)
+        start = time.perf_counter()
         served = engine.step()
-        report = replace(self._report(served), refused=refused)
-        return replace(report, stats=stats_of(engine), cost=self._costs.measured(served.step.scheduled))
+        cost = self._meter.cost_after(served.step.scheduled, time.perf_counter() - start)
+        stats = self._meter.stats_of(engine.engine, len(engine.held), served.is_failed)
+        return replace(self._report(served), refused=refused, stats=stats, cost=cost)
 
     def _report(self, served: ServedStep) -> StepReport:
         """Describe a step by tickets, and forget the requests that ended in it."""
         scheduled = served.step.scheduled
         started = {}
         for entry in scheduled.entries:
-            live = self._live[entry.sequence.id]
-            if not live.is_started:
+            live = self._live.get(entry.sequence.id)
+            if live is not None and not live.is_started:
                 live.is_started = True
                 started[live.ticket] = entry.start
         changed = [*served.step.sampled, *(request.prompt_idx for request in served.finished)]

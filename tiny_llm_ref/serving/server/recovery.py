@@ -114,9 +114,9 @@ class RecoveringEngine:
         self.engine.close()
         self.engine = self._make_engine()
         finished = tuple(request for request in requests.values() if request.is_done)
-        failed = {} if self.on_trial is None else {self.on_trial: error}
-        unfinished = [id for id, request in requests.items() if not request.is_done and id not in failed]
-        self.held = {id: requests[id] for id in sorted(unfinished)} | self.held
+        unfinished = {id: request for id, request in sorted(requests.items()) if not request.is_done}
+        failed = {self.on_trial: error} if self.on_trial in unfinished else {}
+        self.held = {id: unfinished[id] for id in unfinished if id not in failed} | self.held
         self.on_trial = None
         self._continue_trial()
         return ServedStep(finished=finished, failed=failed, is_failed=True)

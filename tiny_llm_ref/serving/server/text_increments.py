@@ -19,7 +19,6 @@ class TextIncrements:
         self.stop = stop
         self._complete: list[str] = []
         self._stream = TextStream(tokenizer, self._complete.append)
-        self._num_sent = 0
         self._held = ""
 
     def add(self, token: int) -> str:

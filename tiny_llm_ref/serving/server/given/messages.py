@@ -78,7 +78,7 @@ class Increment:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """The engine in numbers, after a step. Those after `num_used_blocks` count from the start."""
+    """The engine in numbers, after a step. Those after `num_used_blocks` count only this step."""
 
     num_running: int = 0
     num_waiting: int = 0
