@@ -168,9 +168,10 @@ class EngineThread:
             return StepReport(refused=refused)
         start = time.perf_counter()
         served = engine.step()
-        cost = self._meter.cost_after(served.step.scheduled, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        cost = self._meter.cost_after(served.step.scheduled, seconds)
         stats = self._meter.stats_of(engine.engine, len(engine.held), served.is_failed)
-        return replace(self._report(served), refused=refused, stats=stats, cost=cost)
+        return replace(self._report(served), seconds=seconds, refused=refused, stats=stats, cost=cost)
 
     def _report(self, served: ServedStep) -> StepReport:
         """Describe a step by tickets, and forget the requests that ended in it."""
@@ -186,7 +187,7 @@ class EngineThread:
         for request in served.finished:
             self._forget(request.prompt_idx)
         failed = {self._forget(request_id).ticket: explained(error) for request_id, error in served.failed.items()}
-        return StepReport(scheduled.num_tokens, started, increments, failed=failed)
+        return StepReport(scheduled.num_tokens, started=started, increments=increments, failed=failed)
 
 
 def loaded(engine: Engine) -> Loaded:

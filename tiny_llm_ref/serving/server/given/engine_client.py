@@ -162,7 +162,8 @@ class EngineClient:
         for ticket, num_cached in report.started.items():
             if ticket in self._running:
                 record = self._running[ticket].record
-                record.started, record.num_cached_tokens = now, num_cached
+                record.started = max(record.arrival, now - report.seconds)
+                record.num_cached_tokens = num_cached
         for increment in report.increments:
             self._receive_increment(increment, now)
         for ticket, reason in report.refused.items():

@@ -12,7 +12,7 @@ from ..admission import QueueFullError
 JSON = "application/json"
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*?)`")
-PLACE = re.compile(r" - at `(?P<path>.*)`$")
+PLACE = re.compile(r" - at (`key` in )?`(?P<path>.*)`$")
 
 
 class ErrorBody(msgspec.Struct):

@@ -30,7 +30,7 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An object of a request, in which every field is known."""
 
 
-class StreamOptions(Strict):
+class StreamOptions(Strict, kw_only=True):
     """How to stream."""
 
     include_usage: bool | None = None
@@ -38,7 +38,7 @@ class StreamOptions(Strict):
     continuous_usage_stats: Refused = None
 
 
-class SamplingFields(Strict):
+class SamplingFields(Strict, kw_only=True):
     """The fields that both kinds of completions share."""
 
     model: str
@@ -73,7 +73,7 @@ class SamplingFields(Strict):
     prompt_cache_retention: Ignored = None
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(SamplingFields, kw_only=True):
     """The body of /v1/completions."""
 
     prompt: Text | list[Any]
@@ -83,14 +83,14 @@ class CompletionRequest(SamplingFields):
     suffix: Literal[""] | None = None
 
 
-class TextPart(Strict):
+class TextPart(Strict, kw_only=True):
     """A part of a message's content. Images, sound and files are refused."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(Strict):
+class Message(Strict, kw_only=True):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -106,13 +106,13 @@ class Message(Strict):
     audio: Refused = None
 
 
-class ResponseFormat(Strict):
+class ResponseFormat(Strict, kw_only=True):
     """Only plain text, until day 3.8."""
 
     type: Literal["text"]
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(SamplingFields, kw_only=True):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
@@ -135,7 +135,7 @@ class ChatRequest(SamplingFields):
     function_call: Literal["none", "auto"] | None = None
 
 
-class TokenizeRequest(Strict):
+class TokenizeRequest(Strict, kw_only=True):
     """The body of /tokenize: a prompt, or messages for the chat template."""
 
     model: str | None = None
@@ -145,7 +145,7 @@ class TokenizeRequest(Strict):
     add_generation_prompt: bool = True
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(Strict, kw_only=True):
     """The body of /detokenize."""
 
     model: str | None = None

@@ -94,7 +94,7 @@ class StepReport:
     """Everything the event loop learns about a step.
 
     Attributes:
-        num_tokens: tokens that the step computed.
+        num_tokens, seconds: tokens that the step computed, and how long it took.
         started: requests that were first scheduled in this step, each with the number of its prompt tokens
             that were found in the prefix cache.
         increments: what the step added to answers.
@@ -105,6 +105,7 @@ class StepReport:
     """
 
     num_tokens: int = 0
+    seconds: float = 0.0
     started: Mapping[int, int] = field(default_factory=dict)
     increments: tuple[Increment, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
