@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
+import mlx.core as mx
+
 from ...generation.sampler import SamplingParams
 from ..engine import Engine
 from ..given.engine_request import EngineRequest
@@ -105,15 +107,14 @@ class EngineThread:
         """
         error: str | None = None
         try:
-            engine = RecoveringEngine(self._make_engine)
-            try:
+            with RecoveringEngine(self._make_engine) as engine:
                 self._post(loaded(engine.engine))
                 keep_from_collector()
                 self._serve(engine)
-            finally:
-                engine.close()
         except BaseException as exception:
             error = explained(exception)
+        finally:
+            end_streams()
         self._post(Stopped(error))
 
     def _serve(self, engine: RecoveringEngine) -> None:
@@ -195,6 +196,15 @@ def loaded(engine: Engine) -> Loaded:
     blocks = engine.scheduler.blocks
     num_blocks, block_size = getattr(blocks, "num_blocks", 0), getattr(blocks, "block_size", 0)
     return Loaded(engine.vocab_size, engine.max_seq_len, num_blocks, block_size)
+
+
+def end_streams() -> None:
+    """Wait for this thread's device work and end its streams; the thread cannot use MLX after that.
+
+    A thread that ends without this leaves streams that MLX takes down when the process exits. That may crash.
+    """
+    mx.synchronize()
+    mx.clear_streams()
 
 
 def keep_from_collector() -> None:

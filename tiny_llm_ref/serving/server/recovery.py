@@ -98,6 +98,12 @@ class RecoveringEngine:
         self._continue_trial()
         return ServedStep(step, tuple(requests[result.prompt_idx] for result in step.finished))
 
+    def __enter__(self) -> "RecoveringEngine":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Drop all requests and release every cache."""
         self.held.clear()

@@ -120,6 +120,7 @@ class EngineClient:
         self.begin_draining()
         self._thread.stop()
         await self.stopped.wait()
+        self._thread.join()
 
     def seconds_until_room(self) -> float:
         """Predict when a request will end, from the steps measured so far; 1 before any were."""

@@ -42,7 +42,7 @@ def sampling_params(request: SamplingFields, max_tokens: int | None, logprobs: i
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
         "logit_bias": request.logit_bias,
-        "min_tokens": request.min_tokens,
+        "min_tokens": min_tokens(request, max_tokens),
         "stop_token_ids": request.stop_token_ids,
         "logprobs": logprobs,
     }
@@ -51,6 +51,22 @@ def sampling_params(request: SamplingFields, max_tokens: int | None, logprobs: i
         return SamplingParams(**{"temperature": 1.0, **given})
     except ValueError as error:
         raise invalid(error, values) from None
+
+
+def min_tokens(request: SamplingFields, max_tokens: int | None) -> int | None:
+    """The fewest tokens of an answer. With `ignore_eos`, that is also the most, so no end-of-text id is drawn.
+
+    Raises:
+        ApiError: `ignore_eos` is given without a limit, or with other tokens that end the answer.
+    """
+    if not request.ignore_eos:
+        return request.min_tokens
+    if max_tokens is None:
+        raise ApiError(400, "ignore_eos needs max_tokens", "ignore_eos", "invalid_value")
+    if request.stop_token_ids:
+        message = "ignore_eos would ignore stop_token_ids as well: leave one of them out"
+        raise ApiError(400, message, "ignore_eos", "invalid_value")
+    return max_tokens
 
 
 def invalid(error: ValueError, names: Container[str]) -> ApiError:
