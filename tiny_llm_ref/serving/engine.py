@@ -58,6 +58,7 @@ class Engine(Closable):
 
     Attributes:
         requests: the unfinished requests, by id.
+        num_added: number of requests added so far, which is the id of the next one.
         is_stepping: whether a step is under way.
         aborted_in_step: ids of the requests that leave at the end of the step under way.
 
@@ -89,7 +90,7 @@ class Engine(Closable):
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self._clock = clock
-        self._num_added = 0
+        self.num_added = 0
         self.is_stepping = False
         self.aborted_in_step: set[int] = set()
 
@@ -114,7 +115,7 @@ class Engine(Closable):
                 affected, and a refused one takes no id.
         """
         self._check_open()
-        request_id = self._num_added
+        request_id = self.num_added
         prompt_ids = encode_prompt(self.tokenizer, prompt)
         params = SamplingParams() if params is None else params
         check_request(prompt_ids, priority, self.vocab_size, params)
@@ -128,7 +129,7 @@ class Engine(Closable):
         request = EngineRequest(sequence, self.tokenizer, params)
         self.scheduler.add(sequence)
         self.requests[request_id] = request
-        self._num_added += 1
+        self.num_added += 1
         return request_id
 
     def step(self) -> EngineStep:
@@ -253,7 +254,6 @@ class Engine(Closable):
         sequence.num_computed_tokens = 0
         self.scheduler.add(sequence)
         self.requests[sequence.id] = request
-        self._num_added = max(self._num_added, sequence.id + 1)
 
     def close(self) -> None:
         """Release every cache and drop all unfinished requests."""

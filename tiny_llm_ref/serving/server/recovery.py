@@ -117,8 +117,10 @@ class RecoveringEngine:
             error: what the step raised.
         """
         self.num_failed_steps += 1
-        self.engine.close()
+        failed_engine = self.engine
+        failed_engine.close()
         self.engine = self._make_engine()
+        self.engine.num_added = failed_engine.num_added  # held requests keep their ids
         finished = tuple(request for request in requests.values() if request.is_done)
         unfinished = {id: request for id, request in sorted(requests.items()) if not request.is_done}
         failed = {self.on_trial: error} if self.on_trial in unfinished else {}

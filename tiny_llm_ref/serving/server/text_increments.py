@@ -42,18 +42,17 @@ class TextIncrements:
 
 
 def num_held_back(text: str, stop: tuple[str, ...]) -> int:
-    """Number of characters at the end of a text from which a stop string may begin, or has begun.
+    """Number of characters at the end of a text that must not be sent yet.
 
-    If the text contains a whole stop string, that is everything from the first one on.
+    They are those from the first stop string on, or from where one may have begun, whichever is earlier.
     """
-    begun = len(text) - len(cut_off(text, stop))
-    if begun:
-        return begun
     longest = max(map(len, stop), default=0)
     for number in range(min(longest - 1, len(text)), 0, -1):
         if any(string.startswith(text[-number:]) for string in stop):
-            return number
-    return 0
+            break
+    else:
+        number = 0
+    return max(number, len(text) - len(cut_off(text, stop)))
 
 
 def cut_off(text: str, stop: tuple[str, ...]) -> str:

@@ -1,0 +1,69 @@
+"""Engines for the server's tests: instant ones without weights, and ones whose steps fail or wait."""
+
+from collections.abc import Callable, Mapping
+from threading import Semaphore
+from typing import Any
+
+from tests.support.fakes import EOS, FakeModel, FakeTokenizer
+from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, SchedulerOutput
+
+MAX_SEQ_LEN, BLOCK_SIZE, NUM_BLOCKS = 40, 4, 30
+
+
+class StepFailureError(Exception):
+    """What a step raises that was told to fail."""
+
+
+class ChatFake(FakeTokenizer):
+    """A tokenizer whose chat template writes the first letter of each role before the content."""
+
+    has_chat_template = True
+
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool = True, **kwargs: Any
+    ) -> list[int]:
+        text = "".join(message["role"][0].upper() + message["content"] for message in messages)
+        return self.encode(text + "A" * add_generation_prompt)
+
+
+def make_engine(
+    kind: type[Engine] = Engine,
+    model: FakeModel | None = None,
+    eos_token_ids: tuple[int, ...] = (EOS,),
+    num_blocks: int = NUM_BLOCKS,
+    max_num_seqs: int = 4,
+    max_seq_len: int = MAX_SEQ_LEN,
+) -> Engine:
+    """An engine on a fake model, with prefix caching."""
+    blocks = PrefixCachingBlockManager(num_blocks, BLOCK_SIZE)
+    config = SchedulerConfig(8, max_num_seqs)
+    return kind(model or FakeModel(), ChatFake(eos_token_ids=eos_token_ids), config, max_seq_len, blocks)
+
+
+def failing(engine: Engine, should_fail: Callable[[SchedulerOutput], bool]) -> Engine:
+    """Let an engine's steps fail after the model has run, when a function of the step says so."""
+    runner: Any = engine.runner
+    run = runner.run
+
+    def run_or_fail(output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> Any:
+        samples = run(output, params)
+        if should_fail(output):
+            raise StepFailureError("told to fail")
+        return samples
+
+    runner.run = run_or_fail
+    return engine
+
+
+class GatedModel(FakeModel):
+    """A model each of whose calls waits until the test lets it go."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.gate = Semaphore(0)
+        self.is_waiting = Semaphore(0)
+
+    def hidden_states(self, *args: Any, **kwargs: Any) -> Any:
+        self.is_waiting.release()
+        assert self.gate.acquire(timeout=20), "the test never let this step go"
+        return super().hidden_states(*args, **kwargs)
