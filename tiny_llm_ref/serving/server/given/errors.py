@@ -73,7 +73,7 @@ def of_validation(error: msgspec.DecodeError) -> ApiError:
     if not isinstance(error, msgspec.ValidationError):
         return ApiError(400, f"the body is not valid JSON: {text}", code="invalid_json")
     place = PLACE.search(text)
-    path = place["path"].removeprefix("$").removeprefix(".") if place else ""
+    path = place["path"].removeprefix("$").removeprefix(".").replace("[...]", "") if place else ""
     reason = PLACE.sub("", text)
     named = UNKNOWN_FIELD.match(reason) or MISSING_FIELD.match(reason)
     if named is not None:

@@ -1,0 +1,76 @@
+"""Servers for tests: in this process on a fake model, over real sockets or over none."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import uvicorn
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from tests.server.engines import ChatFake, make_engine
+from tiny_llm import Engine, SchedulerConfig
+from tiny_llm.serving.server.given.app import create_app
+from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.serving.server.given.engine_client import EngineClient
+
+MODEL = "fake"
+SECONDS = 20
+
+
+def app_of(make: Callable[[], Engine] = make_engine, **settings: Any) -> Starlette:
+    """An application on a fake model."""
+    config = ServerConfig((MODEL, "alias"), SchedulerConfig(8, 4), **settings)
+    return create_app(make, ChatFake, config)
+
+
+def client_of(app: Starlette) -> EngineClient:
+    """The engine of an application that is running."""
+    client = app.state.server.client
+    assert isinstance(client, EngineClient)
+    return client
+
+
+def wait_for(condition: Callable[[], bool], what: str = "the server") -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"{what} took more than {SECONDS} s"
+        time.sleep(0.002)
+
+
+@contextmanager
+def in_memory(app: Starlette) -> Iterator[TestClient]:
+    """A client without sockets."""
+    with TestClient(app, raise_server_exceptions=False) as client:
+        wait_for(lambda: client.get("/ready", headers={"Authorization": "Bearer k"}).status_code == 200)
+        yield client
+
+
+@contextmanager
+def on_socket(app: Starlette, **settings: Any) -> Iterator[str]:
+    """The address of an application served by uvicorn."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", **settings))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        wait_for(lambda: is_ready(url))
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def is_ready(url: str) -> bool:
+    """Whether a server takes requests."""
+    try:
+        return httpx2.get(f"{url}/ready", timeout=SECONDS).status_code == 200
+    except httpx2.TransportError:
+        return False
