@@ -1,0 +1,112 @@
+"""Clients nobody here wrote: OpenAI's own, unmodified, against a real server with the shipped model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel_runtime.checkpoint import load_tokenizer
+from tests.server.servers import on_socket
+from tiny_llm import SamplingParams, SchedulerConfig, load
+from tiny_llm.serving.server.given.app import create_app
+from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.serving.server.given.engine_factory import EngineFactory
+
+openai = pytest.importorskip("openai")
+
+MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
+NAME = MODEL.name
+CONFIG = SchedulerConfig(max_num_prefill_only_tokens=512)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    factory = EngineFactory(lambda: load(MODEL), CONFIG)
+    app = create_app(factory, lambda: load_tokenizer(MODEL), ServerConfig((NAME,), CONFIG, api_key=None))
+    with on_socket(app) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> "openai.OpenAI":
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+
+
+def expected(prompt: str, max_tokens: int) -> str:
+    from tiny_llm import Engine
+
+    with Engine(*load(MODEL)) as engine:
+        return engine.generate([prompt], SamplingParams(max_tokens=max_tokens))[0].text
+
+
+def test_models(client: "openai.OpenAI") -> None:
+    assert [model.id for model in client.models.list()] == [NAME]
+    assert client.models.retrieve(NAME).owned_by == "tiny-llm"
+
+
+def test_completion(client: "openai.OpenAI") -> None:
+    answer = client.completions.create(model=NAME, prompt="In the beginning", max_tokens=24, temperature=0)
+    assert answer.choices[0].text == expected("In the beginning", 24)
+    assert answer.usage.completion_tokens == 24
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
+
+
+def test_streamed_completion(client: "openai.OpenAI") -> None:
+    stream = client.completions.create(
+        model=NAME, prompt="In the beginning", max_tokens=24, temperature=0, stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == expected("In the beginning", 24)
+
+
+def test_chat(client: "openai.OpenAI") -> None:
+    messages = [{"role": "user", "content": "Who made the world?"}]
+    fields = {"model": NAME, "messages": messages, "max_completion_tokens": 12, "temperature": 0}
+    answer = client.chat.completions.create(**fields, logprobs=True, top_logprobs=3)
+    assert answer.choices[0].message.role == "assistant"
+    assert len(answer.choices[0].logprobs.content) == answer.usage.completion_tokens
+    with client.chat.completions.stream(**fields, stream_options={"include_usage": True}) as stream:
+        events = list(stream)
+    text = "".join(event.delta for event in events if event.type == "content.delta")
+    assert text == answer.choices[0].message.content
+    usage = [event.chunk.usage for event in events if event.type == "chunk"]
+    assert set(usage[:-1]) == {None}
+    assert usage[-1].total_tokens == answer.usage.total_tokens
+
+
+def test_extras(client: "openai.OpenAI") -> None:
+    fields = {"model": NAME, "prompt": "And", "max_tokens": 9, "seed": 3, "n": 3}
+    answers = [client.completions.create(**fields, extra_body={"top_k": 5, "ignore_eos": True}) for _ in range(2)]
+    texts = [[choice.text for choice in answer.choices] for answer in answers]
+    assert texts[0] == texts[1]
+    assert answers[0].usage.completion_tokens == 27
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "param"),
+    [
+        ({"model": "gpt-5"}, "NotFoundError", "model"),
+        ({"temperature": 5}, "BadRequestError", "temperature"),
+        ({"max_tokens": 10**6}, "BadRequestError", "prompt"),
+    ],
+)
+def test_errors(client: "openai.OpenAI", fields: dict[str, object], error: str, param: str) -> None:
+    with pytest.raises(getattr(openai, error)) as raised:
+        client.completions.create(**{"model": NAME, "prompt": "A"} | fields)
+    assert raised.value.param == param
+
+
+def test_async_client_in_parallel(url: str) -> None:
+    import asyncio
+
+    async def run() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+            answers = await asyncio.gather(
+                *(
+                    client.completions.create(model=NAME, prompt=prompt, max_tokens=16, temperature=0)
+                    for prompt in prompts
+                )
+            )
+        return [answer.choices[0].text for answer in answers]
+
+    prompts = [f"Psalm {number}" for number in range(12)]
+    assert asyncio.run(run()) == [expected(prompt, 16) for prompt in prompts]

@@ -1,0 +1,197 @@
+"""Clients that go: what they held is free by the next step, wherever their request was."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Awaitable, MutableMapping
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.server.engines import GatedModel, make_engine
+from tests.server.servers import MODEL, SECONDS, app_of, client_of, on_socket, wait_for
+from tests.support.fakes import FakeModel
+from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
+
+
+def send(url: str, body: dict[str, Any]) -> socket.socket:
+    """Send a completion request over a raw socket, and leave the connection open."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    content = json.dumps({"model": MODEL} | body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+@pytest.mark.parametrize("http", ["h11", "auto"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("prompt", "num_steps", "num_others"),
+    [("A" * 20, 1, 0), ("A" * 3, 4, 0), ("A" * 3, 0, 4)],
+    ids=["prefilling", "decoding", "queued"],
+)
+def test_a_client_that_goes(http: str, stream: bool, prompt: str, num_steps: int, num_others: int) -> None:
+    model = GatedModel()
+    engines = [make_engine(model=model, eos_token_ids=())]
+    engine = engines[0]
+    app = app_of(engines.pop)
+    with on_socket(app, http=http) as url:
+        client = client_of(app)
+        others = [send(url, {"prompt": "B" * 5, "max_tokens": 30}) for _ in range(num_others)]
+        wait_for(lambda: client.admission.num_reqs == num_others)
+        if num_others:
+            wait_for(lambda: model.is_waiting.acquire(blocking=False))
+        gone = send(url, {"prompt": prompt, "max_tokens": 15, "stream": stream})
+        wait_for(lambda: client.admission.num_reqs == num_others + 1)
+        for _ in range(num_steps):
+            assert model.is_waiting.acquire(timeout=SECONDS)
+            model.gate.release()
+        if num_others == 0:
+            assert model.is_waiting.acquire(timeout=SECONDS)
+        held = dict(engine.requests)
+        gone.close()
+        wait_for(lambda: client.admission.num_reqs == num_others)
+        model.gate.release()  # the step that was under way when the client went
+        if num_others:
+            assert model.is_waiting.acquire(timeout=SECONDS)
+        wait_for(lambda: len(engine.requests) == num_others)
+        assert len(held) == num_others or num_others == 0
+        if num_others == 0:
+            assert engine.scheduler.blocks.num_used_blocks == 0  # type: ignore[attr-defined]
+        for other in others:
+            other.close()
+        model.gate.release(1000)
+        wait_for(lambda: not engine.requests)
+
+
+def test_health_answers_while_a_step_takes_long() -> None:
+    model = GatedModel()
+    app = app_of(lambda: make_engine(model=model))
+    with on_socket(app) as url, httpx2.Client(base_url=url) as client:
+        connection = send(url, {"prompt": "A", "max_tokens": 2})
+        assert model.is_waiting.acquire(timeout=SECONDS)
+        times = []
+        for _ in range(20):
+            start = time.perf_counter()
+            assert client.get("/health").status_code == 200
+            times.append(time.perf_counter() - start)
+        model.gate.release(10)
+        assert b"200 OK" in connection.recv(1000)
+        connection.close()
+    assert sorted(times)[10] < 0.05
+
+
+def test_a_silent_stream_gets_comments() -> None:
+    model = GatedModel()
+    app = app_of(lambda: make_engine(model=model), keepalive=0.05)
+    with on_socket(app) as url:
+        connection = send(url, {"prompt": "A", "max_tokens": 2, "stream": True})
+        received = b""
+        while received.count(b": keepalive\n\n") < 3:
+            received += connection.recv(1000)
+        assert b"data:" not in received
+        model.gate.release(10)
+        while b"[DONE]" not in received:
+            received += connection.recv(1000)
+        connection.close()
+
+
+def test_draining_lets_streams_end() -> None:
+    model = GatedModel()
+    app = app_of(lambda: make_engine(model=model, eos_token_ids=()))
+    with on_socket(app) as url, httpx2.Client(timeout=SECONDS) as keeping:
+        assert keeping.get(f"{url}/ready").status_code == 200
+        connection = send(url, {"prompt": "A", "max_tokens": 3, "stream": True})
+        assert model.is_waiting.acquire(timeout=SECONDS)
+        client_of(app).begin_draining()
+        response = keeping.get(f"{url}/ready")
+        assert response.status_code == 503
+        assert keeping.post(f"{url}/v1/completions", json={"model": MODEL, "prompt": "A"}).status_code == 503
+        model.gate.release(10)
+        received = b""
+        while b"[DONE]" not in received:
+            received += connection.recv(1000)
+        assert received.count(b'"finish_reason":"length"') == 1
+        connection.close()
+
+
+def test_many_clients_that_come_and_go_leave_nothing_behind() -> None:
+    class Slow(FakeModel):
+        def hidden_states(self, *args: Any, **kwargs: Any) -> Any:
+            self.calls.clear()
+            time.sleep(0.002)
+            return super().hidden_states(*args, **kwargs)
+
+    engines = [make_engine(model=Slow(), eos_token_ids=())]
+    engine = engines[0]
+    app = app_of(engines.pop)
+
+    def come_and_go(seed: int) -> None:
+        connection = send(url, {"prompt": "A" * (1 + seed % 17), "max_tokens": 20, "stream": seed % 2 == 0, "n": 2})
+        time.sleep(seed % 13 * 0.004)
+        connection.close()
+
+    with on_socket(app) as url:
+        threads = [threading.Thread(target=come_and_go, args=[seed]) for seed in range(60)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_for(lambda: client_of(app).admission.num_reqs == 0 and not engine.requests)
+        assert client_of(app).admission.num_queued_tokens == 0
+        assert engine.scheduler.blocks.num_used_blocks == 0  # type: ignore[attr-defined]
+
+
+# The race of work against the connection
+
+
+def receiver(*messages: str, wait: float = 0.0):  # type: ignore[no-untyped-def]
+    left = list(messages)
+
+    async def receive() -> MutableMapping[str, Any]:
+        if not left:
+            await asyncio.sleep(SECONDS)
+        await asyncio.sleep(wait)
+        return {"type": left.pop(0)}
+
+    return receive
+
+
+async def result_after(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+def test_work_that_ends_first() -> None:
+    assert asyncio.run(unless_disconnected(receiver(), result_after(0.01))) == "done"
+
+
+def test_an_error_of_the_work_is_raised() -> None:
+    async def fail() -> None:
+        raise KeyError("own")
+
+    with pytest.raises(KeyError, match="own"):
+        asyncio.run(unless_disconnected(receiver(), fail()))
+
+
+@pytest.mark.parametrize("messages", [["http.disconnect"], ["http.request", "http.disconnect"]])
+def test_work_is_cancelled_and_has_cleaned_up(messages: list[str]) -> None:
+    events: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(SECONDS)
+        finally:
+            await asyncio.sleep(0)
+            events.append("cleaned up")
+
+    async def run(work: Awaitable[None]) -> None:
+        with pytest.raises(ClientGoneError):
+            await unless_disconnected(receiver(*messages, wait=0.01), work)
+        assert events == ["cleaned up"]
+
+    asyncio.run(run(work()))

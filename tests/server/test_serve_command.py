@@ -1,0 +1,127 @@
+"""`pdm run serve`: what it refuses, how it starts, and how it ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+MODEL = "qwen3-kjv-4m"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "scripts.run.serve", *options]
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    port = free_port()
+    process = subprocess.Popen(
+        command("--port", str(port), *options), cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        end = time.monotonic() + SECONDS
+        while True:
+            assert process.poll() is None, process.stderr.read()  # type: ignore[union-attr]
+            assert time.monotonic() < end
+            try:
+                if httpx2.get(f"{url}/ready").status_code == 200:
+                    break
+            except httpx2.TransportError:
+                pass
+            time.sleep(0.05)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--model", "nope"], "nope"),
+        (["--host", "0.0.0.0"], "--api-key"),
+        (["--host", "192.0.2.1", "--no-auth"], "cannot listen"),
+        (["--max-num-seqs", "9", "--max-num-batched-tokens", "8"], "max_num_batched_tokens 8"),
+        (["--max-model-len", "9999", "--port", "0"], "max_model_len must be from 1 to 2048"),
+        (["--num-gpu-blocks-override", "3", "--port", "0"], "too few"),
+        (["--api-key", " "], "api_key"),
+        (["--port", "70000"], "70000"),
+        (["--max-num-queued-reqs", "-1"], "-1"),
+    ],
+)
+def test_what_it_refuses(options: list[str], sentence: str) -> None:
+    result = subprocess.run(command(*options), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert result.returncode == 2, result.stderr
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        result = subprocess.run(command("--port", port), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert result.returncode == 2
+    assert "choose another --host or --port" in result.stderr
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_drains(sent: signal.Signals) -> None:
+    with serving() as (process, url):
+        body = {"model": MODEL, "prompt": "And", "max_tokens": 600, "ignore_eos": True, "stream": True}
+        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=SECONDS) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(sent)
+            rest = list(lines)
+        assert "data: [DONE]" in rest
+        assert any('"finish_reason":"length"' in line for line in rest)
+        assert process.wait(SECONDS) == 0
+        log = process.stderr.read()  # type: ignore[union-attr]
+        assert "tokens=600" in log
+        assert "Traceback" not in log
+
+
+def test_the_second_signal_exits_at_once() -> None:
+    with serving() as (process, url):
+        body = {"model": MODEL, "prompt": "And", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        with (
+            pytest.raises(httpx2.TransportError),
+            httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=SECONDS) as response,
+        ):
+            for number, _ in enumerate(response.iter_lines()):
+                if number in (1, 9):
+                    process.send_signal(signal.SIGINT)
+                    start = time.monotonic()
+        assert process.wait(SECONDS) == 128 + signal.SIGINT
+        assert time.monotonic() - start < 2
+
+
+def test_settings_from_options() -> None:
+    options = ["--served-model-name", "a", "--served-model-name", "b", "--api-key", "key", "--max-model-len", "64"]
+    with serving(*options) as (_, url), httpx2.Client(headers={"Authorization": "Bearer key"}) as client:
+        cards = client.get(f"{url}/v1/models").json()["data"]
+        assert [(card["id"], card["max_model_len"]) for card in cards] == [("a", 64), ("b", 64)]
+        assert httpx2.get(f"{url}/v1/models").status_code == 401
+
+
+def test_help_names_every_option() -> None:
+    environment = os.environ | {"COLUMNS": "120", "TERM": "dumb"}
+    text = subprocess.run(command("--help"), cwd=ROOT, capture_output=True, text=True, env=environment).stdout
+    for option in ("--host", "--port", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens"):
+        assert option in text
