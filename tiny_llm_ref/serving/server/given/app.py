@@ -24,6 +24,7 @@ from .config import ServerConfig
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .openapi import openapi
 from .responses import DetokenizedText, ModelCard, ModelList, Tokens
 from .serve_completion import serve_completion
 from .text_codec import ChatTokenizer, TextCodec
@@ -96,6 +97,7 @@ def create_app(
         routes=[
             Route("/health", health),
             Route("/ready", ready),
+            Route("/openapi.json", describe),
             Route("/metrics", metrics),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", one_model),
@@ -138,6 +140,11 @@ async def ready(http: Request) -> Response:
 async def metrics(http: Request) -> Response:
     """Metrics for Prometheus."""
     return Response(server_of(http).client.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def describe(http: Request) -> Response:
+    """The description of the protocol."""
+    return as_json(openapi())
 
 
 async def models(http: Request) -> Response:

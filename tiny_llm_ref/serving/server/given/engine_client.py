@@ -71,8 +71,6 @@ class EngineClient:
         self._running: dict[int, Running] = {}
         self._tickets = count()
         self._cost: CostModel | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._thread.start()
 
     @property
@@ -95,7 +93,6 @@ class EngineClient:
         """Submit a request, and return its ticket."""
         ticket = next(self._tickets)
         self._running[ticket] = running
-        self._idle.clear()
         self._thread.submit(ticket, prompt_ids, running.params, priority)
         return ticket
 
@@ -105,18 +102,13 @@ class EngineClient:
             self._thread.abort(ticket)
             self._end(ticket, "abort")
 
-    async def drain(self) -> None:
-        """Take no more requests, and wait until those there are have ended."""
-        self.begin_draining()
-        await self._idle.wait()
-
     def begin_draining(self) -> None:
-        """Take no more requests."""
+        """Take no more requests. Those there are go on."""
         if self.state in ("loading", "ready"):
             self.state = "draining"
 
     async def stop(self) -> None:
-        """Drop all requests, and wait until the engine's thread has freed everything."""
+        """Drop all requests, and wait until the thread has freed everything and ended."""
         self.begin_draining()
         self._thread.stop()
         await self.stopped.wait()
@@ -211,5 +203,3 @@ class EngineClient:
         running.record.log_line()
         self.metrics.ended(running.record)
         running.reservation.release_one()
-        if not self._running:
-            self._idle.set()

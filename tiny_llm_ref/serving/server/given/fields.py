@@ -13,8 +13,8 @@ from msgspec import Meta
 
 MAX_N, MAX_PROMPTS, MAX_STOP, MAX_BIASES = 64, 64, 16, 1024
 
-Ignored = Annotated[Any, Meta(extra={"use": "ignored"})]
-Refused = Annotated[None, Meta(extra={"use": "refused"})]
+Ignored = Annotated[Any, Meta(description="Accepted and ignored.")]
+Refused = Annotated[None, Meta(description="Not supported: only null will do.")]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 TokenIds = Annotated[list[Count], Meta(min_length=1)]

@@ -1,5 +1,7 @@
 """The objects of responses, as OpenAI's specification has them. A field that is UNSET is left out."""
 
+from typing import Generic, TypeVar
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -97,14 +99,17 @@ class CompletionChoice(msgspec.Struct):
 Choice = ChatChoice | ChatChunkChoice | CompletionChoice
 
 
-class Completion(msgspec.Struct):
+C = TypeVar("C", bound=Choice)
+
+
+class Completion(msgspec.Struct, Generic[C]):
     """A response, or a chunk of a streamed one. `object` says of which kind."""
 
     id: str
     object: str
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[C]
     usage: Usage | None | UnsetType = UNSET
     system_fingerprint: str | None = None
 

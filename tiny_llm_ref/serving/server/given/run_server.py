@@ -56,10 +56,10 @@ def run_server(
         make_engine, load_tokenizer, config: as for `create_app`.
 
     Returns:
-        Why the engine failed; None if it did not.
+        Why the engine failed while it was serving; None if it did not.
 
     Raises:
-        ValueError: the address is in use, or is not one of this machine's.
+        ValueError: the address is in use, or is not one of this machine's; or no engine could be made.
     """
     AppStatus.disable_automatic_graceful_drain()  # it would cut streams off at the first signal
     with listen(config.host, config.port) as listener:
@@ -71,7 +71,10 @@ def run_server(
             )
         )
         server.run(sockets=[listener])
-    return server.client.error if server.client is not None else None
+    client = server.client
+    if client is not None and client.loaded is None and client.error is not None:
+        raise ValueError(client.error)
+    return None if client is None else client.error
 
 
 def listen(host: str, port: int) -> socket.socket:

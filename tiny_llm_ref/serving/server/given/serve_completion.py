@@ -134,7 +134,7 @@ class Answering:
         self._endpoint = endpoint
         self._created = int(time.time())
 
-    async def completion(self) -> Completion:
+    async def completion(self) -> Completion[Choice]:
         """Wait for all answers."""
         parts = [Part() for _ in range(self._job.num_answers)]
         async for index, increment in self._job.increments():
@@ -153,7 +153,7 @@ class Answering:
         except ApiError as error:
             yield event(error.content)
 
-    async def _chunks(self) -> AsyncIterator[Completion]:
+    async def _chunks(self) -> AsyncIterator[Completion[Choice]]:
         options = self._endpoint.request.stream_options
         has_usage = options is not None and bool(options.include_usage)
         pending: dict[int, Part] = {}
@@ -174,7 +174,7 @@ class Answering:
             last.usage = self._usage()
             yield last
 
-    def _response(self, kind: str, choices: list[Choice]) -> Completion:
+    def _response(self, kind: str, choices: list[Choice]) -> Completion[Choice]:
         model = self._endpoint.request.model
         return Completion(self._job.name, kind, self._created, model, choices)
 

@@ -15,6 +15,8 @@ def explained(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, RuntimeError) and "There is no Stream" in text:
         return f"{LAW} ({text})"
+    if isinstance(error, ValueError) and text:
+        return text  # a sentence already
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
