@@ -86,6 +86,7 @@ def main(
                 no_auth,
                 max_num_queued_reqs,
                 max_num_queued_tokens,
+                has_priorities=scheduling_policy == "priority",
             )
             make_engine = factory.EngineFactory(
                 partial(load, str(checkpoint), package),

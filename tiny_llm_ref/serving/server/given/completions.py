@@ -88,7 +88,9 @@ class ChatEndpoint(Endpoint):
 
     async def encode(self) -> list[tuple[int, ...]]:
         messages = [as_dict(message) for message in self.request.messages]
-        return [await self.codec.encode_chat(messages, **(self.request.chat_template_kwargs or {}))]
+        options = self.request.chat_template_kwargs
+        thinking = {} if options is None else {"enable_thinking": options.enable_thinking}
+        return [await self.codec.encode_chat(messages, **thinking)]
 
     async def choice(self, index: int, part: Part) -> Choice:
         return ChatChoice(index, ChatMessage(part.text), await self._logprobs(part), part.finish_reason)

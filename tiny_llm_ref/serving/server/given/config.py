@@ -21,6 +21,7 @@ class ServerConfig:
         max_num_queued_tokens: largest number of prompt tokens of requests without a token; None for no limit.
         max_body_bytes: largest body of a request.
         keepalive: seconds of silence after which a stream gets a comment.
+        has_priorities: whether the policy of the scheduler knows priorities.
 
     Raises:
         ValueError: a limit is below its minimum, or the address needs an API key.
@@ -34,8 +35,9 @@ class ServerConfig:
     no_auth: bool = False
     max_num_queued_reqs: int = 256
     max_num_queued_tokens: int | None = None
-    max_body_bytes: int = 8 * 2**20
+    max_body_bytes: int = 2 * 2**20
     keepalive: float = 15.0
+    has_priorities: bool = False
 
     def __post_init__(self) -> None:
         if self.max_num_queued_reqs < 0:

@@ -1,6 +1,7 @@
 """The engine as the event loop sees it: requests are submitted, and their increments come in."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class EngineClient:
         self._running: dict[int, Running] = {}
         self._tickets = count()
         self._cost: CostModel | None = None
+        self._estimate = (-math.inf, 1.0)  # when it was made, and the seconds
         self._thread.start()
 
     @property
@@ -115,7 +117,14 @@ class EngineClient:
         self._thread.join()
 
     def seconds_until_room(self) -> float:
-        """Predict when a request will end, from the steps measured so far; 1 before any were."""
+        """Predict when a request will end; at most a second ago, since a refusal must cost little."""
+        now = time.perf_counter()
+        if now - self._estimate[0] > 1:
+            self._estimate = now, self._simulate_until_room()
+        return self._estimate[1]
+
+    def _simulate_until_room(self) -> float:
+        """Simulate from the steps measured so far; 1 before any were."""
         if self._cost is None:
             return 1.0
         work = [

@@ -112,6 +112,12 @@ class ResponseFormat(Strict, kw_only=True):
     type: Literal["text"]
 
 
+class TemplateOptions(Strict, kw_only=True):
+    """Options of the chat template."""
+
+    enable_thinking: bool = False
+
+
 class ChatRequest(SamplingFields, kw_only=True):
     """The body of /v1/chat/completions."""
 
@@ -123,7 +129,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     modalities: list[Literal["text"]] | None = None
     tools: Annotated[list[Any], Meta(max_length=0)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
-    chat_template_kwargs: dict[str, bool] | None = None
+    chat_template_kwargs: TemplateOptions | None = None
     verbosity: Ignored = None
     parallel_tool_calls: Ignored = None
     reasoning_effort: Ignored = None

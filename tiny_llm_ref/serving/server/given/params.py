@@ -7,6 +7,7 @@ from typing import Any
 
 from ....generation.sampler import SamplingParams
 from ...given.engine_request import check_request
+from .config import ServerConfig
 from .engine_client import NUM_SEEDS, EngineClient
 from .errors import ApiError
 from .fields import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
@@ -152,7 +153,10 @@ def chat_params(request: ChatRequest) -> SamplingParams:
     return sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
 
 
-def check_shared(request: SamplingFields) -> None:
-    """Refuse fields that make no sense together."""
+def check_shared(request: SamplingFields, config: ServerConfig) -> None:
+    """Refuse fields that make no sense together, or with the settings of the server."""
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, "stream_options needs stream to be true", "stream_options", "invalid_value")
+    if request.priority and not config.has_priorities:
+        message = "this server has no priorities: start it with --scheduling-policy priority"
+        raise ApiError(400, message, "priority", "unsupported_value")

@@ -36,7 +36,7 @@ async def serve_completion(http: Request, client: EngineClient, endpoint: Endpoi
     """
     arrival = time.perf_counter()
     request = endpoint.request
-    check_shared(request)
+    check_shared(request, client.config)
     client.check_ready()
     n = request.n or 1
     client.metrics.params_n.observe(n)
