@@ -170,6 +170,8 @@ def test_requests(client: TestClient, path: str, body: Any, status: int, param: 
         ("GET", "/v1/models", 200),
         ("GET", "/metrics", 200),
         ("HEAD", "/health", 200),
+        ("GET", "/", 200),
+        ("GET", "/openapi.json", 200),
     ],
 )
 def test_paths(client: TestClient, method: str, path: str, status: int) -> None:
@@ -325,3 +327,11 @@ def test_when_the_server_is_full() -> None:
         assert response.json()["error"]["type"] == "rate_limit_error"
         assert metric(client, "vllm:admission_rejections_total") == 1
         check_alive(client)
+
+
+def test_the_description_names_every_field(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+    schemas = described["components"]["schemas"]
+    assert {"prompt", "temperature", "n", "logit_bias"} <= schemas["CompletionRequest"]["properties"].keys()
+    assert schemas["ChatRequest"]["required"] == ["model", "messages"]
+    assert set(described["paths"]) >= {COMPLETIONS, CHAT, "/v1/models", "/tokenize"}

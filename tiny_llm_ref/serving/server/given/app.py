@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import time
 from typing import TypeVar
 
@@ -32,6 +33,7 @@ from .text_codec import ChatTokenizer, TextCodec
 log = logging.getLogger("tiny_llm.server")
 T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
+PAGE = Path(__file__).with_name("page.html")
 
 
 @dataclass
@@ -95,6 +97,7 @@ def create_app(
     middleware = [] if config.api_key is None else [Middleware(RequireKey, api_key=config.api_key)]
     return Starlette(
         routes=[
+            Route("/", page),
             Route("/health", health),
             Route("/ready", ready),
             Route("/openapi.json", describe),
@@ -121,6 +124,11 @@ def create_app(
 async def on_client_gone(request: Request, error: Exception) -> Response:
     """Answer a client that has gone; the answer is not sent."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def page(http: Request) -> Response:
+    """A page to try the model and to watch the engine."""
+    return Response(PAGE.read_bytes(), media_type="text/html")
 
 
 async def health(http: Request) -> Response:
