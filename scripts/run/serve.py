@@ -30,7 +30,9 @@ MaxNumQueuedReqs = Annotated[int, typer.Option(min=0, help="Most requests that w
 MaxNumQueuedTokens = Annotated[
     int | None, typer.Option(min=1, help="Most prompt tokens that wait; others get 429.")
 ]
-NumBlocks = Annotated[int | None, typer.Option("--num-gpu-blocks-override", min=1, help="Blocks of the pool.")]
+NumBlocks = Annotated[
+    int | None, typer.Option("--num-gpu-blocks-override", min=1, help="Blocks of the pool.")
+]
 BlockSize = Annotated[int, typer.Option(min=1, help="Tokens of a block.")]
 NoPrefixCaching = Annotated[
     bool, typer.Option("--no-enable-prefix-caching", help="Compute equal beginnings again.")

@@ -7,6 +7,7 @@ from typing import Any
 from tests.support.fakes import EOS, FakeModel, FakeTokenizer
 from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, SchedulerOutput
 
+SECONDS = 60  # after which a thread counts as stuck
 MAX_SEQ_LEN, BLOCK_SIZE, NUM_BLOCKS = 40, 4, 30
 
 
@@ -65,5 +66,10 @@ class GatedModel(FakeModel):
 
     def hidden_states(self, *args: Any, **kwargs: Any) -> Any:
         self.is_waiting.release()
-        assert self.gate.acquire(timeout=20), "the test never let this step go"
+        assert self.gate.acquire(timeout=SECONDS), "the test never let this step go"
         return super().hidden_states(*args, **kwargs)
+
+    def next_step(self) -> None:
+        """Let the step that waits go, and wait for the next one."""
+        self.gate.release()
+        assert self.is_waiting.acquire(timeout=SECONDS), "no step followed"

@@ -12,14 +12,13 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tests.server.engines import ChatFake, make_engine
+from tests.server.engines import SECONDS, ChatFake, make_engine
 from tiny_llm import Engine, SchedulerConfig
 from tiny_llm.serving.server.given.app import create_app
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_client import EngineClient
 
 MODEL = "fake"
-SECONDS = 20
 
 
 def app_of(make: Callable[[], Engine] = make_engine, **settings: Any) -> Starlette:

@@ -85,7 +85,12 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (COMPLETIONS, PROMPT | {"prompt": ["A"] * 65}, 400, "prompt"),
         (CHAT, MESSAGES | {"messages": []}, 400, "messages"),
         (CHAT, MESSAGES | {"messages": [{"role": "user", "content": "A" * 50}]}, 400, "messages"),
-        (CHAT, MESSAGES | {"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}]}, 200, None),
+        (
+            CHAT,
+            MESSAGES | {"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}]},
+            200,
+            None,
+        ),
         (
             CHAT,
             MESSAGES | {"messages": [{"role": "user", "content": [{"type": "image_url", "text": "A"}]}]},
@@ -125,7 +130,12 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (COMPLETIONS, PROMPT | {"priority": 1}, 400, "priority"),
         (COMPLETIONS, PROMPT | {"priority": 0}, 200, None),
         (COMPLETIONS, b'{"model": "fake", "prompt": "\\ud800"}', 400, None),
-        (CHAT, MESSAGES | {"chat_template_kwargs": {"tokenize": False}}, 400, "chat_template_kwargs.tokenize"),
+        (
+            CHAT,
+            MESSAGES | {"chat_template_kwargs": {"tokenize": False}},
+            400,
+            "chat_template_kwargs.tokenize",
+        ),
         (COMPLETIONS, PROMPT | {"ignore_eos": True, "stop_token_ids": [3]}, 400, "ignore_eos"),
         (CHAT, MESSAGES | {"top_logprobs": 3}, 400, "top_logprobs"),
         (CHAT, MESSAGES | {"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
@@ -193,10 +203,14 @@ def test_paths(client: TestClient, method: str, path: str, status: int) -> None:
         {"n": 2, "stop": "Z", "temperature": 2, "seed": -9, "top_k": 40},
     ],
 )
-def test_a_stream_has_the_text_of_the_whole_answer(client: TestClient, path: str, fields: dict[str, Any]) -> None:
+def test_a_stream_has_the_text_of_the_whole_answer(
+    client: TestClient, path: str, fields: dict[str, Any]
+) -> None:
     body = (PROMPT if path == COMPLETIONS else MESSAGES) | {"max_tokens": 20, "temperature": 0} | fields
     whole = client.post(path, json=body).json()
-    chunks = events_of(client.post(path, json=body | {"stream": True, "stream_options": {"include_usage": True}}))
+    chunks = events_of(
+        client.post(path, json=body | {"stream": True, "stream_options": {"include_usage": True}})
+    )
     assert chunks.pop() == "[DONE]"
     last = chunks.pop()
     assert last["choices"] == []
@@ -206,9 +220,13 @@ def test_a_stream_has_the_text_of_the_whole_answer(client: TestClient, path: str
     assert len({chunk["id"] for chunk in chunks}) == 1
     for choice in whole["choices"]:
         mine = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice["index"]]
-        text = "".join(each["text"] if path == COMPLETIONS else each["delta"].get("content", "") for each in mine)
+        text = "".join(
+            each["text"] if path == COMPLETIONS else each["delta"].get("content", "") for each in mine
+        )
         assert text == (choice["text"] if path == COMPLETIONS else choice["message"]["content"])
-        assert [each["finish_reason"] for each in mine] == [None] * (len(mine) - 1) + [choice["finish_reason"]]
+        assert [each["finish_reason"] for each in mine] == [None] * (len(mine) - 1) + [
+            choice["finish_reason"]
+        ]
         if path == CHAT:
             assert [each["delta"].get("role") for each in mine] == ["assistant"] + [None] * (len(mine) - 1)
 
@@ -236,11 +254,17 @@ def metric(client: TestClient, name: str) -> float:
 
 
 def test_logprobs_of_both_kinds(client: TestClient) -> None:
-    old = client.post(COMPLETIONS, json=PROMPT | {"prompt": "UHELLOA", "logprobs": 2, "temperature": 0}).json()
-    new = client.post(CHAT, json=MESSAGES | {"logprobs": True, "top_logprobs": 2, "temperature": 0, "max_tokens": 16})
+    old = client.post(
+        COMPLETIONS, json=PROMPT | {"prompt": "UHELLOA", "logprobs": 2, "temperature": 0}
+    ).json()
+    new = client.post(
+        CHAT, json=MESSAGES | {"logprobs": True, "top_logprobs": 2, "temperature": 0, "max_tokens": 16}
+    )
     tokens = new.json()["choices"][0]["logprobs"]["content"]
     logprobs = old["choices"][0]["logprobs"]
-    assert "".join(logprobs["tokens"]) == old["choices"][0]["text"] == "".join(each["token"] for each in tokens)
+    assert (
+        "".join(logprobs["tokens"]) == old["choices"][0]["text"] == "".join(each["token"] for each in tokens)
+    )
     assert logprobs["token_logprobs"] == [each["logprob"] for each in tokens]
     assert logprobs["text_offset"] == list(range(16))
     for each, top in zip(tokens, logprobs["top_logprobs"], strict=True):

@@ -75,7 +75,9 @@ def test_chat(client: "openai.OpenAI") -> None:
 
 def test_extras(client: "openai.OpenAI") -> None:
     fields = {"model": NAME, "prompt": "And", "max_tokens": 9, "seed": 3, "n": 3}
-    answers = [client.completions.create(**fields, extra_body={"top_k": 5, "ignore_eos": True}) for _ in range(2)]
+    answers = [
+        client.completions.create(**fields, extra_body={"top_k": 5, "ignore_eos": True}) for _ in range(2)
+    ]
     texts = [[choice.text for choice in answer.choices] for answer in answers]
     assert texts[0] == texts[1]
     assert answers[0].usage.completion_tokens == 27

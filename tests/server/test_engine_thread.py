@@ -8,15 +8,13 @@ from queue import SimpleQueue
 import mlx.core as mx
 import pytest
 
-from tests.server.engines import GatedModel, failing, make_engine
+from tests.server.engines import SECONDS, GatedModel, failing, make_engine
 from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tiny_llm import Engine, SamplingParams
 from tiny_llm.serving.server.engine_thread import EngineThread
 from tiny_llm.serving.server.given.messages import Increment, Loaded, Report, StepReport, Stopped
 from tiny_llm.serving.server.given.thread_law import check_plain
-
-SECONDS = 20
 
 
 class Watched:
@@ -70,7 +68,9 @@ def test_requests_get_the_tokens_they_get_alone() -> None:
         loaded = engine.next()
         assert loaded == Loaded(vocab_size=61, max_seq_len=40, num_blocks=30, block_size=4)
         for ticket in range(6):
-            engine.thread.submit(ticket + 100, tuple(prompt_of(4 + ticket, ticket)), SamplingParams(max_tokens=5))
+            engine.thread.submit(
+                ticket + 100, tuple(prompt_of(4 + ticket, ticket)), SamplingParams(max_tokens=5)
+            )
         increments = engine.until_ended(*range(100, 106))
     for ticket in range(6):
         mine = increments[ticket + 100]

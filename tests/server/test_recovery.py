@@ -119,7 +119,9 @@ def test_steps_that_often_fail_still_end() -> None:
 
 def test_an_answer_that_ended_before_the_fault_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = RecoveringEngine(make_engine)
-    first, second = (engine.add_request(prompt_of(3, seed), SamplingParams(max_tokens=1)) for seed in range(2))
+    first, second = (
+        engine.add_request(prompt_of(3, seed), SamplingParams(max_tokens=1)) for seed in range(2)
+    )
 
     def fail(*args: object) -> None:
         raise StepFailureError
@@ -190,5 +192,3 @@ def test_an_engine_that_cannot_be_made_again_raises() -> None:
     engine.add_request(prompt_of(3), SamplingParams(max_tokens=1))
     with pytest.raises(MemoryError):
         engine.step()
-
-

@@ -96,7 +96,11 @@ class Reservation:
         """
         admission = self._admission
         limit = admission.max_num_queued_tokens
-        if limit is not None and 0 < admission.num_queued_tokens and admission.num_queued_tokens + num_tokens > limit:
+        if (
+            limit is not None
+            and admission.num_queued_tokens > 0
+            and admission.num_queued_tokens + num_tokens > limit
+        ):
             raise admission.full("num_queued_tokens")
         admission.num_queued_tokens += num_tokens
         self._num_tokens += num_tokens

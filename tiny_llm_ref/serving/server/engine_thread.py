@@ -49,7 +49,7 @@ class LiveRequest:
 
 
 class EngineThread:
-    """Run an engine in a thread of its own. Commands go in through a queue, and one report comes out per step.
+    """Run an engine in its own thread. Commands go in through a queue, and one report comes out per step.
 
     An MLX array can be evaluated only in the thread that made it. So this thread makes the engine, runs its
     steps and frees it, and only text and numbers leave it. All methods but `run` are for other threads. None
@@ -87,7 +87,7 @@ class EngineThread:
         self._commands.put(Submit(ticket, prompt_ids, params, priority))
 
     def abort(self, ticket: int) -> None:
-        """Drop a request before the next step, and release what it holds. Nothing is reported about it then."""
+        """Drop a request before the next step, and release what it holds. No report mentions it then."""
         self._commands.put(Abort(ticket))
 
     def stop(self) -> None:
@@ -187,7 +187,9 @@ class EngineThread:
         increments = tuple(self._live[request_id].increment() for request_id in dict.fromkeys(changed))
         for request in served.finished:
             self._forget(request.prompt_idx)
-        failed = {self._forget(request_id).ticket: explained(error) for request_id, error in served.failed.items()}
+        failed = {
+            self._forget(request_id).ticket: explained(error) for request_id, error in served.failed.items()
+        }
         return StepReport(scheduled.num_tokens, started=started, increments=increments, failed=failed)
 
 

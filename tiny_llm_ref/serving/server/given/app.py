@@ -196,7 +196,11 @@ async def tokenize(http: Request) -> Response:
             ids = await server.codec.encode_chat(messages, request.add_generation_prompt)
         else:
             is_empty = not request.prompt
-            ids = () if is_empty else await server.codec.encode(request.prompt or "", request.add_special_tokens)
+            ids = (
+                ()
+                if is_empty
+                else await server.codec.encode(request.prompt or "", request.add_special_tokens)
+            )
     except ValueError as error:
         raise ApiError(400, str(error), "messages", "invalid_value") from None
     return as_json(Tokens(list(ids), len(ids), server.client.max_model_len))
@@ -230,5 +234,3 @@ def card(server: Server, name: str) -> ModelCard:
 def as_json(content: object) -> Response:
     """A response of JSON."""
     return Response(msgspec.json.encode(content), media_type=JSON)
-
-

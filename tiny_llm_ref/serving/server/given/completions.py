@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....batching.answer import TokenLogprobs
+from ....generation.sampler import SamplingParams
 from .fields import ChatRequest, CompletionRequest, Message, SamplingFields
 from .messages import Increment
 from .params import chat_params, completion_params, prompts_of
@@ -51,6 +52,8 @@ class Endpoint(ABC):
         prefix: of the ids of responses.
         kind, chunk_kind: the field `object` of a response and of a chunk.
         prompt_field: the field that holds the prompt.
+        params: how to sample.
+        num_prompts: number of prompts.
     """
 
     prefix: str
@@ -58,6 +61,8 @@ class Endpoint(ABC):
     chunk_kind: str
     prompt_field: str
     request: SamplingFields
+    params: SamplingParams
+    num_prompts: int
 
     def __init__(self, codec: TextCodec) -> None:
         self.codec = codec
@@ -78,7 +83,12 @@ class Endpoint(ABC):
 class ChatEndpoint(Endpoint):
     """/v1/chat/completions"""
 
-    prefix, kind, chunk_kind, prompt_field = "chatcmpl", "chat.completion", "chat.completion.chunk", "messages"
+    prefix, kind, chunk_kind, prompt_field = (
+        "chatcmpl",
+        "chat.completion",
+        "chat.completion.chunk",
+        "messages",
+    )
 
     def __init__(self, request: ChatRequest, codec: TextCodec) -> None:
         super().__init__(codec)

@@ -28,7 +28,7 @@ class ServerConfig:
     """
 
     model_names: tuple[str, ...]
-    scheduler: SchedulerConfig = SchedulerConfig(max_num_prefill_only_tokens=512)
+    scheduler: SchedulerConfig
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None

@@ -171,7 +171,9 @@ class EngineClient:
         for ticket, reason in report.refused.items():
             self._fail(ticket, ApiError(400, reason))
         for ticket, reason in report.failed.items():
-            self._fail(ticket, ApiError(500, f"the step of this request failed: {reason}", code="step_failed"))
+            self._fail(
+                ticket, ApiError(500, f"the step of this request failed: {reason}", code="step_failed")
+            )
 
     def _receive_increment(self, increment: Increment, now: float) -> None:
         running = self._running.get(increment.ticket)

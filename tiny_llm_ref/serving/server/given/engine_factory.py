@@ -54,7 +54,9 @@ class EngineFactory:
         most = model.config.max_position_embeddings
         max_model_len = most if self.max_model_len is None else self.max_model_len
         if not 1 <= max_model_len <= most:
-            raise ValueError(f"max_model_len must be from 1 to {most}, which the model supports, got {max_model_len}")
+            raise ValueError(
+                f"max_model_len must be from 1 to {most}, which the model supports, got {max_model_len}"
+            )
         blocks = self._blocks(model, max_model_len)
         policy: Policy = Priority() if self.policy == "priority" else Fcfs()
         return OverlappingEngine(model, tokenizer, self.config, max_model_len, blocks, policy)

@@ -63,7 +63,7 @@ class ApiError(Exception):
         return Response(self.content, self.status, headers, JSON)
 
 
-def of_validation(error: msgspec.DecodeError) -> ApiError:
+def of_validation(error: msgspec.DecodeError | UnicodeDecodeError) -> ApiError:
     """Say which field of a request is wrong.
 
     Args:
@@ -80,7 +80,9 @@ def of_validation(error: msgspec.DecodeError) -> ApiError:
         path = f"{path}.{named['name']}".removeprefix(".")
         is_unknown = UNKNOWN_FIELD.match(reason) is not None
         message = f"{path} is not a field of this request" if is_unknown else f"{path} is missing"
-        return ApiError(400, message, path, "unknown_parameter" if is_unknown else "missing_required_parameter")
+        return ApiError(
+            400, message, path, "unknown_parameter" if is_unknown else "missing_required_parameter"
+        )
     return ApiError(400, f"{path or 'the body'} is invalid: {reason}", path or None, "invalid_value")
 
 

@@ -1,4 +1,4 @@
-"""The description of the protocol that /openapi.json publishes, made from the types of requests and responses."""
+"""The description of the protocol at /openapi.json, made from the types of requests and responses."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def openapi() -> dict[str, Any]:
 
 def operation(path: str, text: str, request: Any, response: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
     """Describe one endpoint."""
-    found = {"description": "Success.", "content": json_of(schema_of[response])}
+    found: dict[str, Any] = {"description": "Success.", "content": json_of(schema_of[response])}
     if "completions" in path:
         found["content"] |= {"text/event-stream": {"schema": {"type": "string"}}}
     failed = {"description": "An error.", "content": json_of(schema_of[ErrorResponse])}
@@ -56,7 +56,9 @@ def operation(path: str, text: str, request: Any, response: Any, schema_of: dict
     if request is not None:
         described["requestBody"] = {"required": True, "content": json_of(schema_of[request])}
     if "{name}" in path:
-        described["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+        described["parameters"] = [
+            {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+        ]
     return described
 
 

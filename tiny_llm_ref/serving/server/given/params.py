@@ -55,7 +55,7 @@ def sampling_params(request: SamplingFields, max_tokens: int | None, logprobs: i
 
 
 def min_tokens(request: SamplingFields, max_tokens: int | None) -> int | None:
-    """The fewest tokens of an answer. With `ignore_eos`, that is also the most, so no end-of-text id is drawn.
+    """The fewest tokens of an answer. With `ignore_eos`, also the most, so no end-of-text id is drawn.
 
     Raises:
         ApiError: `ignore_eos` is given without a limit, or with other tokens that end the answer.
@@ -71,7 +71,7 @@ def min_tokens(request: SamplingFields, max_tokens: int | None) -> int | None:
 
 
 def invalid(error: ValueError, names: Container[str]) -> ApiError:
-    """Make the error for a value that the engine refuses. The field is the first one that the sentence names."""
+    """Make the error for a value that the engine refuses. Its field is the first that it names."""
     named = [word for word in re.findall(r"\w+", str(error)) if word in names]
     return ApiError(400, str(error), named[0] if named else None, "invalid_value")
 
@@ -117,7 +117,9 @@ def prompts_of(request: CompletionRequest) -> list[str | tuple[int, ...]]:
     if prompt and all(is_token(item) for item in prompt):
         return [tuple(prompt)]
     if not 1 <= len(prompt) <= MAX_PROMPTS:
-        raise ApiError(400, f"prompt must have 1 to {MAX_PROMPTS} items, got {len(prompt)}", "prompt", "invalid_value")
+        raise ApiError(
+            400, f"prompt must have 1 to {MAX_PROMPTS} items, got {len(prompt)}", "prompt", "invalid_value"
+        )
     for place, item in enumerate(prompt):
         is_text = isinstance(item, str) and item
         is_ids = isinstance(item, list) and item and all(is_token(token) for token in item)

@@ -110,7 +110,7 @@ class Completion(msgspec.Struct, Generic[C]):
     created: int
     model: str
     choices: list[C]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
 
 

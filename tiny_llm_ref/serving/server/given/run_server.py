@@ -34,15 +34,30 @@ class DrainingServer(uvicorn.Server):
             self.client.begin_draining()
             log.info("draining: requests that have begun will end; a second signal exits at once")
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and exit when the engine's thread ends.
+
+        uvicorn shuts down only what has run, so after a signal during the start, that is done here.
+        """
+        await super().startup(sockets)
+        if self.should_exit:
+            await self.shutdown(sockets)
+        elif self.client is not None:
+            self._watching = asyncio.get_running_loop().create_task(self._exit_with(self.client))
+
     def watch(self, client: EngineClient) -> None:
-        """Note the engine's client, and exit if its thread ends."""
+        """Note the engine's client."""
         self.client = client
-        self._watching = asyncio.get_running_loop().create_task(self._exit_with(client))
 
     async def _exit_with(self, client: EngineClient) -> None:
         await client.ready.wait()
         if client.loaded is not None:
-            log.info("ready: %s on http://%s:%d", ", ".join(client.config.model_names), self.config.host, self.config.port)
+            log.info(
+                "ready: %s on http://%s:%d",
+                ", ".join(client.config.model_names),
+                self.config.host,
+                self.config.port,
+            )
         await client.stopped.wait()
         self.should_exit = True
 
@@ -61,13 +76,20 @@ def run_server(
     Raises:
         ValueError: the address is in use, or is not one of this machine's; or no engine could be made.
     """
-    AppStatus.disable_automatic_graceful_drain()  # it would cut streams off at the first signal
+    # It would cut streams off at the first signal.
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     with listen(config.host, config.port) as listener:
         host, port = listener.getsockname()[:2]
         app = create_app(make_engine, load_tokenizer, config, on_start=lambda client: server.watch(client))
         server = DrainingServer(
             uvicorn.Config(
-                app, host=host, port=port, log_config=None, access_log=False, server_header=False, lifespan="on"
+                app,
+                host=host,
+                port=port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="on",
             )
         )
         server.run(sockets=[listener])
@@ -90,5 +112,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise ValueError(f"cannot listen on {host}:{port}: {error}; choose another --host or --port") from None
+        raise ValueError(
+            f"cannot listen on {host}:{port}: {error}; choose another --host or --port"
+        ) from None
     return listener

@@ -145,7 +145,7 @@ class Answering:
         return completion
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """Yield the chunks of all answers as they come, and [DONE]. An error ends the stream with an object."""
+        """Yield the chunks of all answers as they come, and [DONE]. An error is the last event."""
         try:
             async for completion in self._chunks():
                 yield event(msgspec.json.encode(completion))
@@ -190,5 +190,3 @@ class Answering:
 def event(content: bytes) -> ServerSentEvent:
     """An event whose data is JSON."""
     return ServerSentEvent(content.decode(), sep="\n")
-
-

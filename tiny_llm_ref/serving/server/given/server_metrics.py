@@ -5,7 +5,28 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from .messages import Loaded, StepReport
 from .record import RequestRecord
 
-SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+SECONDS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 FINISHED = ("stop", "length", "abort", "error")
 REJECTED = ("num_queued_reqs", "num_queued_tokens")
@@ -32,12 +53,18 @@ class ServerMetrics:
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._success = self._family("request_success", "Requests that ended.", "finished_reason", FINISHED)
         self._rejections = self._family("admission_rejections", "Requests refused.", "reason", REJECTED)
-        self.ttft = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
+        self.ttft = self._histogram(
+            "time_to_first_token_seconds", "From arrival to the first token.", SECONDS
+        )
         self.itl = self._histogram("inter_token_latency_seconds", "Between two tokens of an answer.", SECONDS)
         self.e2e = self._histogram("e2e_request_latency_seconds", "From arrival to the end.", SECONDS)
         self.queue = self._histogram("request_queue_time_seconds", "From arrival to the first step.", SECONDS)
-        self.prefill = self._histogram("request_prefill_time_seconds", "From the first step to a token.", SECONDS)
-        self.decode = self._histogram("request_decode_time_seconds", "From the first token to the last.", SECONDS)
+        self.prefill = self._histogram(
+            "request_prefill_time_seconds", "From the first step to a token.", SECONDS
+        )
+        self.decode = self._histogram(
+            "request_decode_time_seconds", "From the first token to the last.", SECONDS
+        )
         self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
         self.request_generation = self._histogram("request_generation_tokens", "Tokens of an answer.", TOKENS)
         self.params_n = self._histogram("request_params_n", "The n that clients asked for.", TOKENS)

@@ -62,7 +62,9 @@ class TextCodec:
             if not tokenizer.has_chat_template:
                 raise ValueError("this model has no chat template: use /v1/completions")
             try:
-                ids = tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+                ids = tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=add_generation_prompt, **kwargs
+                )
             except Exception as error:  # whatever a template raises, the messages do not suit it
                 raise ValueError(f"the chat template refuses these messages: {error}") from error
             return tuple(ids)

@@ -38,4 +38,6 @@ def check_plain(value: Any, place: str = "report") -> None:
             check_plain(key, f"a key of {place}")
             check_plain(item, f"{place}[{key!r}]")
     else:
-        raise TypeError(f"{place} is of type {type(value).__name__}, but only text and numbers may leave the thread")
+        raise TypeError(
+            f"{place} is of type {type(value).__name__}, but only text and numbers may leave the thread"
+        )
