@@ -1,11 +1,22 @@
 """Engines for the server's tests: instant ones without weights, and ones whose steps fail or wait."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Items
 from threading import Semaphore
 from typing import Any
 
-from tests.support.fakes import EOS, FakeModel, FakeTokenizer
-from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, SchedulerOutput
+from tests.support.fakes import EOS, FakeModel, FakeTokenizer, continuation
+from tiny_llm import (
+    Engine,
+    PrefixCachingBlockManager,
+    SamplingParams,
+    ScheduledTokens,
+    SchedulerConfig,
+    SchedulerOutput,
+    SpeculativeEngine,
+)
+from tiny_llm.serving.given.drafter import Drafts
+from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 
 SECONDS = 60  # after which a thread counts as stuck
 MAX_SEQ_LEN, BLOCK_SIZE, NUM_BLOCKS = 40, 4, 30
@@ -41,18 +52,68 @@ def make_engine(
     return kind(model or FakeModel(), ChatFake(eos_token_ids=eos_token_ids), config, max_seq_len, blocks)
 
 
+class Guesses:
+    """A drafter that knows what the fake model will say, and is wrong at every fifth place of a sequence.
+
+    Args:
+        num_drafts: that it wants for each sequence.
+    """
+
+    def __init__(self, num_drafts: int = 3) -> None:
+        self.num_drafts = num_drafts
+
+    def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+        return {entry.sequence.id: self.num_drafts for entry in entries}
+
+    def propose(
+        self, output: SchedulerOutput, granted: Mapping[int, int], params: Mapping[int, SamplingParams]
+    ) -> Drafts:
+        sequences = {entry.sequence.id: entry.sequence for entry in output.entries}
+        return Drafts({id: self._draft(sequences[id].token_ids, number) for id, number in granted.items()})
+
+    def release(self, sequence_id: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _draft(self, tokens: list[int], number: int) -> list[int]:
+        drafts = continuation(tokens, number)
+        return [1 if (len(tokens) + place) % 5 == 0 else token for place, token in enumerate(drafts)]
+
+
+class GuessingEngine(SpeculativeEngine):
+    """An engine whose drafts are often right."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args, drafter=Guesses())
+
+
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "plain": lambda model=None: make_engine(Engine, model),
+    "overlapping": lambda model=None: make_engine(OverlappingEngine, model),
+    "speculative": lambda model=None: make_engine(GuessingEngine, model),
+}
+
+
 def failing(engine: Engine, should_fail: Callable[[SchedulerOutput], bool]) -> Engine:
     """Let an engine's steps fail after the model has run, when a function of the step says so."""
     runner: Any = engine.runner
-    run = runner.run
+    scheduled, compute = engine.scheduler.schedule, runner.compute
+    outputs: list[SchedulerOutput] = []
 
-    def run_or_fail(output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> Any:
-        samples = run(output, params)
-        if should_fail(output):
+    def schedule() -> SchedulerOutput:
+        outputs.append(scheduled())
+        return outputs[-1]
+
+    def compute_or_fail(*args: Any) -> Any:
+        samples = compute(*args)
+        if should_fail(outputs[-1]):
             raise StepFailureError("told to fail")
         return samples
 
-    runner.run = run_or_fail
+    engine.scheduler.schedule = schedule  # type: ignore[method-assign]
+    runner.compute = compute_or_fail
     return engine
 
 

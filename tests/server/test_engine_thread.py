@@ -8,7 +8,7 @@ from queue import SimpleQueue
 import mlx.core as mx
 import pytest
 
-from tests.server.engines import SECONDS, GatedModel, failing, make_engine
+from tests.server.engines import ENGINES, SECONDS, GatedModel, failing, make_engine
 from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tiny_llm import Engine, SamplingParams
@@ -151,6 +151,21 @@ def test_the_cached_tokens_of_a_prompt_are_reported() -> None:
             engine.until_ended(ticket)
         started = {ticket: number for report in engine.all[1:] for ticket, number in report.started.items()}
         assert started == {0: 0, 1: 8}
+
+
+def test_drafts_are_reported() -> None:
+    with watched(ENGINES["speculative"]) as engine:
+        engine.next()
+        for ticket in (5, 6):
+            engine.thread.submit(ticket, tuple(prompt_of(4, ticket)), SamplingParams(max_tokens=9))
+        increments = engine.until_ended(5, 6)
+    steps = [report for report in engine.all[1:] if isinstance(report, StepReport)]
+    for ticket in (5, 6):
+        assert tokens_of(increments[ticket]) == continuation(prompt_of(4, ticket), 9)
+        counts = [report.drafts[ticket] for report in steps if ticket in report.drafts]
+        num_accepted = sum(accepted for _, accepted in counts)
+        assert num_accepted == 9 - len(increments[ticket]) > 0
+        assert sum(drafts for drafts, _ in counts) > num_accepted
 
 
 @pytest.mark.parametrize("error", [ValueError("no such model"), SystemExit(3)])

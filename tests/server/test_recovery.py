@@ -1,12 +1,15 @@
 """A failed step: whatever step it is, every request gets the tokens it gets alone, except one at fault."""
 
+from collections.abc import Sequence as Items
+
 import pytest
 
-from tests.server.engines import BLOCK_SIZE, StepFailureError, failing, make_engine
+from tests.server.engines import BLOCK_SIZE, ENGINES, StepFailureError, failing, make_engine
 from tests.support.fakes import FakeModel, continuation, prompt_of
-from tiny_llm import Engine, SamplingParams, SchedulerOutput
+from tiny_llm import Engine, SamplingParams, ScheduledTokens, SchedulerOutput
+from tiny_llm.serving.given import overlapping_engine
 from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+from tiny_llm.serving.given.sampling import Sampled, StepSamples, read_samples
 from tiny_llm.serving.server.recovery import RecoveringEngine
 
 JOBS = [(5, 6), (11, 4), (3, 9), (14, 5), (2, 7), (9, 1)]  # tokens of the prompt and of the answer
@@ -39,77 +42,92 @@ def check_nothing_held(engine: RecoveringEngine) -> None:
     assert (blocks.num_used_blocks, blocks.num_reserved, engine.held) == (0, 0, {})  # type: ignore[attr-defined]
 
 
-def num_steps() -> int:
-    engine = RecoveringEngine(make_engine)
-    number = 0
-    step = engine.step
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_fault_at_any_step_costs_no_request(kind: str) -> None:
+    for failing_step in range(MAX_STEPS):
+        num_calls = 0
 
-    def counted():  # type: ignore[no-untyped-def]
-        nonlocal number
-        number += 1
-        return step()
+        def should_fail(output: SchedulerOutput, failing_step: int = failing_step) -> bool:
+            nonlocal num_calls
+            num_calls += 1
+            return num_calls == failing_step + 1
 
-    engine.step = counted  # type: ignore[method-assign]
-    serve(engine)
-    return number
-
-
-@pytest.mark.parametrize("failing_step", range(num_steps()))
-def test_a_fault_that_does_not_come_back_costs_no_request(failing_step: int) -> None:
-    num_calls = 0
-
-    def should_fail(output: SchedulerOutput) -> bool:
-        nonlocal num_calls
-        num_calls += 1
-        return num_calls == failing_step + 1
-
-    engine = RecoveringEngine(lambda: failing(make_engine(), should_fail))
-    finished, failed = serve(engine)
-    assert engine.num_failed_steps == 1
-    assert failed == {}
-    assert [finished[id].token_ids for id in sorted(finished)] == expected()
-    check_nothing_held(engine)
+        engine = RecoveringEngine(lambda: failing(ENGINES[kind](), should_fail))
+        finished, failed = serve(engine)
+        assert failed == {}
+        assert [finished[id].token_ids for id in sorted(finished)] == expected()
+        check_nothing_held(engine)
+        if engine.num_failed_steps == 0:
+            break
+    assert failing_step > (5 if kind == "speculative" else 10)
 
 
-@pytest.mark.parametrize("kind", [Engine, OverlappingEngine])
+@pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("failing_call", range(0, 40, 3))
-def test_a_fault_inside_the_model(kind: type[Engine], failing_call: int) -> None:
+def test_a_fault_inside_the_model(kind: str, failing_call: int) -> None:
     models = [FakeModel(fail_at=failing_call), FakeModel()]
-    engine = RecoveringEngine(lambda: make_engine(kind, models.pop(0)))
+    engine = RecoveringEngine(lambda: ENGINES[kind](models.pop(0)))
     finished, failed = serve(engine)
     assert failed == {}
     assert [finished[id].token_ids for id in sorted(finished)] == expected()
     check_nothing_held(engine)
 
 
-@pytest.mark.parametrize("poison", range(len(JOBS)))
-@pytest.mark.parametrize("num_generated", [0, 1, 3])
-def test_a_request_that_breaks_every_step_costs_only_itself(poison: int, num_generated: int) -> None:
-    def should_fail(output: SchedulerOutput) -> bool:
-        return any(
-            entry.sequence.id == poison and entry.end >= JOBS[poison][0] + num_generated
-            for entry in output.entries
-        )
+def breaks(entry: ScheduledTokens, poison: int, num_generated: int) -> bool:
+    """Whether a step with this entry fails: the poison's, once its answer has so many tokens."""
+    return entry.sequence.id == poison and entry.end >= JOBS[poison][0] + num_generated
 
-    engine = RecoveringEngine(lambda: failing(make_engine(), should_fail))
+
+def check_only_poison_failed(engine: RecoveringEngine, poison: int, num_generated: int) -> None:
+    """Serve, and expect that the poison alone fails, unless it ends before it breaks anything."""
     finished, failed = serve(engine)
-    is_reached = JOBS[poison][1] > num_generated
-    assert set(failed) == ({poison} if is_reached else set())
+    assert set(failed) == ({poison} if JOBS[poison][1] > num_generated else set())
     assert all(isinstance(error, StepFailureError) for error in failed.values())
     for id, tokens in enumerate(expected()):
         assert id in failed or finished[id].token_ids == tokens
     check_nothing_held(engine)
 
 
-def test_steps_that_often_fail_still_end() -> None:
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("poison", range(len(JOBS)))
+@pytest.mark.parametrize("num_generated", [0, 1, 3])
+def test_a_request_that_breaks_every_step_costs_only_itself(
+    kind: str, poison: int, num_generated: int
+) -> None:
+    def should_fail(output: SchedulerOutput) -> bool:
+        return any(breaks(entry, poison, num_generated) for entry in output.entries)
+
+    engine = RecoveringEngine(lambda: failing(ENGINES[kind](), should_fail))
+    check_only_poison_failed(engine, poison, num_generated)
+
+
+@pytest.mark.parametrize("poison", range(len(JOBS)))
+@pytest.mark.parametrize("num_generated", [0, 1, 3])
+def test_a_fault_on_the_device_is_blamed_on_its_request(
+    monkeypatch: pytest.MonkeyPatch, poison: int, num_generated: int
+) -> None:
+    """An overlapping engine learns of it when it reads the step, after it has prepared the next one."""
+
+    def read_or_fail(sampled: Items[Sampled]) -> StepSamples:
+        if any(breaks(entry, poison, num_generated) for each in sampled for entry in each.entries):
+            raise StepFailureError
+        return read_samples(sampled)
+
+    monkeypatch.setattr(overlapping_engine, "read_samples", read_or_fail)
+    check_only_poison_failed(RecoveringEngine(ENGINES["overlapping"]), poison, num_generated)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_steps_that_often_fail_still_end(kind: str, period: int) -> None:
     num_calls = 0
 
     def should_fail(output: SchedulerOutput) -> bool:
         nonlocal num_calls
         num_calls += 1
-        return num_calls % 3 == 0
+        return num_calls % period == 0
 
-    engine = RecoveringEngine(lambda: failing(make_engine(), should_fail))
+    engine = RecoveringEngine(lambda: failing(ENGINES[kind](), should_fail))
     finished, failed = serve(engine)
     assert sorted([*finished, *failed]) == list(range(len(JOBS)))
     for id, request in finished.items():

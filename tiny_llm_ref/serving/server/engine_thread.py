@@ -10,8 +10,9 @@ from queue import Empty, SimpleQueue
 import mlx.core as mx
 
 from ...generation.sampler import SamplingParams
-from ..engine import Engine
+from ..engine import Engine, EngineStep
 from ..given.engine_request import EngineRequest
+from ..given.scheduler_output import SchedulerOutput
 from .given.engine_meter import EngineMeter
 from .given.messages import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Stopped, Submit
 from .given.thread_law import explained
@@ -176,21 +177,43 @@ class EngineThread:
 
     def _report(self, served: ServedStep) -> StepReport:
         """Describe a step by tickets, and forget the requests that ended in it."""
-        scheduled = served.step.scheduled
+        step = served.step
+        report = StepReport(
+            step.scheduled.num_tokens,
+            started=self._started(step.scheduled),
+            drafts=self._drafts(step),
+            increments=self._increments(served),
+            failed={self._live[id].ticket: explained(error) for id, error in served.failed.items()},
+        )
+        for request_id in [*(request.prompt_idx for request in served.finished), *served.failed]:
+            self._forget(request_id)
+        return report
+
+    def _started(self, scheduled: SchedulerOutput) -> dict[int, int]:
+        """The requests that are scheduled for the first time, with their number of cached tokens."""
         started = {}
         for entry in scheduled.entries:
             live = self._live.get(entry.sequence.id)
             if live is not None and not live.is_started:
                 live.is_started = True
                 started[live.ticket] = entry.start
+        return started
+
+    def _increments(self, served: ServedStep) -> tuple[Increment, ...]:
+        """What the answers have gained that got tokens or ended."""
         changed = [*served.step.sampled, *(request.prompt_idx for request in served.finished)]
-        increments = tuple(self._live[request_id].increment() for request_id in dict.fromkeys(changed))
-        for request in served.finished:
-            self._forget(request.prompt_idx)
-        failed = {
-            self._forget(request_id).ticket: explained(error) for request_id, error in served.failed.items()
+        return tuple([self._live[request_id].increment() for request_id in dict.fromkeys(changed)])
+
+    def _drafts(self, step: EngineStep) -> dict[int, tuple[int, int]]:
+        """Number of drafts and of accepted ones."""
+        return {
+            self._live[entry.sequence.id].ticket: (
+                len(entry.draft_ids),
+                len(step.accepted.get(entry.sequence.id, ())),
+            )
+            for entry in step.scheduled.entries
+            if entry.draft_ids and entry.sequence.id in self._live
         }
-        return StepReport(scheduled.num_tokens, started=started, increments=increments, failed=failed)
 
 
 def loaded(engine: Engine) -> Loaded:

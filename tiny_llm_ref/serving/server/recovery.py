@@ -1,8 +1,10 @@
 """An engine that survives failed steps: it recomputes its requests, and ends only the one at fault."""
 
+import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from traceback import clear_frames
 
 from ...generation.sampler import SamplingParams
 from ..engine import Engine, EngineStep
@@ -10,6 +12,11 @@ from ..given.engine_request import EngineRequest
 from ..given.scheduler_output import SchedulerOutput
 
 NOTHING = EngineStep(SchedulerOutput(()), {}, ())
+STEPS_TO_PASS = 2
+"""Steps in which a request on trial has to sample. One would do for an engine that computes a step at a time.
+An overlapping engine returns a step when the next one is under way, which may be the one that fails."""
+
+log = logging.getLogger("tiny_llm.server")
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,10 @@ class RecoveringEngine:
 
     The failed step computed many requests, and the error does not say which of them is at fault. So after a
     failure all requests are on trial: they enter the new engine one at a time, in the order of their ids,
-    each after the one before it has sampled a token. If a step fails during the trial, the request that
-    entered last is at fault and is dropped, and the trial begins again without it. So an error that does not
-    come back costs no request, and a request that breaks every step it is in costs only itself.
+    each after the one before it has passed: it has sampled in `STEPS_TO_PASS` steps, or has ended. If a step
+    fails during the trial, the request that entered last is at fault and is dropped, and the trial begins
+    again without it. So an error that does not come back costs no request, and a request that breaks every
+    step it is in costs only itself.
 
     Args:
         make_engine: makes an engine with empty caches; called at once, and again after each failed step.
@@ -49,7 +57,8 @@ class RecoveringEngine:
     Attributes:
         engine: the engine in use.
         held: the requests that wait for their trial, by id.
-        on_trial: id of the request that entered last, until it has sampled a token.
+        on_trial: id of the request that entered last, until it has passed.
+        num_passed_steps: number of steps in which it has sampled.
         num_failed_steps: number of failed steps so far.
     """
 
@@ -58,6 +67,7 @@ class RecoveringEngine:
         self.engine = make_engine()
         self.held: dict[int, EngineRequest] = {}
         self.on_trial: int | None = None
+        self.num_passed_steps = 0
         self.num_failed_steps = 0
 
     @property
@@ -93,8 +103,7 @@ class RecoveringEngine:
             step = self.engine.step()
         except Exception as error:
             return self._recover(requests, error)
-        if self.on_trial in step.sampled:
-            self.on_trial = None
+        self.num_passed_steps += self.on_trial in step.sampled
         self._continue_trial()
         return ServedStep(step, tuple(requests[result.prompt_idx] for result in step.finished))
 
@@ -116,6 +125,8 @@ class RecoveringEngine:
             requests: those of the failed engine before the step.
             error: what the step raised.
         """
+        log.warning("a step failed; its requests are computed again", exc_info=error)
+        clear_frames(error.__traceback__)  # they hold arrays of the failed step
         self.num_failed_steps += 1
         failed_engine = self.engine
         failed_engine.close()
@@ -130,9 +141,9 @@ class RecoveringEngine:
         return ServedStep(finished=finished, failed=failed, is_failed=True)
 
     def _continue_trial(self) -> None:
-        """Let the next held request enter, if none is on trial."""
-        if self.on_trial is not None and self.on_trial not in self.engine.requests:
+        """Let the next held request enter, if none is on trial any more."""
+        if self.on_trial not in self.engine.requests or self.num_passed_steps >= STEPS_TO_PASS:
             self.on_trial = None
         if self.on_trial is None and self.held:
-            self.on_trial = next(iter(self.held))
+            self.on_trial, self.num_passed_steps = next(iter(self.held)), 0
             self.engine.restore(self.held.pop(self.on_trial))

@@ -91,12 +91,13 @@ class EngineStats:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Everything the event loop learns about a step.
+    """Everything the event loop learns about a step. Mappings are by ticket.
 
     Attributes:
         num_tokens, seconds: tokens that the step computed, and how long it took.
         started: requests that were first scheduled in this step, each with the number of its prompt tokens
             that were found in the prefix cache.
+        drafts: for each request that had drafts in this step, their number and how many were accepted.
         increments: what the step added to answers.
         refused: requests that the engine did not take, each with the reason.
         failed: requests that ended because their step failed, each with the reason.
@@ -107,6 +108,7 @@ class StepReport:
     num_tokens: int = 0
     seconds: float = 0.0
     started: Mapping[int, int] = field(default_factory=dict)
+    drafts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     increments: tuple[Increment, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
     failed: Mapping[int, str] = field(default_factory=dict)
