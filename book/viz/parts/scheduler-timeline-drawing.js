@@ -1,5 +1,5 @@
 // Draws one schedule: a row for each request, chunks as blocks, decoded tokens as dots, the longest gap as a bracket.
-// A schedule is {title, calls: [{step, phase, start, end, rows: [{id, tokens, first?}]}], arrivals, felt, end, loads?, budget?,
+// A schedule is {title, calls: [{step, phase, start, end, rows: [{id, tokens, first?}]}], arrivals, felt, end, loads?, budget?, names?,
 // poolEvents?: [{kind, step, time, id, tokens}], blocks?: [{used, cached, free}] by step}, with all times in one unit.
 var TinyTimeline = (function () {
   "use strict";
@@ -50,7 +50,7 @@ var TinyTimeline = (function () {
     const radius = Math.min(height * 0.14, Math.max(1, roomOfCall * 0.4));
     const isTight = height < 12;
     schedule.arrivals.forEach((arrival, id) => {
-      if (!isTight || id % 5 === 0) group.append(svg("text", { class: "faint", x: 0, y: middle(id) + 4 }, String(id)));
+      if (!isTight || id % 5 === 0) group.append(svg("text", { class: "faint", x: 0, y: middle(id) + 4 }, schedule.names ? schedule.names[id] : String(id)));
       TinyViz.add(group, waiting(schedule, id, arrival, scale, middle(id)));
     });
     for (const call of schedule.calls) for (const row of call.rows) group.append(mark(call, row, scale, middle(row.id), height, radius));

@@ -13,7 +13,7 @@ from ...generation.sampler import SamplingParams
 from ..engine import Engine, EngineStep
 from ..given.engine_request import EngineRequest
 from ..given.scheduler_output import SchedulerOutput
-from .given.engine_meter import EngineMeter
+from .given.engine_meter import EngineMeter, rows_of
 from .given.messages import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Stopped, Submit
 from .given.thread_law import explained
 from .recovery import RecoveringEngine, ServedStep
@@ -173,7 +173,9 @@ class EngineThread:
         seconds = time.perf_counter() - start
         cost = self._meter.cost_after(served.step.scheduled, seconds)
         stats = self._meter.stats_of(engine.engine, len(engine.held), served.is_failed)
-        return replace(self._report(served), seconds=seconds, refused=refused, stats=stats, cost=cost)
+        rows = rows_of(served.step.scheduled, {id: live.ticket for id, live in self._live.items()})
+        report = self._report(served)
+        return replace(report, seconds=seconds, refused=refused, rows=rows, stats=stats, cost=cost)
 
     def _report(self, served: ServedStep) -> StepReport:
         """Describe a step by tickets, and forget the requests that ended in it."""

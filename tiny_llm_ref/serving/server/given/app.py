@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import time
 from typing import TypeVar
 
@@ -26,14 +25,14 @@ from .engine_client import EngineClient
 from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .openapi import openapi
+from .page import page
 from .responses import DetokenizedText, ModelCard, ModelList, Tokens
-from .serve_completion import serve_completion
+from .serve_completion import EventStream, serve_completion
 from .text_codec import ChatTokenizer, TextCodec
 
 log = logging.getLogger("tiny_llm.server")
 T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
-PAGE = Path(__file__).with_name("page.html")
 
 
 @dataclass
@@ -98,6 +97,8 @@ def create_app(
     return Starlette(
         routes=[
             Route("/", page),
+            Route("/page/{name}", page),
+            Route("/events", events),
             Route("/health", health),
             Route("/ready", ready),
             Route("/openapi.json", describe),
@@ -126,11 +127,6 @@ async def on_client_gone(request: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def page(http: Request) -> Response:
-    """A page to try the model and to watch the engine."""
-    return Response(PAGE.read_bytes(), media_type="text/html")
-
-
 async def health(http: Request) -> Response:
     """Whether the server is alive: 200 while it loads and drains, 503 if the engine's thread has ended."""
     client = server_of(http).client
@@ -148,6 +144,12 @@ async def ready(http: Request) -> Response:
 async def metrics(http: Request) -> Response:
     """Metrics for Prometheus."""
     return Response(server_of(http).client.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def events(http: Request) -> Response:
+    """What the engine does, for the page: a stream without end."""
+    server = server_of(http)
+    return EventStream(server.client.feed.events(server.client), lambda: None, server.config.keepalive)
 
 
 async def describe(http: Request) -> Response:

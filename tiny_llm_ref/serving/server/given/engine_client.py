@@ -3,9 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import Literal
 
 from ....generation.sampler import SamplingParams
@@ -15,6 +15,7 @@ from ..admission import Admission, RemainingWork, Reservation, seconds_until_roo
 from ..engine_thread import EngineThread
 from .config import ServerConfig
 from .errors import ApiError
+from .feed import Feed
 from .messages import Increment, Loaded, Report, StepReport, Stopped
 from .record import RequestRecord
 from .server_metrics import ServerMetrics
@@ -61,6 +62,7 @@ class EngineClient:
     def __init__(self, make_engine: Callable[[], Engine], config: ServerConfig) -> None:
         self.config = config
         self.metrics = ServerMetrics(config.model_names[0])
+        self.feed = Feed(config)
         self.admission = Admission(config.max_num_reqs, config.max_num_queued_tokens, self.seconds_until_room)
         self.state: State = "loading"
         self.loaded: Loaded | None = None
@@ -98,6 +100,10 @@ class EngineClient:
         self._thread.submit(ticket, prompt_ids, running.params, priority)
         return ticket
 
+    def records(self, most: int) -> Iterator[tuple[int, RequestRecord]]:
+        """The oldest unfinished requests, by ticket."""
+        return ((ticket, running.record) for ticket, running in islice(self._running.items(), most))
+
     def abort(self, ticket: int) -> None:
         """Drop a request, unless it has ended."""
         if ticket in self._running:
@@ -108,6 +114,7 @@ class EngineClient:
         """Take no more requests. Those there are go on."""
         if self.state in ("loading", "ready"):
             self.state = "draining"
+            self.feed.changed()
 
     async def stop(self) -> None:
         """Drop all requests, and wait until the thread has freed everything and ended."""
@@ -152,6 +159,7 @@ class EngineClient:
             self.metrics.loaded(report)
             if self.state == "loading":
                 self.state = "ready"
+            self.feed.loaded(report)
             self.ready.set()
         else:
             self._receive_stopped(report)
@@ -160,6 +168,7 @@ class EngineClient:
         """Pass on what a step did; it may mention requests that were aborted meanwhile."""
         now = time.perf_counter()
         self.metrics.step(report)
+        self.feed.step(report, now)
         self._cost = report.cost or self._cost
         for ticket, num_cached in report.started.items():
             if ticket in self._running:
@@ -213,4 +222,5 @@ class EngineClient:
         running.record.outcome = outcome
         running.record.log_line()
         self.metrics.ended(running.record)
+        self.feed.ended(ticket, running.record)
         running.reservation.release_one()

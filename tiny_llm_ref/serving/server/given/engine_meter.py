@@ -1,13 +1,14 @@
 """Numbers about an engine for the metrics: what it holds, and what its steps cost."""
 
 from collections import deque
+from collections.abc import Mapping
 
 from ....serving.block_manager import BlockManager
 from ...cost_model import CostModel, fit_cost_model
 from ...engine import Engine
 from ...given.scheduler_output import SchedulerOutput
 from ...prefix_cache import PrefixCachingBlockManager
-from .messages import EngineStats
+from .messages import EngineStats, Row
 
 NUM_STEPS, NUM_STEPS_PER_FIT = 256, 64
 
@@ -66,3 +67,14 @@ class EngineMeter:
         now = {id: sequence.num_preemptions for id, sequence in engine.scheduler.sequences.items()}
         before, self._preemptions = self._preemptions, now
         return sum(number - before.get(id, 0) for id, number in now.items())
+
+
+def rows_of(output: SchedulerOutput, tickets: Mapping[int, int]) -> tuple[Row, ...]:
+    """What a step computed, by tickets. Requests that are not in `tickets` have been aborted."""
+    return tuple(
+        [
+            Row(tickets[entry.sequence.id], entry.start, entry.num_tokens, entry.is_prefill, entry.is_final)
+            for entry in output.entries
+            if entry.sequence.id in tickets
+        ]
+    )

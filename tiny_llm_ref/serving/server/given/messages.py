@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ....batching.answer import TokenLogprobs
 from ....generation.sampler import SamplingParams
@@ -76,6 +77,20 @@ class Increment:
     finish_reason: str | None = None
 
 
+class Row(NamedTuple):
+    """What a step computed of a request: `num_tokens` tokens from number `start` on.
+
+    `is_final` says that a token was sampled after them. This is a tuple because every step makes one per
+    running request.
+    """
+
+    ticket: int
+    start: int
+    num_tokens: int
+    is_prefill: bool
+    is_final: bool
+
+
 @dataclass(frozen=True)
 class EngineStats:
     """The engine in numbers, after a step. Those after `num_used_blocks` count only this step."""
@@ -101,6 +116,7 @@ class StepReport:
         increments: what the step added to answers.
         refused: requests that the engine did not take, each with the reason.
         failed: requests that ended because their step failed, each with the reason.
+        rows: what the step computed, one per request.
         stats: the engine after the step.
         cost: what steps cost by now, if that was measured anew.
     """
@@ -112,6 +128,7 @@ class StepReport:
     increments: tuple[Increment, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
     failed: Mapping[int, str] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
     stats: EngineStats = EngineStats()
     cost: CostModel | None = None
 
