@@ -63,7 +63,7 @@
   let messages = [];
   let running = null;
 
-  const say = (kind, text) => at("log").appendChild(html("li", { class: kind }, text));
+  const say = (kind, text) => at("log").appendChild(html("p", { class: kind }, text));
 
   async function answer(text, signal) {
     const model = (await (await ask("/v1/models", { signal })).json()).data[0].id;

@@ -1,0 +1,126 @@
+"""The feed of steps that the page at / watches, and the page's files."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.server.servers import MODEL, app_of, client_of, in_memory
+from tiny_llm import SchedulerConfig
+from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.serving.server.given.feed import MOST_REQUESTS, MOST_STEPS, Feed
+from tiny_llm.serving.server.given.messages import EngineStats, Row, StepReport
+from tiny_llm.serving.server.given.record import RequestRecord
+
+
+class Alive:
+    """A server without requests."""
+
+    state = "ready"
+
+    def records(self, most: int) -> list[tuple[int, RequestRecord]]:
+        return [(ticket, RequestRecord(f"r{ticket}", 0.0, 5)) for ticket in range(3)][:most]
+
+
+def make_feed() -> Feed:
+    return Feed(ServerConfig((MODEL,), SchedulerConfig(8, 4)))
+
+
+def report_of(number: int) -> StepReport:
+    stats = EngineStats(num_running=1, num_hit_tokens=2, num_admitted_tokens=3)
+    return StepReport(1, 0.5, rows=(Row(7, number, 1, False, True),), stats=stats)
+
+
+async def read(stream: Any) -> dict[str, Any]:
+    """The next event of a feed."""
+    event = await anext(stream)
+    content = json.loads(event.data)
+    assert isinstance(content, dict)
+    return content
+
+
+def test_an_event_has_everything_since_the_one_before() -> None:
+    async def run() -> None:
+        feed, live = make_feed(), Alive()
+        feed.step(report_of(0), 1.0)  # nobody watches
+        stream = feed.events(live)
+        first = await read(stream)
+        assert first["steps"] == []
+        assert [request["ticket"] for request in first["requests"]] == [0, 1, 2]
+        assert first["totals"]["num_hit_tokens"] == 2
+        for number in (1, 2):
+            feed.step(report_of(number), 1.0 + number)
+        feed.ended(9, RequestRecord("gone", 0.0, 5, outcome="length"))
+        second = await read(stream)
+        assert second["steps"] == [
+            {"start": 0.5 + number, "end": 1.0 + number, "rows": [[7, number, 1, False, True]]}
+            for number in (1, 2)
+        ]
+        assert second["requests"][0]["outcome"] == "length"
+        assert second["totals"]["num_admitted_tokens"] == 9
+        live.state = "draining"
+        assert (await read(stream))["state"] == "draining"
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        assert feed.num_watchers == 0
+
+    asyncio.run(run())
+
+
+def test_a_slow_reader_gets_the_newest_steps() -> None:
+    async def run() -> None:
+        feed = make_feed()
+        stream = feed.events(Alive())
+        await read(stream)
+        for number in range(MOST_STEPS + 5):
+            feed.step(report_of(number), float(number))
+            feed.ended(number, RequestRecord("gone", 0.0, 5))
+        event = await read(stream)
+        assert [step["rows"][0][1] for step in event["steps"]] == list(range(5, MOST_STEPS + 5))
+        assert event["num_left_out"] == 5
+        assert len(event["requests"]) == MOST_REQUESTS + 3
+        await stream.aclose()
+        assert feed.num_watchers == 0
+
+    asyncio.run(run())
+
+
+def test_nothing_is_sent_while_nothing_happens() -> None:
+    async def run() -> None:
+        stream = make_feed().events(Alive())
+        await read(stream)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.35)
+
+    asyncio.run(run())
+
+
+def test_steps_of_requests_are_counted_without_watchers() -> None:
+    app = app_of()
+    with in_memory(app) as client:
+        for _ in range(2):
+            body = {"model": MODEL, "prompt": "ABCDEFGHIJ", "max_tokens": 3}
+            assert client.post("/v1/completions", json=body).status_code == 200
+        feed = client_of(app).feed
+        assert (feed.totals.num_hit_tokens, feed.totals.num_admitted_tokens) == (8, 20)
+        assert feed.stats.num_running == 0
+
+
+def files_of(client: TestClient) -> dict[str, Any]:
+    names = ("", "page/live.js", "page/live.css", "page/common.js")
+    return {name: client.get(f"/{name}") for name in names}
+
+
+def test_the_page_needs_no_key_but_its_data_do() -> None:
+    with in_memory(app_of(api_key="k")) as client:
+        for response in files_of(client).values():
+            assert response.status_code == 200
+            policy = response.headers["Content-Security-Policy"]
+            assert policy.startswith(
+                "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
+            )
+        assert client.get("/page/secret").status_code == 404
+        assert client.get("/page/..%2f..%2fpyproject.toml").status_code == 404
+        assert client.get("/events").status_code == 401
