@@ -30,7 +30,7 @@ def make_feed() -> Feed:
 
 def report_of(number: int) -> StepReport:
     stats = EngineStats(num_running=1, num_hit_tokens=2, num_admitted_tokens=3)
-    return StepReport(1, 0.5, rows=(Row(7, number, 1, False, True),), stats=stats)
+    return StepReport(1, 0.5, drafts={7: (3, 2)}, rows=(Row(7, number, 1, False, True),), stats=stats)
 
 
 async def read(stream: Any) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def test_an_event_has_everything_since_the_one_before() -> None:
         ]
         assert second["requests"][0]["outcome"] == "length"
         assert second["totals"]["num_admitted_tokens"] == 9
+        assert (second["totals"]["num_draft_tokens"], second["totals"]["num_accepted_tokens"]) == (9, 6)
         live.state = "draining"
         assert (await read(stream))["state"] == "draining"
         with pytest.raises(StopAsyncIteration):
