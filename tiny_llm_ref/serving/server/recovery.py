@@ -12,10 +12,6 @@ from ..given.engine_request import EngineRequest
 from ..given.scheduler_output import SchedulerOutput
 
 NOTHING = EngineStep(SchedulerOutput(()), {}, ())
-STEPS_TO_PASS = 2
-"""Steps in which a request on trial has to sample. One would do for an engine that computes a step at a time.
-An overlapping engine returns a step when the next one is under way, which may be the one that fails."""
-
 log = logging.getLogger("tiny_llm.server")
 
 
@@ -46,10 +42,9 @@ class RecoveringEngine:
 
     The failed step computed many requests, and the error does not say which of them is at fault. So after a
     failure all requests are on trial: they enter the new engine one at a time, in the order of their ids,
-    each after the one before it has passed: it has sampled in `STEPS_TO_PASS` steps, or has ended. If a step
-    fails during the trial, the request that entered last is at fault and is dropped, and the trial begins
-    again without it. So an error that does not come back costs no request, and a request that breaks every
-    step it is in costs only itself.
+    each after the one before it has sampled a token. If a step fails during the trial, the request that
+    entered last is at fault and is dropped, and the trial begins again without it. So an error that does not
+    come back costs no request, and a request that breaks every step it is in costs only itself.
 
     Args:
         make_engine: makes an engine with empty caches; called at once, and again after each failed step.
@@ -57,8 +52,7 @@ class RecoveringEngine:
     Attributes:
         engine: the engine in use.
         held: the requests that wait for their trial, by id.
-        on_trial: id of the request that entered last, until it has passed.
-        num_passed_steps: number of steps in which it has sampled.
+        on_trial: id of the request that entered last, until it has sampled a token.
         num_failed_steps: number of failed steps so far.
     """
 
@@ -67,7 +61,6 @@ class RecoveringEngine:
         self.engine = make_engine()
         self.held: dict[int, EngineRequest] = {}
         self.on_trial: int | None = None
-        self.num_passed_steps = 0
         self.num_failed_steps = 0
 
     @property
@@ -103,7 +96,8 @@ class RecoveringEngine:
             step = self.engine.step()
         except Exception as error:
             return self._recover(requests, error)
-        self.num_passed_steps += self.on_trial in step.sampled
+        if self.on_trial in step.sampled:
+            self.on_trial = None
         self._continue_trial()
         return ServedStep(step, tuple(requests[result.prompt_idx] for result in step.finished))
 
@@ -142,8 +136,8 @@ class RecoveringEngine:
 
     def _continue_trial(self) -> None:
         """Let the next held request enter, if none is on trial any more."""
-        if self.on_trial not in self.engine.requests or self.num_passed_steps >= STEPS_TO_PASS:
+        if self.on_trial not in self.engine.requests:
             self.on_trial = None
         if self.on_trial is None and self.held:
-            self.on_trial, self.num_passed_steps = next(iter(self.held)), 0
+            self.on_trial = next(iter(self.held))
             self.engine.restore(self.held.pop(self.on_trial))
