@@ -57,6 +57,7 @@ class Engine(Closable):
 
     Attributes:
         requests: the unfinished requests, by id.
+        num_added: number of requests added so far, which is the id of the next one.
         is_stepping: whether a step is under way.
         aborted_in_step: ids of the requests that leave at the end of the step under way.
 
@@ -88,7 +89,7 @@ class Engine(Closable):
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self._clock = clock
-        self._num_added = 0
+        self.num_added = 0
         self.is_stepping = False
         self.aborted_in_step: set[int] = set()
 
@@ -166,6 +167,17 @@ class Engine(Closable):
                 then, and none of the prompts stays in the engine.
         """
         raise NotImplementedError("week 3 day 1 task 5: Engine.generate is not written yet")
+
+    def restore(self, request: EngineRequest) -> None:
+        """Take over an unfinished request of an engine that was closed. It keeps its id and its answer.
+
+        All of its tokens are computed again, including the sampled ones. The closed engine may have failed in
+        the middle of a step, so make the sequence's tokens those of the prompt and of the answer.
+
+        Raises:
+            ValueError: the engine is closed, or it has a request of this id already.
+        """
+        raise NotImplementedError("week 3 day 7 task 4: Engine.restore is not written yet")
 
     def close(self) -> None:
         """Release every cache and drop all unfinished requests."""

@@ -83,9 +83,9 @@ class Reservation:
     """
 
     def __init__(self, admission: Admission, num_reqs: int) -> None:
-        self._admission = admission
-        self._num_reqs = num_reqs
-        self._num_tokens = 0
+        self.admission = admission
+        self.num_reqs = num_reqs
+        self.num_tokens = 0
 
     def count_tokens(self, num_tokens: int) -> None:
         """Count prompt tokens, once they are known, until `tokens_computed`.
@@ -94,7 +94,7 @@ class Reservation:
             QueueFullError: other requests have queued tokens, and with these there would be more than
                 `max_num_queued_tokens`. Nothing is counted then, but the slots stay reserved.
         """
-        admission = self._admission
+        admission = self.admission
         limit = admission.max_num_queued_tokens
         if (
             limit is not None
@@ -103,17 +103,17 @@ class Reservation:
         ):
             raise admission.full("num_queued_tokens")
         admission.num_queued_tokens += num_tokens
-        self._num_tokens += num_tokens
+        self.num_tokens += num_tokens
 
     def tokens_computed(self, num_tokens: int) -> None:
         """Stop counting prompt tokens that have been computed."""
-        self._admission.num_queued_tokens -= num_tokens
-        self._num_tokens -= num_tokens
+        self.admission.num_queued_tokens -= num_tokens
+        self.num_tokens -= num_tokens
 
     def release_one(self) -> None:
         """Release one slot, of an answer that has ended."""
-        self._admission.num_reqs -= 1
-        self._num_reqs -= 1
+        self.admission.num_reqs -= 1
+        self.num_reqs -= 1
 
     def __enter__(self) -> "Reservation":
         return self
@@ -121,8 +121,8 @@ class Reservation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.tokens_computed(self._num_tokens)
-        while self._num_reqs:
+        self.tokens_computed(self.num_tokens)
+        while self.num_reqs:
             self.release_one()
 
 

@@ -10,10 +10,10 @@ from queue import Empty, SimpleQueue
 import mlx.core as mx
 
 from ...generation.sampler import SamplingParams
-from ..engine import Engine, EngineStep
+from ..engine import Engine
 from ..given.engine_request import EngineRequest
 from ..given.scheduler_output import SchedulerOutput
-from .given.engine_meter import EngineMeter, rows_of
+from .given.engine_meter import EngineMeter, drafts_of, rows_of
 from .given.messages import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Stopped, Submit
 from .given.thread_law import explained
 from .recovery import RecoveringEngine, ServedStep
@@ -53,23 +53,29 @@ class EngineThread:
     """Run an engine in its own thread. Commands go in through a queue, and one report comes out per step.
 
     An MLX array can be evaluated only in the thread that made it. So this thread makes the engine, runs its
-    steps and frees it, and only text and numbers leave it. All methods but `run` are for other threads. None
-    of them waits for a step, except for `join`.
+    steps and frees it, and only text and numbers leave it. `start`, `submit`, `abort`, `stop` and `join` are
+    for other threads, and all else is for this one. Only `join` waits for a step.
 
     Args:
         make_engine: loads a model and makes an engine; called in the thread, and again after a failed step.
         post: takes a report; called in the thread. It must hand the report over and return at once. The first
             report is `Loaded` and the last one `Stopped`. In between, there is one `StepReport` per step.
+
+    Attributes:
+        commands: what other threads want done, in order.
+        live: the unfinished requests, by the engine's id.
+        id_of: the engine's id of each, by ticket.
+        refused: why the engine did not take a request, by ticket; goes into the next report.
     """
 
     def __init__(self, make_engine: Callable[[], Engine], post: Callable[[Report], None]) -> None:
-        self._make_engine = make_engine
-        self._post = post
-        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self.make_engine = make_engine
+        self.post = post
+        self.commands: SimpleQueue[Command] = SimpleQueue()
         self._thread = threading.Thread(target=self.run, name="engine", daemon=True)
-        self._live: dict[int, LiveRequest] = {}  # by the engine's id
-        self._id_of: dict[int, int] = {}  # by ticket
-        self._refused: dict[int, str] = {}
+        self.live: dict[int, LiveRequest] = {}
+        self.id_of: dict[int, int] = {}
+        self.refused: dict[int, str] = {}
         self._meter = EngineMeter()
 
     def start(self) -> None:
@@ -85,15 +91,15 @@ class EngineThread:
             ticket: a number that no other request has had.
             prompt_ids, params, priority: as for `Engine.add_request`.
         """
-        self._commands.put(Submit(ticket, prompt_ids, params, priority))
+        self.commands.put(Submit(ticket, prompt_ids, params, priority))
 
     def abort(self, ticket: int) -> None:
         """Drop a request before the next step, and release what it holds. No report mentions it then."""
-        self._commands.put(Abort(ticket))
+        self.commands.put(Abort(ticket))
 
     def stop(self) -> None:
         """Let the thread drop all requests before the next step, free everything and end."""
-        self._commands.put(Stop())
+        self.commands.put(Stop())
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the thread has ended, at most `timeout` seconds. Return whether it has."""
@@ -108,64 +114,68 @@ class EngineThread:
         """
         error: str | None = None
         try:
-            with RecoveringEngine(self._make_engine) as engine:
-                self._post(loaded(engine.engine))
+            with RecoveringEngine(self.make_engine) as engine:
+                self.post(loaded(engine.engine))
                 keep_from_collector()
-                self._serve(engine)
+                self.serve(engine)
         except BaseException as exception:
             error = explained(exception)
         finally:
             end_streams()
-        self._post(Stopped(error))
+        self.post(Stopped(error))
 
-    def _serve(self, engine: RecoveringEngine) -> None:
-        """Take commands and compute steps in turn, until `stop`. Without requests, wait for a command."""
-        while self._take_commands(engine):
-            if engine.has_unfinished_requests or self._refused:
-                self._post(self._step(engine))
+    def serve(self, engine: RecoveringEngine) -> None:
+        """Take commands and compute steps in turn, until `stop`. Post a report per step.
 
-    def _take_commands(self, engine: RecoveringEngine) -> bool:
+        There may be nothing to compute, but refused requests to report.
+        """
+        while self.take_commands(engine):
+            if engine.has_unfinished_requests or self.refused:
+                self.post(self.compute(engine))
+
+    def take_commands(self, engine: RecoveringEngine) -> bool:
         """Carry out all commands that have arrived. If there is nothing to compute, wait for the first.
 
         Returns:
             Whether to go on: False after `Stop`.
         """
         try:
-            command = self._commands.get(block=not engine.has_unfinished_requests)
+            command = self.commands.get(block=not engine.has_unfinished_requests)
             while not isinstance(command, Stop):
                 if isinstance(command, Submit):
-                    self._add(engine, command)
+                    self.add(engine, command)
                 else:
-                    self._drop(engine, command)
-                command = self._commands.get_nowait()
+                    self.drop(engine, command)
+                command = self.commands.get_nowait()
         except Empty:
             return True
         return False
 
-    def _add(self, engine: RecoveringEngine, command: Submit) -> None:
+    def add(self, engine: RecoveringEngine, command: Submit) -> None:
+        """Add a request to the engine, or note why it was refused."""
         try:
             request = engine.add_request(command.prompt_ids, command.params, command.priority)
         except ValueError as error:
-            self._refused[command.ticket] = str(error)
+            self.refused[command.ticket] = str(error)
             return
         text = TextIncrements(request.tokenizer, request.stop)
-        self._live[request.prompt_idx] = LiveRequest(command.ticket, request, text)
-        self._id_of[command.ticket] = request.prompt_idx
+        self.live[request.prompt_idx] = LiveRequest(command.ticket, request, text)
+        self.id_of[command.ticket] = request.prompt_idx
 
-    def _drop(self, engine: RecoveringEngine, command: Abort) -> None:
-        request_id = self._id_of.get(command.ticket)
+    def drop(self, engine: RecoveringEngine, command: Abort) -> None:
+        """Abort a request, unless it is unknown or has ended."""
+        request_id = self.id_of.get(command.ticket)
         if request_id is not None:
             engine.abort(request_id)
-            self._forget(request_id)
+            self.forget(request_id)
 
-    def _forget(self, request_id: int) -> LiveRequest:
-        live = self._live.pop(request_id)
-        del self._id_of[live.ticket]
-        return live
+    def forget(self, request_id: int) -> None:
+        """Remove a request from those that are live."""
+        del self.id_of[self.live.pop(request_id).ticket]
 
-    def _step(self, engine: RecoveringEngine) -> StepReport:
+    def compute(self, engine: RecoveringEngine) -> StepReport:
         """Compute a step, if there is anything to compute, and describe it."""
-        refused, self._refused = self._refused, {}
+        refused, self.refused = self.refused, {}
         if not engine.has_unfinished_requests:
             return StepReport(refused=refused)
         start = time.perf_counter()
@@ -173,29 +183,36 @@ class EngineThread:
         seconds = time.perf_counter() - start
         cost = self._meter.cost_after(served.step.scheduled, seconds)
         stats = self._meter.stats_of(engine.engine, len(engine.held), served.is_failed)
-        rows = rows_of(served.step.scheduled, {id: live.ticket for id, live in self._live.items()})
-        report = self._report(served)
-        return replace(report, seconds=seconds, refused=refused, rows=rows, stats=stats, cost=cost)
+        tickets = {id: live.ticket for id, live in self.live.items()}
+        report = self.report(served)
+        return replace(
+            report,
+            seconds=seconds,
+            refused=refused,
+            rows=rows_of(served.step.scheduled, tickets),
+            drafts=drafts_of(served.step, tickets),
+            stats=stats,
+            cost=cost,
+        )
 
-    def _report(self, served: ServedStep) -> StepReport:
+    def report(self, served: ServedStep) -> StepReport:
         """Describe a step by tickets, and forget the requests that ended in it."""
         step = served.step
         report = StepReport(
             step.scheduled.num_tokens,
             started=self._started(step.scheduled),
-            drafts=self._drafts(step),
             increments=self._increments(served),
-            failed={self._live[id].ticket: explained(error) for id, error in served.failed.items()},
+            failed={self.live[id].ticket: explained(error) for id, error in served.failed.items()},
         )
         for request_id in [*(request.prompt_idx for request in served.finished), *served.failed]:
-            self._forget(request_id)
+            self.forget(request_id)
         return report
 
     def _started(self, scheduled: SchedulerOutput) -> dict[int, int]:
         """The requests that are scheduled for the first time, with their number of cached tokens."""
         started = {}
         for entry in scheduled.entries:
-            live = self._live.get(entry.sequence.id)
+            live = self.live.get(entry.sequence.id)
             if live is not None and not live.is_started:
                 live.is_started = True
                 started[live.ticket] = entry.start
@@ -204,18 +221,7 @@ class EngineThread:
     def _increments(self, served: ServedStep) -> tuple[Increment, ...]:
         """What the answers have gained that got tokens or ended."""
         changed = [*served.step.sampled, *(request.prompt_idx for request in served.finished)]
-        return tuple([self._live[request_id].increment() for request_id in dict.fromkeys(changed)])
-
-    def _drafts(self, step: EngineStep) -> dict[int, tuple[int, int]]:
-        """Number of drafts and of accepted ones."""
-        return {
-            self._live[entry.sequence.id].ticket: (
-                len(entry.draft_ids),
-                len(step.accepted.get(entry.sequence.id, ())),
-            )
-            for entry in step.scheduled.entries
-            if entry.draft_ids and entry.sequence.id in self._live
-        }
+        return tuple([self.live[request_id].increment() for request_id in dict.fromkeys(changed)])
 
 
 def loaded(engine: Engine) -> Loaded:

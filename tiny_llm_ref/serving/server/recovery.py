@@ -1,7 +1,7 @@
 """An engine that survives failed steps: it recomputes its requests, and ends only the one at fault."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from traceback import clear_frames
@@ -57,7 +57,7 @@ class RecoveringEngine:
     """
 
     def __init__(self, make_engine: Callable[[], Engine]) -> None:
-        self._make_engine = make_engine
+        self.make_engine = make_engine
         self.engine = make_engine()
         self.held: dict[int, EngineRequest] = {}
         self.on_trial: int | None = None
@@ -86,7 +86,8 @@ class RecoveringEngine:
         if self.held.pop(request_id, None) is not None:
             return True
         is_dropped = self.engine.abort(request_id)
-        self._continue_trial()
+        if self.on_trial is not None:
+            self.continue_trial()
         return is_dropped
 
     def step(self) -> ServedStep:
@@ -95,11 +96,51 @@ class RecoveringEngine:
         try:
             step = self.engine.step()
         except Exception as error:
-            return self._recover(requests, error)
-        if self.on_trial in step.sampled:
-            self.on_trial = None
-        self._continue_trial()
+            log.warning("a step failed; its requests are computed again", exc_info=error)
+            clear_frames(error.__traceback__)  # they hold arrays of the failed step
+            self.num_failed_steps += 1
+            return self.recover(requests, error)
+        if self.on_trial is not None:
+            self.continue_trial(step.sampled)
         return ServedStep(step, tuple(requests[result.prompt_idx] for result in step.finished))
+
+    def recover(self, requests: dict[int, EngineRequest], error: Exception) -> ServedStep:
+        """Replace the failed engine, drop the request at fault if it is known, and put the others on trial.
+
+        The new engine gives no id twice. Requests that were held before stay held, behind those that ran.
+
+        Args:
+            requests: those of the failed engine before the step. Some may have ended before the step failed.
+            error: what the step raised.
+
+        Returns:
+            What ended: answers that are done, and the request at fault.
+        """
+        self.engine.close()
+        num_added = self.engine.num_added
+        self.engine = self.make_engine()
+        self.engine.num_added = num_added
+        finished = tuple(request for request in requests.values() if request.is_done)
+        unfinished = {id: requests[id] for id in sorted(requests) if not requests[id].is_done}
+        failed = {self.on_trial: error} if self.on_trial in unfinished else {}
+        self.held = {id: unfinished[id] for id in unfinished if id not in failed} | self.held
+        self.on_trial = None
+        self.continue_trial()
+        return ServedStep(finished=finished, failed=failed, is_failed=True)
+
+    def continue_trial(self, sampled: Container[int] = ()) -> None:
+        """Let the next held request enter, if there is one and none is on trial any more.
+
+        A trial ends when the request has sampled a token, or when the engine no longer has it.
+
+        Args:
+            sampled: ids of the requests that got a token in the last step.
+        """
+        if self.on_trial in sampled or self.on_trial not in self.engine.requests:
+            self.on_trial = None
+        if self.on_trial is None and self.held:
+            self.on_trial = next(iter(self.held))
+            self.engine.restore(self.held.pop(self.on_trial))
 
     def __enter__(self) -> "RecoveringEngine":
         return self
@@ -111,33 +152,3 @@ class RecoveringEngine:
         """Drop all requests and release every cache."""
         self.held.clear()
         self.engine.close()
-
-    def _recover(self, requests: dict[int, EngineRequest], error: Exception) -> ServedStep:
-        """Replace the engine, drop the request at fault if it is known, and put the others on trial.
-
-        Args:
-            requests: those of the failed engine before the step.
-            error: what the step raised.
-        """
-        log.warning("a step failed; its requests are computed again", exc_info=error)
-        clear_frames(error.__traceback__)  # they hold arrays of the failed step
-        self.num_failed_steps += 1
-        failed_engine = self.engine
-        failed_engine.close()
-        self.engine = self._make_engine()
-        self.engine.num_added = failed_engine.num_added  # held requests keep their ids
-        finished = tuple(request for request in requests.values() if request.is_done)
-        unfinished = {id: request for id, request in sorted(requests.items()) if not request.is_done}
-        failed = {self.on_trial: error} if self.on_trial in unfinished else {}
-        self.held = {id: unfinished[id] for id in unfinished if id not in failed} | self.held
-        self.on_trial = None
-        self._continue_trial()
-        return ServedStep(finished=finished, failed=failed, is_failed=True)
-
-    def _continue_trial(self) -> None:
-        """Let the next held request enter, if none is on trial any more."""
-        if self.on_trial not in self.engine.requests:
-            self.on_trial = None
-        if self.on_trial is None and self.held:
-            self.on_trial = next(iter(self.held))
-            self.engine.restore(self.held.pop(self.on_trial))

@@ -13,32 +13,36 @@ class TextIncrements:
     Args:
         tokenizer: decodes the tokens.
         stop: strings that end the answer, none of them empty.
+
+    Attributes:
+        stop: the same strings.
+        held: text that has not been sent. `stream` appends the text of each token, once its characters are
+            complete.
+        stream: decodes the tokens; knows `add(token)` and `finish()`.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
         self.stop = stop
-        self._complete: list[str] = []
-        self._stream = TextStream(tokenizer, self._complete.append)
-        self._held = ""
+        self.held = ""
+        self.stream = TextStream(tokenizer, self.hold)
+
+    def hold(self, text: str) -> None:
+        """Append text to what has not been sent."""
+        self.held += text
 
     def add(self, token: int) -> str:
         """Append a token of the answer, and return the text that is certain now. It may be empty."""
-        self._stream.add(token)
-        self._held += "".join(self._complete)
-        self._complete.clear()
-        sent = self._held[: len(self._held) - num_held_back(self._held, self.stop)]
-        return self._send(sent)
+        self.stream.add(token)
+        return self._send(len(self.held) - num_held_back(self.held, self.stop))
 
     def finish(self) -> str:
         """Return the rest of the text: what was held back, up to the first stop string."""
-        self._stream.finish()
-        self._held += "".join(self._complete)
-        self._complete.clear()
-        return self._send(cut_off(self._held, self.stop))
+        self.stream.finish()
+        return self._send(len(cut_off(self.held, self.stop)))
 
-    def _send(self, text: str) -> str:
-        self._held = self._held[len(text) :]
-        return text
+    def _send(self, num_characters: int) -> str:
+        sent, self.held = self.held[:num_characters], self.held[num_characters:]
+        return sent
 
 
 def num_held_back(text: str, stop: tuple[str, ...]) -> int:

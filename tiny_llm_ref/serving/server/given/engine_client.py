@@ -131,7 +131,7 @@ class EngineClient:
         return self._estimate[1]
 
     def _simulate_until_room(self) -> float:
-        """Simulate from the steps measured so far; 1 before any were."""
+        """Simulate from the steps measured so far; 1 before any were, or without `seconds_until_room`."""
         if self._cost is None:
             return 1.0
         work = [
@@ -141,7 +141,10 @@ class EngineClient:
             )
             for each in self._running.values()
         ]
-        return seconds_until_room(self.config.scheduler, self._cost, work)
+        try:
+            return seconds_until_room(self.config.scheduler, self._cost, work)
+        except NotImplementedError:  # an optional task
+            return 1.0
 
     def _most_tokens(self, running: Running) -> int:
         room = self.max_model_len - running.record.num_prompt_tokens

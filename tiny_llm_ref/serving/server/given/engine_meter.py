@@ -5,12 +5,26 @@ from collections.abc import Mapping
 
 from ....serving.block_manager import BlockManager
 from ...cost_model import CostModel, fit_cost_model
-from ...engine import Engine
+from ...engine import Engine, EngineStep
 from ...given.scheduler_output import SchedulerOutput
 from ...prefix_cache import PrefixCachingBlockManager
 from .messages import EngineStats, Row
 
 NUM_STEPS, NUM_STEPS_PER_FIT = 256, 64
+
+
+def drafts_of(step: EngineStep, tickets: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """Number of drafts and of accepted ones, by ticket, for each request that had drafts.
+
+    Args:
+        step: what the engine computed.
+        tickets: by the engine's id.
+    """
+    return {
+        tickets[entry.sequence.id]: (len(entry.draft_ids), len(step.accepted.get(entry.sequence.id, ())))
+        for entry in step.scheduled.entries
+        if entry.draft_ids and entry.sequence.id in tickets
+    }
 
 
 class EngineMeter:

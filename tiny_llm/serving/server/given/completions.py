@@ -1,0 +1,200 @@
+"""What differs between /v1/completions and /v1/chat/completions: prompts, choices and chunks."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....batching.answer import TokenLogprobs
+from ....generation.sampler import SamplingParams
+from .fields import ChatRequest, CompletionRequest, Message, SamplingFields
+from .messages import Increment
+from .params import chat_params, completion_params, prompts_of
+from .responses import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatLogprobs,
+    ChatMessage,
+    ChatTokenLogprob,
+    Choice,
+    CompletionChoice,
+    CompletionLogprobs,
+    Delta,
+    TopLogprob,
+)
+from .text_codec import TextCodec
+
+
+@dataclass
+class Part:
+    """A part of an answer, or all of it."""
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, increment: Increment) -> None:
+        """Append what a step added."""
+        self.token_ids += increment.token_ids
+        self.text += increment.text
+        self.logprobs += increment.logprobs
+        self.finish_reason = increment.finish_reason
+
+
+class Endpoint(ABC):
+    """One of the two kinds of completions.
+
+    Args:
+        request: the body.
+        codec: encodes and decodes text.
+
+    Attributes:
+        prefix: of the ids of responses.
+        kind, chunk_kind: the field `object` of a response and of a chunk.
+        prompt_field: the field that holds the prompt.
+        params: how to sample.
+        num_prompts: number of prompts.
+    """
+
+    prefix: str
+    kind: str
+    chunk_kind: str
+    prompt_field: str
+    request: SamplingFields
+    params: SamplingParams
+    num_prompts: int
+
+    def __init__(self, codec: TextCodec) -> None:
+        self.codec = codec
+
+    @abstractmethod
+    async def encode(self) -> list[tuple[int, ...]]:
+        """Token ids of each prompt. Raise ValueError if a prompt cannot be encoded."""
+
+    @abstractmethod
+    async def choice(self, index: int, part: Part) -> Choice:
+        """A choice of a whole response."""
+
+    @abstractmethod
+    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+        """The choices of the chunks for a part of a streamed answer, one per chunk."""
+
+
+class ChatEndpoint(Endpoint):
+    """/v1/chat/completions"""
+
+    prefix, kind, chunk_kind, prompt_field = (
+        "chatcmpl",
+        "chat.completion",
+        "chat.completion.chunk",
+        "messages",
+    )
+
+    def __init__(self, request: ChatRequest, codec: TextCodec) -> None:
+        super().__init__(codec)
+        self.request: ChatRequest = request
+        self.params = chat_params(request)
+        self.num_prompts = 1
+
+    async def encode(self) -> list[tuple[int, ...]]:
+        messages = [as_dict(message) for message in self.request.messages]
+        options = self.request.chat_template_kwargs
+        thinking = {} if options is None else {"enable_thinking": options.enable_thinking}
+        return [await self.codec.encode_chat(messages, **thinking)]
+
+    async def choice(self, index: int, part: Part) -> Choice:
+        return ChatChoice(index, ChatMessage(part.text), await self._logprobs(part), part.finish_reason)
+
+    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+        chunks: list[Choice] = [ChatChunkChoice(index, Delta("assistant", ""))] if is_first else []
+        if part.text or part.logprobs:
+            chunks.append(ChatChunkChoice(index, Delta(content=part.text), await self._logprobs(part)))
+        if part.finish_reason is not None:
+            chunks.append(ChatChunkChoice(index, Delta(), None, part.finish_reason))
+        return chunks
+
+    async def _logprobs(self, part: Part) -> ChatLogprobs | None:
+        if not self.request.logprobs:
+            return None
+        texts = await texts_of(self.codec, part)
+        return ChatLogprobs(
+            [
+                ChatTokenLogprob(
+                    texts[token],
+                    each.logprob,
+                    utf8(texts[token]),
+                    [TopLogprob(texts[id], logprob, utf8(texts[id])) for id, logprob in each.top],
+                )
+                for token, each in zip(part.token_ids, part.logprobs, strict=True)
+            ]
+        )
+
+
+class CompletionEndpoint(Endpoint):
+    """/v1/completions"""
+
+    prefix, kind, chunk_kind, prompt_field = "cmpl", "text_completion", "text_completion", "prompt"
+
+    def __init__(self, request: CompletionRequest, codec: TextCodec) -> None:
+        super().__init__(codec)
+        self.request: CompletionRequest = request
+        self.params = completion_params(request)
+        self._prompts = prompts_of(request)
+        self.num_prompts = len(self._prompts)
+        self._num_sent: dict[int, int] = {}  # characters of the tokens of each answer
+
+    async def encode(self) -> list[tuple[int, ...]]:
+        return [
+            await self.codec.encode(prompt) if isinstance(prompt, str) else prompt for prompt in self._prompts
+        ]
+
+    async def choice(self, index: int, part: Part) -> Choice:
+        text = await self._echo(index) + part.text
+        return CompletionChoice(index, text, await self._logprobs(index, part), part.finish_reason)
+
+    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+        text = (await self._echo(index) if is_first else "") + part.text
+        if not text and not part.logprobs and part.finish_reason is None:
+            return []
+        return [CompletionChoice(index, text, await self._logprobs(index, part), part.finish_reason)]
+
+    async def _echo(self, index: int) -> str:
+        if not self.request.echo:
+            return ""
+        prompt = self._prompts[index // (self.request.n or 1)]
+        return prompt if isinstance(prompt, str) else await self.codec.decode(prompt)
+
+    async def _logprobs(self, index: int, part: Part) -> CompletionLogprobs | None:
+        if self.request.logprobs is None:
+            return None
+        texts = await texts_of(self.codec, part)
+        logprobs = CompletionLogprobs()
+        offset = self._num_sent.get(index, 0)
+        for token, each in zip(part.token_ids, part.logprobs, strict=True):
+            logprobs.tokens.append(texts[token])
+            logprobs.token_logprobs.append(each.logprob)
+            logprobs.top_logprobs.append({texts[id]: logprob for id, logprob in reversed(each.top)})
+            logprobs.text_offset.append(offset)
+            offset += len(texts[token])
+        self._num_sent[index] = offset
+        return logprobs
+
+
+async def texts_of(codec: TextCodec, part: Part) -> dict[int, str]:
+    """The texts of all tokens that the log-probabilities of a part mention."""
+    likely = [id for each in part.logprobs for id, _ in each.top]
+    return await codec.texts_of([*part.token_ids, *likely])
+
+
+def utf8(text: str) -> list[int]:
+    """The bytes of a text."""
+    return list(text.encode())
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """A message as chat templates expect it."""
+    content = message.content
+    if isinstance(content, list):
+        content = "".join(part.text for part in content)
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": content or ""}

@@ -1,0 +1,57 @@
+"""The settings of a server."""
+
+from dataclasses import dataclass
+
+from ...scheduler import SchedulerConfig
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The settings of a server, apart from its model.
+
+    Args:
+        model_names: the names by which clients may ask for the model; the first one is in responses.
+        scheduler: the limits of a step.
+        host, port: where to listen.
+        api_key: what clients must send; None for no access control.
+        no_auth: listen on an address that other machines can reach, without an API key.
+        max_num_queued_reqs: largest number of requests beyond those that run.
+        max_num_queued_tokens: largest number of prompt tokens of requests without a token; None for no limit.
+        max_body_bytes: largest body of a request.
+        keepalive: seconds of silence after which a stream gets a comment.
+        has_priorities: whether the policy of the scheduler knows priorities.
+
+    Raises:
+        ValueError: a limit is below its minimum, or the address needs an API key.
+    """
+
+    model_names: tuple[str, ...]
+    scheduler: SchedulerConfig
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    no_auth: bool = False
+    max_num_queued_reqs: int = 256
+    max_num_queued_tokens: int | None = None
+    max_body_bytes: int = 2 * 2**20
+    keepalive: float = 15.0
+    has_priorities: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_num_queued_reqs < 0:
+            raise ValueError(f"max_num_queued_reqs must not be negative, got {self.max_num_queued_reqs}")
+        if self.max_num_queued_tokens is not None and self.max_num_queued_tokens < 1:
+            raise ValueError(f"max_num_queued_tokens must be at least 1, got {self.max_num_queued_tokens}")
+        if self.api_key is not None and not self.api_key.strip():
+            raise ValueError("api_key must not be empty: leave it out for no access control")
+        if self.host not in LOOPBACK and self.api_key is None and not self.no_auth:
+            raise ValueError(
+                f"other machines can reach {self.host}: set --api-key, or give --no-auth to let anyone in"
+            )
+
+    @property
+    def max_num_reqs(self) -> int:
+        """Largest number of unfinished requests."""
+        return self.scheduler.max_num_seqs + self.max_num_queued_reqs

@@ -1,0 +1,76 @@
+"""Make the engine that serves, once at the start and again after a failed step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ....generation.generate import Tokenizer
+from ....model.qwen3 import Qwen3Model
+from ...block_manager import BlockManager
+from ...engine import Engine
+from ...given.blocks import Blocks
+from ...given.default_blocks import default_blocks
+from ...given.overlapping_engine import OverlappingEngine
+from ...given.policy import Fcfs, Policy
+from ...prefix_cache import PrefixCachingBlockManager
+from ...priority import Priority
+from ...scheduler import SchedulerConfig
+
+Loaded = tuple[Qwen3Model, Tokenizer]
+
+
+@dataclass
+class EngineFactory:
+    """Called in the engine's thread. The model is loaded by the first call only.
+
+    Args:
+        load: loads a model and its tokenizer.
+        config: the limits of a step.
+        max_model_len: largest number of tokens in a request; None for what the model supports.
+        num_blocks: blocks of the pool; None for as many as requests can use, if they fit in memory.
+        block_size: tokens per block.
+        prefix_caching: whether to keep the blocks of finished requests for later prompts.
+        policy: which requests go first.
+    """
+
+    load: Callable[[], Loaded]
+    config: SchedulerConfig
+    max_model_len: int | None = None
+    num_blocks: int | None = None
+    block_size: int = 16
+    prefix_caching: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    _loaded: Loaded | None = field(default=None, init=False)
+
+    def __call__(self) -> Engine:
+        """Make an engine with empty caches.
+
+        Raises:
+            ValueError: the model does not support `max_model_len`, or the pool has too few blocks for it.
+        """
+        if self._loaded is None:
+            self._loaded = self.load()
+        model, tokenizer = self._loaded
+        most = model.config.max_position_embeddings
+        max_model_len = most if self.max_model_len is None else self.max_model_len
+        if not 1 <= max_model_len <= most:
+            raise ValueError(
+                f"max_model_len must be from 1 to {most}, which the model supports, got {max_model_len}"
+            )
+        blocks = self._blocks(model, max_model_len)
+        policy: Policy = Priority() if self.policy == "priority" else Fcfs()
+        return OverlappingEngine(model, tokenizer, self.config, max_model_len, blocks, policy)
+
+    def _blocks(self, model: Qwen3Model, max_model_len: int) -> Blocks:
+        number, size = self.num_blocks, self.block_size
+        if number is None:
+            blocks = default_blocks(model, self.config, max_model_len)
+            if not isinstance(blocks, BlockManager):
+                return blocks
+            number = -(-blocks.num_blocks * blocks.block_size // size)
+        if number * size < max_model_len:
+            raise ValueError(
+                f"the pool has {number} blocks of {size} tokens, too few for a request of {max_model_len}: "
+                "raise num_gpu_blocks_override or lower max_model_len"
+            )
+        return PrefixCachingBlockManager(number, size) if self.prefix_caching else BlockManager(number, size)

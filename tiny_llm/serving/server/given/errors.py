@@ -1,0 +1,111 @@
+"""Errors as OpenAI's clients expect them: one object with four keys."""
+
+import re
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..admission import QueueFullError
+
+JSON = "application/json"
+UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
+MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*?)`")
+PLACE = re.compile(r" - at (`key` in )?`(?P<path>.*)`$")
+
+
+class ErrorBody(msgspec.Struct):
+    """The value of the key `error`."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ApiError(Exception):
+    """A request that gets an error for an answer.
+
+    Args:
+        status: of HTTP.
+        message: one sentence: what is wrong, and what to do.
+        param: the field at fault, such as "messages[0].role".
+        code: a word for programs.
+        retry_after: seconds after which to try again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(status)
+        kind = kind or ("invalid_request_error" if status < 500 else "server_error")
+        self.body = ErrorBody(message, kind, param, code)
+        self.retry_after = retry_after
+
+    @property
+    def content(self) -> bytes:
+        """The body of the response, in JSON."""
+        return msgspec.json.encode({"error": self.body})
+
+    def response(self) -> Response:
+        """The response of HTTP."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(self.content, self.status, headers, JSON)
+
+
+def of_validation(error: msgspec.DecodeError | UnicodeDecodeError) -> ApiError:
+    """Say which field of a request is wrong.
+
+    Args:
+        error: what msgspec raised; of the subclass ValidationError if the JSON itself is right.
+    """
+    text = str(error)
+    if not isinstance(error, msgspec.ValidationError):
+        return ApiError(400, f"the body is not valid JSON: {text}", code="invalid_json")
+    place = PLACE.search(text)
+    path = place["path"].removeprefix("$").removeprefix(".").replace("[...]", "") if place else ""
+    reason = PLACE.sub("", text)
+    named = UNKNOWN_FIELD.match(reason) or MISSING_FIELD.match(reason)
+    if named is not None:
+        path = f"{path}.{named['name']}".removeprefix(".")
+        is_unknown = UNKNOWN_FIELD.match(reason) is not None
+        message = f"{path} is not a field of this request" if is_unknown else f"{path} is missing"
+        return ApiError(
+            400, message, path, "unknown_parameter" if is_unknown else "missing_required_parameter"
+        )
+    return ApiError(400, f"{path or 'the body'} is invalid: {reason}", path or None, "invalid_value")
+
+
+def of_queue(error: QueueFullError) -> ApiError:
+    """Ask the client to come back later."""
+    return ApiError(429, str(error), code="queue_full", retry_after=error.retry_after)
+
+
+async def on_api_error(request: Request, error: Exception) -> Response:
+    """Handle an `ApiError` that an endpoint raised."""
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Handle what Starlette itself raises, for unknown paths and wrong methods."""
+    assert isinstance(error, HTTPException)
+    path = f"{request.method} {request.url.path}"
+    response = ApiError(error.status_code, f"{error.detail}: {path}").response()
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def on_other_error(request: Request, error: Exception) -> Response:
+    """Handle a mistake in the server itself."""
+    return ApiError(500, "the server failed to handle this request", code="internal_error").response()

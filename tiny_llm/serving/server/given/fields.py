@@ -1,0 +1,158 @@
+"""The fields of requests: their types, ranges and what is done with them. The types are the table.
+
+A field whose type names a use is read. `Ignored` fields are accepted, checked and have no effect. `Refused`
+fields are part of OpenAI's protocol, but are not supported: only null will do. Any other field is unknown.
+Both of these are answered with 400 and the field's name. Every field that may be null has null as its
+default, as in OpenAI's specification.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_N, MAX_PROMPTS, MAX_STOP, MAX_BIASES = 64, 64, 16, 1024
+
+Ignored = Annotated[Any, Meta(description="Accepted and ignored.")]
+Refused = Annotated[None, Meta(description="Not supported: only null will do.")]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+TokenIds = Annotated[list[Count], Meta(min_length=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+StopString = Annotated[str, Meta(min_length=1)]
+Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOP)]
+Text = Annotated[str, Meta(min_length=1)]
+Prompt = Text | TokenIds | Annotated[list[Text], Meta(max_length=MAX_PROMPTS)]
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """An object of a request, in which every field is known."""
+
+
+class StreamOptions(Strict, kw_only=True):
+    """How to stream."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Ignored = None
+    continuous_usage_stats: Refused = None
+
+
+class SamplingFields(Strict, kw_only=True):
+    """The fields that both kinds of completions share."""
+
+    model: str
+    max_tokens: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    stop: Stop | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[Count, Bias], Meta(max_length=MAX_BIASES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    # vLLM's extras
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    min_tokens: Count | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[Count], Meta(max_length=MAX_STOP)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
+
+    user: Ignored = None
+    metadata: Ignored = None
+    store: Ignored = None
+    service_tier: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_options: Ignored = None
+    prompt_cache_retention: Ignored = None
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """The body of /v1/completions."""
+
+    prompt: Text | list[Any]
+    echo: bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    best_of: Literal[1] | None = None
+    suffix: Literal[""] | None = None
+
+
+class TextPart(Strict, kw_only=True):
+    """A part of a message's content. Images, sound and files are refused."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Strict, kw_only=True):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: Ignored = None
+    refusal: Ignored = None
+    annotations: Ignored = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Refused = None
+    tool_call_id: Refused = None
+    function_call: Refused = None
+    audio: Refused = None
+
+
+class ResponseFormat(Strict, kw_only=True):
+    """Only plain text, until day 3.8."""
+
+    type: Literal["text"]
+
+
+class TemplateOptions(Strict, kw_only=True):
+    """Options of the chat template."""
+
+    enable_thinking: bool = False
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: Positive | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[Literal["text"]] | None = None
+    tools: Annotated[list[Any], Meta(max_length=0)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    verbosity: Ignored = None
+    parallel_tool_calls: Ignored = None
+    reasoning_effort: Ignored = None
+    audio: Refused = None
+    prediction: Refused = None
+    moderation: Refused = None
+    web_search_options: Refused = None
+    functions: Refused = None
+    function_call: Literal["none", "auto"] | None = None
+
+
+class TokenizeRequest(Strict, kw_only=True):
+    """The body of /tokenize: a prompt, or messages for the chat template."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+
+
+class DetokenizeRequest(Strict, kw_only=True):
+    """The body of /detokenize."""
+
+    model: str | None = None
+    tokens: list[Count]

@@ -1,0 +1,192 @@
+"""Handle one completion: admit, encode, submit, answer at once or in a stream, and clean up."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from uuid import uuid4
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..admission import QueueFullError, Reservation
+from ..disconnects import unless_disconnected
+from .completions import Endpoint, Part
+from .engine_client import EngineClient
+from .errors import JSON, ApiError, of_queue
+from .job import Job
+from .params import check_fits, check_shared
+from .responses import Choice, Completion, PromptTokensDetails, Usage
+
+DONE = ServerSentEvent("[DONE]", sep="\n")
+
+
+async def serve_completion(http: Request, client: EngineClient, endpoint: Endpoint) -> Response:
+    """Answer a completion request whose body has been checked.
+
+    Args:
+        http: the request.
+        client: runs the answers.
+        endpoint: the kind of completion.
+
+    Raises:
+        ApiError: the request is refused, or its step failed.
+        ClientGoneError: the client did not wait for the answer.
+    """
+    arrival = time.perf_counter()
+    request = endpoint.request
+    check_shared(request, client.config)
+    client.check_ready()
+    n = request.n or 1
+    client.metrics.params_n.observe(n)
+    if endpoint.params.max_tokens is not None:
+        client.metrics.params_max.observe(endpoint.params.max_tokens)
+    reservation = reserve(client, n * endpoint.num_prompts)
+    try:
+        job = await make_job(http, client, endpoint, n, reservation, arrival)
+    except BaseException:
+        reservation.__exit__(None, None, None)
+        raise
+    answer = Answering(job, endpoint)
+    if request.stream:
+        return EventStream(answer.events(), job.close, client.config.keepalive)
+    try:
+        completion = await unless_disconnected(http.receive, answer.completion())
+    finally:
+        job.close()
+    return Response(msgspec.json.encode(completion), media_type=JSON)
+
+
+def reserve(client: EngineClient, num_answers: int) -> Reservation:
+    """Reserve a slot per answer.
+
+    Raises:
+        ApiError: the server is full, or could never take so many at once.
+    """
+    most = client.admission.max_num_reqs
+    if num_answers > most:
+        raise ApiError(400, f"this request has {num_answers} answers, but at most {most} fit here", "n")
+    try:
+        return client.admission.reserve(num_answers)
+    except QueueFullError as error:
+        client.metrics.rejected(error.reason)
+        raise of_queue(error) from None
+
+
+async def make_job(
+    http: Request, client: EngineClient, endpoint: Endpoint, n: int, reservation: Reservation, arrival: float
+) -> Job:
+    """Encode the prompts and check that they can run."""
+    try:
+        prompts = await unless_disconnected(http.receive, endpoint.encode())
+    except ValueError as error:
+        raise ApiError(400, str(error), endpoint.prompt_field, "invalid_value") from None
+    priority = endpoint.request.priority or 0
+    check_fits(client, prompts, endpoint.params, priority, endpoint.prompt_field)
+    try:
+        reservation.count_tokens(n * sum(map(len, prompts)))
+    except QueueFullError as error:
+        client.metrics.rejected(error.reason)
+        raise of_queue(error) from None
+    name = f"{endpoint.prefix}-{uuid4().hex}"
+    return Job(client, name, prompts, n, endpoint.params, priority, reservation, arrival)
+
+
+class EventStream(EventSourceResponse):
+    """A stream of events that cleans up after itself, however it ends: even if it is never sent.
+
+    Args:
+        events: what to send.
+        on_end: called when the stream has ended or the client has gone.
+        keepalive: seconds between the comments that keep a silent connection open.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[ServerSentEvent], on_end: Callable[[], None], keepalive: float
+    ) -> None:
+        super().__init__(
+            events,
+            ping=keepalive,
+            sep="\n",
+            ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
+        )
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+class Answering:
+    """Turn the increments of a job into a response, or into the chunks of a stream.
+
+    Args:
+        job: yields the increments.
+        endpoint: the kind of completion.
+    """
+
+    def __init__(self, job: Job, endpoint: Endpoint) -> None:
+        self._job = job
+        self._endpoint = endpoint
+        self._created = int(time.time())
+
+    async def completion(self) -> Completion[Choice]:
+        """Wait for all answers."""
+        parts = [Part() for _ in range(self._job.num_answers)]
+        async for index, increment in self._job.increments():
+            parts[index].add(increment)
+        choices = [await self._endpoint.choice(index, part) for index, part in enumerate(parts)]
+        completion = self._response(self._endpoint.kind, choices)
+        completion.usage = self._usage()
+        return completion
+
+    async def events(self) -> AsyncIterator[ServerSentEvent]:
+        """Yield the chunks of all answers as they come, and [DONE]. An error is the last event."""
+        try:
+            async for completion in self._chunks():
+                yield event(msgspec.json.encode(completion))
+            yield DONE
+        except ApiError as error:
+            yield event(error.content)
+
+    async def _chunks(self) -> AsyncIterator[Completion[Choice]]:
+        options = self._endpoint.request.stream_options
+        has_usage = options is not None and bool(options.include_usage)
+        pending: dict[int, Part] = {}
+        begun: set[int] = set()
+        async for index, increment in self._job.increments():
+            part = pending.setdefault(index, Part())
+            part.add(increment)
+            if not part.text and part.finish_reason is None and index in begun:
+                continue  # send log-probabilities together with the text
+            for choice in await self._endpoint.chunks(index, pending.pop(index), index not in begun):
+                chunk = self._response(self._endpoint.chunk_kind, [choice])
+                if has_usage:
+                    chunk.usage = None
+                yield chunk
+            begun.add(index)
+        if has_usage:
+            last = self._response(self._endpoint.chunk_kind, [])
+            last.usage = self._usage()
+            yield last
+
+    def _response(self, kind: str, choices: list[Choice]) -> Completion[Choice]:
+        model = self._endpoint.request.model
+        return Completion(self._job.name, kind, self._created, model, choices)
+
+    def _usage(self) -> Usage:
+        records = self._job.records.values()
+        num_prompt_tokens = sum(map(len, self._job.prompts))
+        num_tokens = sum(record.num_tokens for record in records)
+        first = [self._job.records[index] for index in range(0, self._job.num_answers, self._job.n)]
+        cached = PromptTokensDetails(sum(record.num_cached_tokens for record in first))
+        return Usage(num_prompt_tokens, num_tokens, num_prompt_tokens + num_tokens, cached)
+
+
+def event(content: bytes) -> ServerSentEvent:
+    """An event whose data is JSON."""
+    return ServerSentEvent(content.decode(), sep="\n")

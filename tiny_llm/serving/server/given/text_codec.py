@@ -1,0 +1,91 @@
+"""Text to tokens and back for the event loop, in a thread of its own."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from ....generation.generate import Tokenizer, encode_prompt
+
+T = TypeVar("T")
+
+
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer that may have a chat template."""
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **kwargs: Any) -> list[int]: ...
+
+
+class TextCodec:
+    """Encode and decode without making the event loop wait.
+
+    A tokenizer must not be used by two threads at once, so this one belongs to a single worker thread. The
+    engine's thread has its own.
+
+    Args:
+        load: loads the tokenizer; called in the worker thread.
+    """
+
+    def __init__(self, load: Callable[[], ChatTokenizer]) -> None:
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._loading = self._worker.submit(load)
+        self._texts: dict[int, str] = {}
+
+    async def loaded(self) -> None:
+        """Wait until the tokenizer is loaded. Raise what loading it raised."""
+        await asyncio.wrap_future(self._loading)
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """Token ids of a text.
+
+        Raises:
+            ValueError: the text has no tokens.
+        """
+        if add_special_tokens:
+            return await self._run(lambda tokenizer: tuple(encode_prompt(tokenizer, text)))
+        return await self._run(lambda tokenizer: tuple(tokenizer.encode(text, add_special_tokens=False)))
+
+    async def encode_chat(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool = True, **kwargs: bool
+    ) -> tuple[int, ...]:
+        """Token ids of messages in the chat template.
+
+        Raises:
+            ValueError: there is no chat template, or it refuses these messages; shows its `reason`.
+        """
+
+        def encode(tokenizer: ChatTokenizer) -> tuple[int, ...]:
+            if not tokenizer.has_chat_template:
+                raise ValueError("this model has no chat template: use /v1/completions")
+            try:
+                ids = tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=add_generation_prompt, **kwargs
+                )
+            except Exception as error:  # whatever a template raises, the messages do not suit it
+                raise ValueError(f"the chat template refuses these messages: {error}") from error
+            return tuple(ids)
+
+        return await self._run(encode)
+
+    async def decode(self, token_ids: Items[int]) -> str:
+        """Text of tokens."""
+        return await self._run(lambda tokenizer: tokenizer.decode(list(token_ids)))
+
+    async def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
+        """The text of each token by itself."""
+        missing = set(token_ids) - self._texts.keys()
+        if missing:
+            self._texts |= await self._run(lambda tokenizer: {id: tokenizer.decode([id]) for id in missing})
+        return self._texts
+
+    def close(self) -> None:
+        """Let the worker thread end after what it is doing."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, work: Callable[[ChatTokenizer], T]) -> T:
+        tokenizer = self._loading
+        return await asyncio.wrap_future(self._worker.submit(lambda: work(tokenizer.result())))
