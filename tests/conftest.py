@@ -19,10 +19,9 @@ from tests.support.optional import LeftOut
 from tests.support.reporting import FailureReporter
 
 TESTS = Path(__file__).resolve().parent
-NAMED_ONLY = (
-    TESTS / "book",
-    TESTS / "platforms",
-)  # run by `pdm run author test-book` and `pdm run author test-platforms`
+NAMED_ONLY = tuple(
+    TESTS / name for name in ("book", "platforms", "clients")
+)  # run by `pdm run author test-book` etc.
 LONGEST_ID = 40  # characters
 
 

@@ -67,6 +67,17 @@ def test_platforms(context: typer.Context) -> None:
     run_pytest(["platforms"], "tests/platforms", context.args)
 
 
+@app.command(
+    "test-clients", short_help="Test the server with other people's clients", context_settings=FOR_PYTEST
+)
+def test_clients(context: typer.Context) -> None:
+    """Test the server with OpenAI's clients and with random requests; options are pytest's.
+
+    Example: pdm run author test-clients --cases 5000
+    """
+    run_pytest(["clients"], "tests/clients", context.args)
+
+
 def run_pytest(groups: list[str], folder: str, arguments: list[str]) -> None:
     """Become pytest, once the packages of these groups are installed."""
     options = [option for group in groups for option in ("--group", group)]

@@ -1,64 +1,40 @@
-"""Clients nobody here wrote: OpenAI's own, unmodified, against a real server with the shipped model."""
+"""OpenAI's client for Python, unmodified, against a server with the shipped model."""
 
-from collections.abc import Iterator
-from pathlib import Path
+import asyncio
 
+import openai
 import pytest
 
-from kernel_runtime.checkpoint import load_tokenizer
-from tests.server.servers import on_socket
-from tiny_llm import SamplingParams, SchedulerConfig, load
-from tiny_llm.serving.server.given.app import create_app
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.engine_factory import EngineFactory
+from tests.clients.serving import MODEL, expected
 
-openai = pytest.importorskip("openai")
-
-MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 NAME = MODEL.name
-CONFIG = SchedulerConfig(max_num_prefill_only_tokens=512)
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    factory = EngineFactory(lambda: load(MODEL), CONFIG)
-    app = create_app(factory, lambda: load_tokenizer(MODEL), ServerConfig((NAME,), CONFIG, api_key=None))
-    with on_socket(app) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> "openai.OpenAI":
+def client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
 
 
-def expected(prompt: str, max_tokens: int) -> str:
-    from tiny_llm import Engine
-
-    with Engine(*load(MODEL)) as engine:
-        return engine.generate([prompt], SamplingParams(max_tokens=max_tokens))[0].text
-
-
-def test_models(client: "openai.OpenAI") -> None:
+def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [NAME]
     assert client.models.retrieve(NAME).owned_by == "tiny-llm"
 
 
-def test_completion(client: "openai.OpenAI") -> None:
+def test_completion(client: openai.OpenAI) -> None:
     answer = client.completions.create(model=NAME, prompt="In the beginning", max_tokens=24, temperature=0)
     assert answer.choices[0].text == expected("In the beginning", 24)
     assert answer.usage.completion_tokens == 24
     assert answer.usage.prompt_tokens_details.cached_tokens == 0
 
 
-def test_streamed_completion(client: "openai.OpenAI") -> None:
+def test_streamed_completion(client: openai.OpenAI) -> None:
     stream = client.completions.create(
         model=NAME, prompt="In the beginning", max_tokens=24, temperature=0, stream=True
     )
     assert "".join(chunk.choices[0].text for chunk in stream) == expected("In the beginning", 24)
 
 
-def test_chat(client: "openai.OpenAI") -> None:
+def test_chat(client: openai.OpenAI) -> None:
     messages = [{"role": "user", "content": "Who made the world?"}]
     fields = {"model": NAME, "messages": messages, "max_completion_tokens": 12, "temperature": 0}
     answer = client.chat.completions.create(**fields, logprobs=True, top_logprobs=3)
@@ -73,7 +49,7 @@ def test_chat(client: "openai.OpenAI") -> None:
     assert usage[-1].total_tokens == answer.usage.total_tokens
 
 
-def test_extras(client: "openai.OpenAI") -> None:
+def test_extras(client: openai.OpenAI) -> None:
     fields = {"model": NAME, "prompt": "And", "max_tokens": 9, "seed": 3, "n": 3}
     answers = [
         client.completions.create(**fields, extra_body={"top_k": 5, "ignore_eos": True}) for _ in range(2)
@@ -91,15 +67,13 @@ def test_extras(client: "openai.OpenAI") -> None:
         ({"max_tokens": 10**6}, "BadRequestError", "prompt"),
     ],
 )
-def test_errors(client: "openai.OpenAI", fields: dict[str, object], error: str, param: str) -> None:
+def test_errors(client: openai.OpenAI, fields: dict[str, object], error: str, param: str) -> None:
     with pytest.raises(getattr(openai, error)) as raised:
         client.completions.create(**{"model": NAME, "prompt": "A"} | fields)
     assert raised.value.param == param
 
 
 def test_async_client_in_parallel(url: str) -> None:
-    import asyncio
-
     async def run() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
             answers = await asyncio.gather(

@@ -1,0 +1,29 @@
+"""The options and servers of the tests with clients nobody here wrote."""
+
+from collections.abc import Iterator
+
+import pytest
+
+NUM_CASES = 400
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cases", type=int, default=NUM_CASES, help="random requests of schemathesis, at least")
+
+
+@pytest.fixture(scope="session")
+def url() -> Iterator[str]:
+    """The address of a server."""
+    from tests.clients.serving import serving  # only after the package
+
+    with serving() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def url_of_short_answers() -> Iterator[str]:
+    """The address of a server whose requests have at most 64 tokens."""
+    from tests.clients.serving import serving
+
+    with serving(64) as url:
+        yield url

@@ -1,0 +1,26 @@
+"""A real server on the shipped model, for clients nobody here wrote."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from kernel_runtime.checkpoint import load_tokenizer
+from tests.server.servers import on_socket
+from tiny_llm import Engine, SamplingParams, SchedulerConfig, load
+from tiny_llm.serving.server.given.app import create_app
+from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.serving.server.given.engine_factory import EngineFactory
+
+MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
+
+
+def serving(max_model_len: int | None = None) -> AbstractContextManager[str]:
+    """Serve the model at the address of the context."""
+    config = SchedulerConfig(max_num_prefill_only_tokens=512)
+    factory = EngineFactory(lambda: load(MODEL), config, max_model_len)
+    return on_socket(create_app(factory, lambda: load_tokenizer(MODEL), ServerConfig((MODEL.name,), config)))
+
+
+def expected(prompt: str, max_tokens: int) -> str:
+    """What the model continues a prompt with."""
+    with Engine(*load(MODEL)) as engine:
+        return engine.generate([prompt], SamplingParams(max_tokens=max_tokens))[0].text
