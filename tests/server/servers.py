@@ -1,6 +1,5 @@
 """Servers for tests: in this process on a fake model, over real sockets or over none."""
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from tiny_llm import Engine, SchedulerConfig
 from tiny_llm.serving.server.given.app import create_app
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_client import EngineClient
+from tiny_llm.serving.server.given.run_server import listen
 
 MODEL = "fake"
 
@@ -53,7 +53,7 @@ def in_memory(app: Starlette) -> Iterator[TestClient]:
 @contextmanager
 def on_socket(app: Starlette, **settings: Any) -> Iterator[str]:
     """The address of an application served by uvicorn."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", **settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

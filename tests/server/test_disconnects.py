@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
@@ -90,6 +91,8 @@ def test_a_client_that_goes(http: str, stream: bool, prompt: str, num_steps: int
         wait_for(lambda: len(engine.requests) == num_others)
         if num_others == 0:
             assert engine.scheduler.blocks.num_used_blocks == 0  # type: ignore[attr-defined]
+            metrics = httpx2.get(f"{url}/metrics").text
+            assert re.search(r"vllm:num_requests_running{.*} 0.0", metrics)  # though no step says so
         for other in others:
             other.close()
         model.gate.release(1000)

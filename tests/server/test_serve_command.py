@@ -1,5 +1,6 @@
 """`pdm run serve`: what it refuses, how it starts, and how it ends."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
+from tiny_llm.serving.server.given.run_server import listen
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -110,6 +113,23 @@ def test_the_second_signal_exits_at_once() -> None:
                 if number in (1, 9):
                     process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 128 + signal.SIGINT  # 0 if the stream had ended first
+
+
+def test_connections_send_small_pieces_at_once() -> None:
+    async def delays() -> int:
+        accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+        server = await asyncio.start_server(
+            lambda _, writer: accepted.set_result(writer), sock=listen("127.0.0.1", 0)
+        )
+        async with server:
+            _, mine = await asyncio.open_connection(*server.sockets[0].getsockname())
+            theirs = await accepted
+            no_delay = theirs.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            for writer in (mine, theirs):
+                writer.close()
+            return int(no_delay)
+
+    assert asyncio.run(delays()) != 0
 
 
 def test_settings_from_options() -> None:

@@ -26,7 +26,7 @@ from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .openapi import openapi
 from .page import page
-from .responses import DetokenizedText, ModelCard, ModelList, Tokens
+from .responses import DetokenizedText, ModelCard, ModelList, Status, Tokens
 from .serve_completion import EventStream, serve_completion
 from .text_codec import ChatTokenizer, TextCodec
 
@@ -132,13 +132,13 @@ async def health(http: Request) -> Response:
     client = server_of(http).client
     if client.state == "stopped":
         raise ApiError(503, f"the engine has stopped: {client.error}", code="stopped")
-    return as_json({"status": "ok"})
+    return as_json(Status("ok"))
 
 
 async def ready(http: Request) -> Response:
     """Whether the server takes requests: 503 while it loads or drains."""
     server_of(http).client.check_ready()
-    return as_json({"status": "ready"})
+    return as_json(Status("ready"))
 
 
 async def metrics(http: Request) -> Response:
@@ -154,7 +154,7 @@ async def events(http: Request) -> Response:
 
 async def describe(http: Request) -> Response:
     """The description of the protocol."""
-    return as_json(openapi())
+    return as_json(openapi(server_of(http).config.model_names))
 
 
 async def models(http: Request) -> Response:

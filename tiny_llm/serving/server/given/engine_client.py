@@ -186,6 +186,8 @@ class EngineClient:
             self._fail(
                 ticket, ApiError(500, f"the step of this request failed: {reason}", code="step_failed")
             )
+        if not self._running:
+            self.metrics.idle()
 
     def _receive_increment(self, increment: Increment, now: float) -> None:
         running = self._running.get(increment.ticket)
@@ -227,3 +229,5 @@ class EngineClient:
         self.metrics.ended(running.record)
         self.feed.ended(ticket, running.record)
         running.reservation.release_one()
+        if not self._running:
+            self.metrics.idle()

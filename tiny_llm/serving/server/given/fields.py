@@ -17,13 +17,17 @@ Ignored = Annotated[Any, Meta(description="Accepted and ignored.")]
 Refused = Annotated[None, Meta(description="Not supported: only null will do.")]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-TokenIds = Annotated[list[Count], Meta(min_length=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 StopString = Annotated[str, Meta(min_length=1)]
 Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOP)]
 Text = Annotated[str, Meta(min_length=1)]
-Prompt = Text | TokenIds | Annotated[list[Text], Meta(max_length=MAX_PROMPTS)]
+IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+TEXT_OR_IDS = {"anyOf": [{"type": "string", "minLength": 1}, IDS]}
+PROMPTS = {"anyOf": [IDS, {"items": TEXT_OR_IDS, "maxItems": MAX_PROMPTS}]}
+"""What a list of prompts holds, for the description of the protocol. msgspec cannot tell lists apart."""
+
+Prompt = Text | Annotated[list[Any], Meta(min_length=1, extra_json_schema=PROMPTS)]
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -76,7 +80,7 @@ class SamplingFields(Strict, kw_only=True):
 class CompletionRequest(SamplingFields, kw_only=True):
     """The body of /v1/completions."""
 
-    prompt: Text | list[Any]
+    prompt: Prompt
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     best_of: Literal[1] | None = None

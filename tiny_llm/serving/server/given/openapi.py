@@ -1,12 +1,23 @@
 """The description of the protocol at /openapi.json, made from the types of requests and responses."""
 
+from collections.abc import Sequence as Items
 from typing import Any
 
 import msgspec
 
-from .errors import ErrorBody
+from .errors import JSON, ErrorBody
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from .responses import ChatChoice, Completion, CompletionChoice, DetokenizedText, ModelCard, ModelList, Tokens
+from .responses import (
+    ChatChoice,
+    ChatChunkChoice,
+    Completion,
+    CompletionChoice,
+    DetokenizedText,
+    ModelCard,
+    ModelList,
+    Status,
+    Tokens,
+)
 
 ENDPOINTS: dict[str, tuple[str, Any, Any]] = {
     "/v1/completions": ("Continue prompts.", CompletionRequest, Completion[CompletionChoice]),
@@ -15,8 +26,29 @@ ENDPOINTS: dict[str, tuple[str, Any, Any]] = {
     "/v1/models/{name}": ("One model.", None, ModelCard),
     "/tokenize": ("Turn text into token ids.", TokenizeRequest, Tokens),
     "/detokenize": ("Turn token ids into text.", DetokenizeRequest, DetokenizedText),
+    "/health": ("Whether the server is alive.", None, Status),
+    "/ready": ("Whether the server takes requests.", None, Status),
 }
 """For each path: what it does, the body of a request (None for GET), and the body of a response."""
+
+CHUNKS: dict[str, Any] = {
+    "/v1/completions": Completion[CompletionChoice],
+    "/v1/chat/completions": Completion[ChatChunkChoice],
+}
+"""For each path that can stream: the data of an event."""
+
+BODIES_WITH_MODEL = (CompletionRequest, ChatRequest)
+
+ERRORS = {
+    400: "A field or the JSON is wrong.",
+    401: "The API key is missing or wrong.",
+    404: "The model does not exist.",
+    413: "The body is too large.",
+    429: "The server is full.",
+    500: "The step of this request failed.",
+    503: "The server is loading, draining or stopped.",
+}
+"""What each status of an error means."""
 
 
 class ErrorResponse(msgspec.Struct):
@@ -25,13 +57,18 @@ class ErrorResponse(msgspec.Struct):
     error: ErrorBody
 
 
-def openapi() -> dict[str, Any]:
-    """The description, in OpenAPI 3.1."""
+def openapi(model_names: Items[str]) -> dict[str, Any]:
+    """The description, in OpenAPI 3.1.
+
+    Args:
+        model_names: the names that requests may ask for.
+    """
     types = [kind for _, *kinds in ENDPOINTS.values() for kind in kinds if kind is not None]
-    schemas, components = msgspec.json.schema_components(
-        [*types, ErrorResponse], ref_template="#/components/schemas/{name}"
-    )
-    schema_of = dict(zip([*types, ErrorResponse], schemas, strict=True))
+    types += [*CHUNKS.values(), ErrorResponse]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(types, schemas, strict=True))
+    for kind in BODIES_WITH_MODEL:
+        components[kind.__name__]["properties"]["model"] = {"enum": list(model_names)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "tiny-llm", "version": "0.1.0"},
@@ -49,19 +86,32 @@ def openapi() -> dict[str, Any]:
 def operation(path: str, text: str, request: Any, response: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
     """Describe one endpoint."""
     found: dict[str, Any] = {"description": "Success.", "content": json_of(schema_of[response])}
-    if "completions" in path:
-        found["content"] |= {"text/event-stream": {"schema": {"type": "string"}}}
-    failed = {"description": "An error.", "content": json_of(schema_of[ErrorResponse])}
-    described: dict[str, Any] = {"summary": text, "responses": {"200": found, "default": failed}}
+    if path in CHUNKS:
+        event = event_of([schema_of[CHUNKS[path]], schema_of[ErrorResponse]])
+        found["content"] |= {"text/event-stream": {"schema": event}}
+    failed = {
+        str(status): {"description": meaning, "content": json_of(schema_of[ErrorResponse])}
+        for status, meaning in ERRORS.items()
+    }
+    described: dict[str, Any] = {"summary": text, "responses": {"200": found, **failed}}
     if request is not None:
         described["requestBody"] = {"required": True, "content": json_of(schema_of[request])}
     if "{name}" in path:
-        described["parameters"] = [
-            {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        ]
+        schema = {"type": "string", "minLength": 1}
+        described["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": schema}]
     return described
 
 
 def json_of(schema: Any) -> dict[str, Any]:
     """A body of JSON with this schema."""
-    return {"application/json": {"schema": schema}}
+    return {JSON: {"schema": schema}}
+
+
+def event_of(schemas: list[Any]) -> dict[str, Any]:
+    """An event of a stream, whose data is JSON of one of these schemas, or [DONE]."""
+    json = {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": schemas}}
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, json]}},
+    }

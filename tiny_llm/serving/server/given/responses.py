@@ -131,6 +131,12 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
+class Status(msgspec.Struct):
+    """The answer of /health and /ready."""
+
+    status: str
+
+
 class Tokens(msgspec.Struct):
     """The answer of /tokenize."""
 

@@ -106,7 +106,8 @@ def listen(host: str, port: int) -> socket.socket:
         ValueError: that is not possible; shows the address and the reason.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+    # asyncio turns Nagle's delay off only for sockets that name their protocol
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

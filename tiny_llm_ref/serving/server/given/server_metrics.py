@@ -92,6 +92,11 @@ class ServerMetrics:
         if report.num_tokens:
             self.iteration.observe(report.num_tokens)
 
+    def idle(self) -> None:
+        """Note that there are no requests left. If the last one was aborted, no step says so."""
+        for gauge in (self.running, self.waiting, self.kv_usage):
+            gauge.set(0)
+
     def ended(self, record: RequestRecord) -> None:
         """Count a request that has ended, however it did."""
         self._success[record.outcome].inc()
