@@ -38,7 +38,19 @@ NoPrefixCaching = Annotated[
     bool, typer.Option("--no-enable-prefix-caching", help="Compute equal beginnings again.")
 ]
 SchedulingPolicy = Annotated[Literal["fcfs", "priority"], typer.Option(help="Which requests go first.")]
+Speculation = Annotated[
+    Literal["off", "lookup", "draft-model"],
+    typer.Option(help="Where drafts come from: the tokens so far, or a smaller model."),
+]
+NumSpeculativeTokens = Annotated[
+    int | None,
+    typer.Option(min=1, max=32, help="Most drafts of a request in a step. [default: 8, or 3 of a model]"),
+]
+DraftModel = Annotated[str, typer.Option(help="The smaller model, with the same tokenizer.")]
 Mine = Annotated[bool, typer.Option("--mine", help="Serve with tiny_llm, your own.")]
+
+DRAFT_MODEL = "qwen3-kjv-1m"
+NUM_DRAFTS = {"off": 0, "lookup": 8, "draft-model": 3}
 
 
 def main(
@@ -57,6 +69,9 @@ def main(
     block_size: BlockSize = 16,
     no_enable_prefix_caching: NoPrefixCaching = False,
     scheduling_policy: SchedulingPolicy = "fcfs",
+    speculation: Speculation = "off",
+    num_speculative_tokens: NumSpeculativeTokens = None,
+    draft_model: DraftModel = DRAFT_MODEL,
     mine: Mine = False,
 ) -> None:
     """Serve a model to clients that speak OpenAI's protocol. The options have vLLM's names.
@@ -79,6 +94,14 @@ def main(
                 max_num_seqs,
                 max_num_prefill_only_tokens=max(512, max_num_batched_tokens),
             )
+            num_drafts = num_speculative_tokens or NUM_DRAFTS[speculation]
+            make_drafter = None
+            if speculation != "off":
+                drafts = importlib.import_module(f"{package.__name__}.serving.server.given.speculation")
+                folder = resolve_checkpoint(draft_model) if speculation == "draft-model" else None
+                make_drafter = drafts.DrafterFactory(
+                    num_drafts, folder and partial(load, str(folder), package)
+                )
             config = settings.ServerConfig(
                 names,
                 scheduler,
@@ -88,6 +111,7 @@ def main(
                 no_auth,
                 max_num_queued_reqs,
                 max_num_queued_tokens,
+                num_speculative_tokens=num_drafts if make_drafter else 0,
                 has_priorities=scheduling_policy == "priority",
             )
             make_engine = factory.EngineFactory(
@@ -98,6 +122,7 @@ def main(
                 block_size,
                 not no_enable_prefix_caching,
                 scheduling_policy,
+                make_drafter,
             )
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
             logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -152,5 +152,12 @@ def test_settings_from_options() -> None:
 def test_help_names_every_option() -> None:
     environment = os.environ | {"COLUMNS": "120", "TERM": "dumb"}
     text = subprocess.run(command("--help"), cwd=ROOT, capture_output=True, text=True, env=environment).stdout
-    for option in ("--host", "--port", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens"):
+    for option in (
+        "--host",
+        "--port",
+        "--max-model-len",
+        "--max-num-seqs",
+        "--max-num-batched-tokens",
+        "--speculation",
+    ):
         assert option in text

@@ -21,6 +21,7 @@ class ServerConfig:
         max_num_queued_tokens: largest number of prompt tokens of requests without a token; None for no limit.
         max_body_bytes: largest body of a request.
         keepalive: seconds of silence after which a stream gets a comment.
+        num_speculative_tokens: largest number of drafts of a request in a step; 0 without speculation.
         has_priorities: whether the policy of the scheduler knows priorities.
 
     Raises:
@@ -37,6 +38,7 @@ class ServerConfig:
     max_num_queued_tokens: int | None = None
     max_body_bytes: int = 2 * 2**20
     keepalive: float = 15.0
+    num_speculative_tokens: int = 0
     has_priorities: bool = False
 
     def __post_init__(self) -> None:

@@ -15,6 +15,8 @@ from ...given.policy import Fcfs, Policy
 from ...prefix_cache import PrefixCachingBlockManager
 from ...priority import Priority
 from ...scheduler import SchedulerConfig
+from ...speculation.speculative_engine import SpeculativeEngine
+from .speculation import DrafterFactory
 
 Loaded = tuple[Qwen3Model, Tokenizer]
 
@@ -31,6 +33,7 @@ class EngineFactory:
         block_size: tokens per block.
         prefix_caching: whether to keep the blocks of finished requests for later prompts.
         policy: which requests go first.
+        make_drafter: makes where drafts come from; None for no speculation.
     """
 
     load: Callable[[], Loaded]
@@ -40,13 +43,15 @@ class EngineFactory:
     block_size: int = 16
     prefix_caching: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
+    make_drafter: DrafterFactory | None = None
     _loaded: Loaded | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
         """Make an engine with empty caches.
 
         Raises:
-            ValueError: the model does not support `max_model_len`, or the pool has too few blocks for it.
+            ValueError: the model does not support `max_model_len`; the pool has too few blocks for it; or
+                the draft model has another tokenizer.
         """
         if self._loaded is None:
             self._loaded = self.load()
@@ -59,7 +64,16 @@ class EngineFactory:
             )
         blocks = self._blocks(model, max_model_len)
         policy: Policy = Priority() if self.policy == "priority" else Fcfs()
-        return OverlappingEngine(model, tokenizer, self.config, max_model_len, blocks, policy)
+        if self.make_drafter is None:
+            return OverlappingEngine(model, tokenizer, self.config, max_model_len, blocks, policy)
+        if not isinstance(blocks, BlockManager):
+            raise ValueError(
+                "drafts need a pool of blocks, which this model does not support: turn speculation off"
+            )
+        drafter = self.make_drafter(model, tokenizer, blocks)
+        return SpeculativeEngine(
+            model, tokenizer, self.config, max_model_len, blocks, policy, drafter=drafter
+        )
 
     def _blocks(self, model: Qwen3Model, max_model_len: int) -> Blocks:
         number, size = self.num_blocks, self.block_size

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from uuid import uuid4
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +18,8 @@ from .engine_client import EngineClient
 from .errors import JSON, ApiError, of_queue
 from .job import Job
 from .params import check_fits, check_shared
-from .responses import Choice, Completion, PromptTokensDetails, Usage
+from .responses import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
+from .speculation import SpeculativeDecoding
 
 DONE = ServerSentEvent("[DONE]", sep="\n")
 
@@ -141,7 +143,7 @@ class Answering:
             parts[index].add(increment)
         choices = [await self._endpoint.choice(index, part) for index, part in enumerate(parts)]
         completion = self._response(self._endpoint.kind, choices)
-        completion.usage = self._usage()
+        completion.usage, completion.metrics = self._usage(), self._metrics()
         return completion
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
@@ -171,7 +173,7 @@ class Answering:
             begun.add(index)
         if has_usage:
             last = self._response(self._endpoint.chunk_kind, [])
-            last.usage = self._usage()
+            last.usage, last.metrics = self._usage(), self._metrics()
             yield last
 
     def _response(self, kind: str, choices: list[Choice]) -> Completion[Choice]:
@@ -185,6 +187,15 @@ class Answering:
         first = [self._job.records[index] for index in range(0, self._job.num_answers, self._job.n)]
         cached = PromptTokensDetails(sum(record.num_cached_tokens for record in first))
         return Usage(num_prompt_tokens, num_tokens, num_prompt_tokens + num_tokens, cached)
+
+    def _metrics(self) -> RequestMetrics | UnsetType | None:
+        """What became of the drafts, if this server speculates and there is one answer."""
+        most = self._job.client.config.num_speculative_tokens
+        if not most:
+            return UNSET
+        if self._job.num_answers > 1:
+            return None
+        return RequestMetrics(SpeculativeDecoding.of(self._job.records[0].drafts, most))
 
 
 def event(content: bytes) -> ServerSentEvent:

@@ -178,6 +178,9 @@ class EngineClient:
                 record = self._running[ticket].record
                 record.started = max(record.arrival, now - report.seconds)
                 record.num_cached_tokens = num_cached
+        for ticket, (num_drafts, num_accepted) in report.drafts.items():
+            if ticket in self._running:
+                self._running[ticket].record.drafts.add(num_drafts, num_accepted)
         for increment in report.increments:
             self._receive_increment(increment, now)
         for ticket, reason in report.refused.items():

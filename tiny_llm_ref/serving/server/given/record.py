@@ -1,7 +1,9 @@
 """What happened to a request, for the log and the metrics."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from .speculation import DraftCounts
 
 log = logging.getLogger("tiny_llm.requests")
 
@@ -15,6 +17,7 @@ class RequestRecord:
         arrival, started, first_token, last_token, ended: times; None for what has not happened.
         num_prompt_tokens, num_cached_tokens, num_tokens: of the prompt, of those found in the prefix cache,
             and of the answer.
+        drafts: what became of its drafts.
         outcome: "stop", "length", "abort" or "error".
     """
 
@@ -27,6 +30,7 @@ class RequestRecord:
     first_token: float | None = None
     last_token: float = 0.0
     ended: float = 0.0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
     outcome: str = "abort"
 
     def log_line(self) -> None:

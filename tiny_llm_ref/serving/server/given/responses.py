@@ -5,6 +5,8 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from .speculation import SpeculativeDecoding
+
 
 class PromptTokensDetails(msgspec.Struct):
     """Of a prompt's tokens, those found in the prefix cache."""
@@ -102,6 +104,12 @@ Choice = ChatChoice | ChatChunkChoice | CompletionChoice
 C = TypeVar("C", bound=Choice)
 
 
+class RequestMetrics(msgspec.Struct):
+    """What serving an answer took."""
+
+    speculative_decoding: SpeculativeDecoding
+
+
 class Completion(msgspec.Struct, Generic[C]):
     """A response, or a chunk of a streamed one. `object` says of which kind."""
 
@@ -112,6 +120,7 @@ class Completion(msgspec.Struct, Generic[C]):
     choices: list[C]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
+    metrics: RequestMetrics | UnsetType | None = UNSET
 
 
 class ModelCard(msgspec.Struct):

@@ -4,6 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from .messages import Loaded, StepReport
 from .record import RequestRecord
+from .speculation import accepted_by_position
 
 SECONDS = (
     0.001,
@@ -49,6 +50,17 @@ class ServerMetrics:
         self.hits = self._counter("prefix_cache_hits", "Tokens found in the prefix cache.")
         self.preemptions = self._counter("num_preemptions", "Preemptions.")
         self.failed_steps = self._counter("num_failed_steps", "Steps that failed and were recovered from.")
+        self.drafts = self._counter(
+            "spec_decode_num_drafts", "Times that drafts were proposed for a request."
+        )
+        self.draft_tokens = self._counter("spec_decode_num_draft_tokens", "Tokens proposed as drafts.")
+        self.accepted_tokens = self._counter("spec_decode_num_accepted_tokens", "Drafts that were accepted.")
+        self._accepted_at = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Drafts that were accepted, by their position from 0.",
+            [*self._labels, "position"],
+            registry=self.registry,
+        )
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that got a token.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._success = self._family("request_success", "Requests that ended.", "finished_reason", FINISHED)
@@ -89,8 +101,18 @@ class ServerMetrics:
         self.hits.inc(stats.num_hit_tokens)
         self.preemptions.inc(stats.num_preemptions)
         self.failed_steps.inc(stats.num_failed_steps)
+        self._speculation(report)
         if report.num_tokens:
             self.iteration.observe(report.num_tokens)
+
+    def _speculation(self, report: StepReport) -> None:
+        """Count a step's drafts, and those of them that were accepted."""
+        drafts = report.drafts.values()
+        self.drafts.inc(len(drafts))
+        self.draft_tokens.inc(sum(number for number, _ in drafts))
+        self.accepted_tokens.inc(sum(number for _, number in drafts))
+        for position, number in accepted_by_position(drafts).items():
+            self._accepted_at.labels(**self._labels, position=str(position)).inc(number)
 
     def idle(self) -> None:
         """Note that there are no requests left. If the last one was aborted, no step says so."""

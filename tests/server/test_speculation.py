@@ -1,0 +1,105 @@
+"""Speculation as clients see it: the same answers, and what became of the drafts."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel_runtime.checkpoint import load_tokenizer
+from tests.server.servers import in_memory
+from tiny_llm import SchedulerConfig, load
+from tiny_llm.serving.server.given.app import create_app
+from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.serving.server.given.engine_factory import EngineFactory
+from tiny_llm.serving.server.given.speculation import (
+    DraftCounts,
+    DrafterFactory,
+    SpeculativeDecoding,
+    accepted_by_position,
+)
+
+MODELS = Path(__file__).parents[2] / "models"
+MODEL, DRAFT = MODELS / "qwen3-kjv-4m", MODELS / "qwen3-kjv-1m"
+PATH = "/v1/completions"
+BODY = {
+    "model": "m",
+    "prompt": "In the beginning God created the heaven and",
+    "max_tokens": 24,
+    "temperature": 0,
+}
+CONFIG = SchedulerConfig(max_num_prefill_only_tokens=512)
+
+
+def app_with(make_drafter: DrafterFactory | None) -> Any:
+    factory = EngineFactory(lambda: load(MODEL), CONFIG, 128, make_drafter=make_drafter)
+    most = make_drafter.num_drafts if make_drafter else 0
+    config = ServerConfig(("m",), CONFIG, num_speculative_tokens=most)
+    return create_app(factory, lambda: load_tokenizer(MODEL), config)
+
+
+def test_counts_of_an_answer() -> None:
+    counts = DraftCounts()
+    for step in [(3, 3), (3, 0), (1, 1), (3, 3)]:
+        counts.add(*step)
+    described = SpeculativeDecoding.of(counts, 4)
+    assert described.mean_acceptance_length == 1 + 7 / 4
+    assert described.draft_acceptance_rate == 0.7
+    assert described.acceptance_histogram == [1, 1, 0, 2, 0]
+    assert described.acceptance_histogram_by_draft_length == {"1": [0, 1], "3": [1, 0, 0, 2]}
+    assert (described.num_spec_steps, described.num_accepted_draft_tokens, described.num_draft_tokens) == (
+        4,
+        7,
+        10,
+    )
+
+
+def test_counts_without_drafts() -> None:
+    described = SpeculativeDecoding.of(DraftCounts(), 2)
+    assert (described.mean_acceptance_length, described.draft_acceptance_rate) == (1, 0)
+    assert described.acceptance_histogram == [0, 0, 0]
+
+
+def test_accepted_drafts_by_position() -> None:
+    assert accepted_by_position([(3, 3), (3, 0), (2, 1)]) == {0: 2, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("load_draft", [None, lambda: load(DRAFT)], ids=["lookup", "draft-model"])
+def test_answers_with_drafts(load_draft: Any) -> None:
+    with in_memory(app_with(None)) as client:
+        plain = client.post(PATH, json=BODY).json()
+        assert "metrics" not in plain
+    with in_memory(app_with(DrafterFactory(3, load_draft))) as client:
+        answer = client.post(PATH, json=BODY).json()
+        assert answer["choices"] == plain["choices"]
+        assert answer["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
+        drafts = answer["metrics"]["speculative_decoding"]
+        assert len(drafts["acceptance_histogram"]) == 4
+        assert sum(drafts["acceptance_histogram"]) == drafts["num_spec_steps"]
+        if load_draft is not None:
+            assert 0 < drafts["num_accepted_draft_tokens"] < drafts["num_draft_tokens"]
+        text = client.get("/metrics").text
+        found = re.search(r"vllm:spec_decode_num_draft_tokens_total{.*} (.*)", text)
+        assert found is not None
+        assert float(found[1]) == drafts["num_draft_tokens"]
+        assert client.post(PATH, json=BODY | {"n": 2}).json()["metrics"] is None
+
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        lines = client.post(PATH, json=BODY | options).text.split("\n\n")
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        assert (
+            "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+            == answer["choices"][0]["text"]
+        )
+        assert [chunk["metrics"] is not None for chunk in chunks if "metrics" in chunk] == [True]
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused() -> None:
+    class Other:
+        def encode(self, text: str) -> list[int]:
+            return [1]
+
+    factory = DrafterFactory(3, lambda: (load(DRAFT)[0], Other()))  # type: ignore[arg-type, return-value]
+    with pytest.raises(ValueError, match="another tokenizer"):
+        EngineFactory(lambda: load(MODEL), CONFIG, 128, make_drafter=factory)()
