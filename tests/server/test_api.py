@@ -148,7 +148,7 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (CHAT, MESSAGES | {"user": "me", "metadata": {"a": "b"}, "store": False, "max_tokens": 1}, 200, None),
         (CHAT, MESSAGES | {"audio": {"voice": "x"}}, 400, "audio"),
         (CHAT, MESSAGES | {"modalities": ["text", "audio"]}, 400, "modalities[1]"),
-        (CHAT, MESSAGES | {"tools": [{"type": "function"}]}, 400, "tools"),
+        (CHAT, MESSAGES | {"tools": [{"type": "function"}]}, 400, "tools[0].function"),
         (CHAT, MESSAGES | {"foo": 1}, 400, "foo"),
         (CHAT, {"messages": MESSAGES["messages"]}, 400, "model"),
         (CHAT, MESSAGES | {"model": "gpt"}, 404, "model"),

@@ -1,25 +1,17 @@
-"""What differs between /v1/completions and /v1/chat/completions: prompts, choices and chunks."""
+"""What endpoints that generate text differ in: prompts, choices and chunks. Those of /v1/completions."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
 
 from ....batching.answer import TokenLogprobs
 from ....generation.sampler import SamplingParams
-from .fields import ChatRequest, CompletionRequest, Message, SamplingFields
+from .fields import CompletionRequest, SamplingFields
 from .messages import Increment
-from .params import chat_params, completion_params, prompts_of
+from .params import completion_params, prompts_of
 from .responses import (
-    ChatChoice,
-    ChatChunkChoice,
-    ChatLogprobs,
-    ChatMessage,
-    ChatTokenLogprob,
     Choice,
     CompletionChoice,
     CompletionLogprobs,
-    Delta,
-    TopLogprob,
 )
 from .text_codec import TextCodec
 
@@ -42,7 +34,7 @@ class Part:
 
 
 class Endpoint(ABC):
-    """One of the two kinds of completions.
+    """An endpoint that generates text.
 
     Args:
         request: the body.
@@ -78,56 +70,6 @@ class Endpoint(ABC):
     @abstractmethod
     async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
         """The choices of the chunks for a part of a streamed answer, one per chunk."""
-
-
-class ChatEndpoint(Endpoint):
-    """/v1/chat/completions"""
-
-    prefix, kind, chunk_kind, prompt_field = (
-        "chatcmpl",
-        "chat.completion",
-        "chat.completion.chunk",
-        "messages",
-    )
-
-    def __init__(self, request: ChatRequest, codec: TextCodec) -> None:
-        super().__init__(codec)
-        self.request: ChatRequest = request
-        self.params = chat_params(request)
-        self.num_prompts = 1
-
-    async def encode(self) -> list[tuple[int, ...]]:
-        messages = [as_dict(message) for message in self.request.messages]
-        options = self.request.chat_template_kwargs
-        thinking = {} if options is None else {"enable_thinking": options.enable_thinking}
-        return [await self.codec.encode_chat(messages, **thinking)]
-
-    async def choice(self, index: int, part: Part) -> Choice:
-        return ChatChoice(index, ChatMessage(part.text), await self._logprobs(part), part.finish_reason)
-
-    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
-        chunks: list[Choice] = [ChatChunkChoice(index, Delta("assistant", ""))] if is_first else []
-        if part.text or part.logprobs:
-            chunks.append(ChatChunkChoice(index, Delta(content=part.text), await self._logprobs(part)))
-        if part.finish_reason is not None:
-            chunks.append(ChatChunkChoice(index, Delta(), None, part.finish_reason))
-        return chunks
-
-    async def _logprobs(self, part: Part) -> ChatLogprobs | None:
-        if not self.request.logprobs:
-            return None
-        texts = await texts_of(self.codec, part)
-        return ChatLogprobs(
-            [
-                ChatTokenLogprob(
-                    texts[token],
-                    each.logprob,
-                    utf8(texts[token]),
-                    [TopLogprob(texts[id], logprob, utf8(texts[id])) for id, logprob in each.top],
-                )
-                for token, each in zip(part.token_ids, part.logprobs, strict=True)
-            ]
-        )
 
 
 class CompletionEndpoint(Endpoint):
@@ -189,12 +131,3 @@ async def texts_of(codec: TextCodec, part: Part) -> dict[int, str]:
 def utf8(text: str) -> list[int]:
     """The bytes of a text."""
     return list(text.encode())
-
-
-def as_dict(message: Message) -> dict[str, Any]:
-    """A message as chat templates expect it."""
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.text for part in content)
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": content or ""}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-MAX_N, MAX_PROMPTS, MAX_STOP, MAX_BIASES = 64, 64, 16, 1024
+MAX_N, MAX_PROMPTS, MAX_STOP, MAX_BIASES, MAX_TOOLS = 64, 64, 16, 1024, 128
 
 Ignored = Annotated[Any, Meta(description="Accepted and ignored.")]
 Refused = Annotated[None, Meta(description="Not supported: only null will do.")]
@@ -94,6 +94,21 @@ class TextPart(Strict, kw_only=True):
     text: str
 
 
+class CalledFunction(Strict, kw_only=True):
+    """A function and its arguments, which are JSON as text."""
+
+    name: str
+    arguments: str
+
+
+class FunctionCall(Strict, kw_only=True):
+    """A call that the assistant made."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(Strict, kw_only=True):
     """One message of a conversation."""
 
@@ -104,8 +119,8 @@ class Message(Strict, kw_only=True):
     annotations: Ignored = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: Refused = None
-    tool_call_id: Refused = None
+    tool_calls: list[FunctionCall] | None = None
+    tool_call_id: str | None = None
     function_call: Refused = None
     audio: Refused = None
 
@@ -114,6 +129,35 @@ class ResponseFormat(Strict, kw_only=True):
     """Only plain text, until day 3.8."""
 
     type: Literal["text"]
+
+
+class Function(Strict, kw_only=True, omit_defaults=True):
+    """A function that the model may call. Its parameters are a JSON schema."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Literal[False] | None = None
+
+
+class Tool(Strict, kw_only=True):
+    """A tool that the model may call."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Strict, kw_only=True):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Strict, kw_only=True):
+    """The tool that the model must call."""
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class TemplateOptions(Strict, kw_only=True):
@@ -131,11 +175,11 @@ class ChatRequest(SamplingFields, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
     modalities: list[Literal["text"]] | None = None
-    tools: Annotated[list[Any], Meta(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
     verbosity: Ignored = None
-    parallel_tool_calls: Ignored = None
     reasoning_effort: Ignored = None
     audio: Refused = None
     prediction: Refused = None
@@ -151,6 +195,7 @@ class TokenizeRequest(Strict, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
 

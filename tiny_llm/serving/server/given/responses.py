@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from .speculation import SpeculativeDecoding
+from .tool_calls import ToolCall
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -50,9 +51,10 @@ class ChatLogprobs(msgspec.Struct):
 class ChatMessage(msgspec.Struct):
     """A whole answer."""
 
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):
@@ -60,6 +62,7 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):

@@ -19,8 +19,10 @@ from ...engine import Engine
 from ..disconnects import ClientGoneError
 from .access import RequireKey
 from .body import read_body
-from .completions import ChatEndpoint, CompletionEndpoint, as_dict
+from .chat import ChatEndpoint
+from .completions import CompletionEndpoint
 from .config import ServerConfig
+from .conversation import encode_messages
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -194,8 +196,8 @@ async def tokenize(http: Request) -> Response:
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_value")
     try:
         if request.messages is not None:
-            messages = [as_dict(message) for message in request.messages]
-            ids = await server.codec.encode_chat(messages, request.add_generation_prompt)
+            options = {"add_generation_prompt": request.add_generation_prompt}
+            ids = await encode_messages(server.codec, request.messages, request.tools or (), **options)
         else:
             is_empty = not request.prompt
             ids = (

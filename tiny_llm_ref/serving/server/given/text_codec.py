@@ -17,7 +17,7 @@ class ChatTokenizer(Tokenizer, Protocol):
     @property
     def has_chat_template(self) -> bool: ...
 
-    def apply_chat_template(self, messages: list[dict[str, str]], **kwargs: Any) -> list[int]: ...
+    def apply_chat_template(self, messages: list[dict[str, Any]], **kwargs: Any) -> list[int]: ...
 
 
 class TextCodec:
@@ -50,9 +50,14 @@ class TextCodec:
         return await self._run(lambda tokenizer: tuple(tokenizer.encode(text, add_special_tokens=False)))
 
     async def encode_chat(
-        self, messages: list[dict[str, str]], add_generation_prompt: bool = True, **kwargs: bool
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **options: bool
     ) -> tuple[int, ...]:
         """Token ids of messages in the chat template.
+
+        Args:
+            messages: the conversation.
+            tools: what the model may call.
+            options: of the template.
 
         Raises:
             ValueError: there is no chat template, or it refuses these messages; shows its `reason`.
@@ -61,15 +66,19 @@ class TextCodec:
         def encode(tokenizer: ChatTokenizer) -> tuple[int, ...]:
             if not tokenizer.has_chat_template:
                 raise ValueError("this model has no chat template: use /v1/completions")
+            settings: dict[str, Any] = {"add_generation_prompt": True, **options}
+            if tools:
+                settings["tools"] = tools
             try:
-                ids = tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=add_generation_prompt, **kwargs
-                )
+                return tuple(tokenizer.apply_chat_template(messages, **settings))
             except Exception as error:  # whatever a template raises, the messages do not suit it
                 raise ValueError(f"the chat template refuses these messages: {error}") from error
-            return tuple(ids)
 
         return await self._run(encode)
+
+    async def has_tools(self) -> bool:
+        """Whether the chat template describes tools to the model."""
+        return await self._run(lambda tokenizer: "tools" in str(getattr(tokenizer, "chat_template", "")))
 
     async def decode(self, token_ids: Items[int]) -> str:
         """Text of tokens."""

@@ -1,0 +1,59 @@
+"""A server whose model says what a script says, however its text is cut into tokens."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from starlette.applications import Starlette
+
+from tests.server.servers import MODEL
+from tests.support.fakes import EOS, VOCAB_SIZE, FakeModel, FakeTokenizer
+from tiny_llm import Engine, PrefixCachingBlockManager, SchedulerConfig
+from tiny_llm.serving.server.given.app import create_app
+from tiny_llm.serving.server.given.config import ServerConfig
+
+PROMPT = [1, 2, 3]
+
+
+class ScriptedModel(FakeModel):
+    """Continues prompts of three tokens with given tokens, then with the end-of-text id."""
+
+    def __init__(self, script: list[int]) -> None:
+        super().__init__()
+        self.script = np.array([*script, EOS])
+
+    def logits(self, x: mx.array) -> mx.array:
+        positions = np.array(x)[..., 1].astype(int) - (len(PROMPT) - 1)
+        logits = np.zeros((*positions.shape, VOCAB_SIZE), np.float32)
+        token_ids = self.script[np.clip(positions, 0, len(self.script) - 1)]
+        np.put_along_axis(logits, token_ids[..., None], 50.0, axis=-1)
+        return mx.array(logits)
+
+
+class ScriptTokenizer(FakeTokenizer):
+    """Token i is the i-th piece of the script. Every conversation has the same tokens. Keeps the last one."""
+
+    has_chat_template = True
+    chat_template = "{{ tools }}"
+
+    def __init__(self, pieces: list[str]) -> None:
+        super().__init__(["", *pieces, *[""] * (VOCAB_SIZE - 1 - len(pieces))])
+        self.asked: dict[str, Any] = {}
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **settings: Any) -> list[int]:
+        self.asked |= {"messages": messages, **settings}
+        return PROMPT
+
+
+def scripted_app(text: str, size: int) -> tuple[Starlette, ScriptTokenizer]:
+    """An application whose answers are this text, with tokens of so many characters, and its tokenizer."""
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    assert len(pieces) < VOCAB_SIZE, "the script has too many tokens"
+    tokenizer = ScriptTokenizer(pieces)
+    config = SchedulerConfig(16, 4)
+
+    def make() -> Engine:
+        model = ScriptedModel(list(range(1, len(pieces) + 1)))
+        return Engine(model, ScriptTokenizer(pieces), config, 128, PrefixCachingBlockManager(99, 4))
+
+    return create_app(make, lambda: tokenizer, ServerConfig((MODEL,), config)), tokenizer

@@ -1,0 +1,98 @@
+"""The messages and tools of a request, as chat templates expect them."""
+
+from collections.abc import Sequence as Items
+from typing import Any
+
+import msgspec
+
+from .errors import ApiError
+from .fields import ChatRequest, FunctionCall, Message, NamedTool, Tool
+from .text_codec import TextCodec
+
+
+async def encode_messages(
+    codec: TextCodec, messages: Items[Message], tools: Items[Tool] = (), **options: bool
+) -> tuple[int, ...]:
+    """Token ids of a conversation in the chat template.
+
+    Args:
+        codec: has the template.
+        messages: the conversation.
+        tools: what the model may call.
+        options: of the template.
+
+    Raises:
+        ApiError: a message is incomplete, or the template has no tools.
+        ValueError: as for `TextCodec.encode_chat`.
+    """
+    dicts = [as_dict(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    speaks_of_tools = (place for place, each in enumerate(messages) if each.tool_calls or each.role == "tool")
+    place = next(speaks_of_tools, None)
+    if (tools or place is not None) and not await codec.has_tools():
+        message = "the chat template of this model has no tools: leave them out"
+        raise ApiError(400, message, "tools" if tools else f"messages[{place}]", "unsupported_value")
+    return await codec.encode_chat(dicts, [msgspec.to_builtins(tool) for tool in tools], **options)
+
+
+def as_dict(message: Message, place: str) -> dict[str, Any]:
+    """A message as chat templates expect it.
+
+    Raises:
+        ApiError: the message lacks something, or has what its role must not have; shows its `place`.
+    """
+    check_message(message, place)
+    content = message.content
+    if isinstance(content, list):
+        content = "".join(part.text for part in content)
+    role = "system" if message.role == "developer" else message.role
+    found: dict[str, Any] = {"role": role, "content": content or ""}
+    if message.reasoning or message.reasoning_content:
+        found["reasoning_content"] = message.reasoning or message.reasoning_content
+    if message.tool_calls:
+        calls = enumerate(message.tool_calls)
+        found["tool_calls"] = [call_dict(call, f"{place}.tool_calls[{number}]") for number, call in calls]
+    if message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+    return found
+
+
+def check_message(message: Message, place: str) -> None:
+    """Refuse calls that are not the assistant's, and results of calls that are not a tool's."""
+    if message.tool_calls and message.role != "assistant":
+        raise ApiError(400, "only the assistant calls tools", f"{place}.tool_calls", "invalid_value")
+    if message.tool_call_id is not None and message.role != "tool":
+        raise ApiError(400, "only a tool's message answers a call", f"{place}.tool_call_id", "invalid_value")
+
+
+def call_dict(call: FunctionCall, place: str) -> dict[str, Any]:
+    """A call as chat templates expect it: its arguments are an object.
+
+    Raises:
+        ApiError: they are not; shows their `place`.
+    """
+    try:
+        arguments = msgspec.json.decode(call.function.arguments, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        message = "arguments must be a JSON object, as text"
+        raise ApiError(400, message, f"{place}.function.arguments", "invalid_value") from None
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def tools_of(request: ChatRequest) -> list[Tool]:
+    """The tools that the model may call.
+
+    Raises:
+        ApiError: the request demands a call, or names a choice among no tools.
+    """
+    choice, tools = request.tool_choice, request.tools or []
+    if choice in (None, "none", "auto"):
+        return [] if choice == "none" else tools
+    if isinstance(choice, NamedTool) and choice.function.name not in [tool.function.name for tool in tools]:
+        message = f"tools has no function named {choice.function.name!r}"
+        raise ApiError(400, message, "tool_choice", "invalid_value")
+    message = "a call cannot be enforced: set tool_choice to auto or none"
+    raise ApiError(400, message, "tool_choice", "unsupported_value")

@@ -1,0 +1,92 @@
+"""What is particular to /v1/chat/completions."""
+
+from dataclasses import replace
+
+from msgspec.structs import replace as replace_fields
+
+from .completions import Endpoint, Part, texts_of, utf8
+from .conversation import encode_messages, tools_of
+from .fields import ChatRequest
+from .params import chat_params
+from .responses import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatLogprobs,
+    ChatMessage,
+    ChatTokenLogprob,
+    Choice,
+    Delta,
+    TopLogprob,
+)
+from .text_codec import TextCodec
+from .tool_calls import ToolCall, ToolCallParser
+
+
+class ChatEndpoint(Endpoint):
+    """/v1/chat/completions"""
+
+    prefix, kind, chunk_kind, prompt_field = (
+        "chatcmpl",
+        "chat.completion",
+        "chat.completion.chunk",
+        "messages",
+    )
+
+    def __init__(self, request: ChatRequest, codec: TextCodec) -> None:
+        super().__init__(codec)
+        self.request: ChatRequest = request
+        self.params = chat_params(request)
+        self.num_prompts = 1
+        self._tools = tools_of(request)
+        self._parsers: dict[int, ToolCallParser] = {}
+
+    async def encode(self) -> list[tuple[int, ...]]:
+        options = self.request.chat_template_kwargs
+        thinking = {} if options is None else {"enable_thinking": options.enable_thinking}
+        return [await encode_messages(self.codec, self.request.messages, self._tools, **thinking)]
+
+    async def choice(self, index: int, part: Part) -> Choice:
+        part, calls = self._parsed(index, part)
+        message = ChatMessage(part.text or None, tool_calls=calls) if calls else ChatMessage(part.text)
+        return ChatChoice(index, message, await self._logprobs(part), part.finish_reason)
+
+    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+        num_before = len(self._parsers[index].calls) if index in self._parsers else 0
+        part, calls = self._parsed(index, part)
+        chunks: list[Choice] = [ChatChunkChoice(index, Delta("assistant", ""))] if is_first else []
+        if part.text or part.logprobs:
+            chunks.append(ChatChunkChoice(index, Delta(content=part.text), await self._logprobs(part)))
+        for number, call in enumerate(calls[num_before:], num_before):
+            chunks.append(ChatChunkChoice(index, Delta(tool_calls=[replace_fields(call, index=number)])))
+        if part.finish_reason is not None:
+            chunks.append(ChatChunkChoice(index, Delta(), None, part.finish_reason))
+        return chunks
+
+    def _parsed(self, index: int, part: Part) -> tuple[Part, list[ToolCall]]:
+        """The part with only the text that belongs to no call, and all calls of the answer so far."""
+        if not self._tools:
+            return part, []
+        parser = self._parsers.setdefault(index, ToolCallParser())
+        text = parser.add(part.text)
+        reason = part.finish_reason
+        if reason is not None:
+            text += parser.finish()
+        calls = parser.calls[:1] if self.request.parallel_tool_calls is False else parser.calls
+        reason = "tool_calls" if reason == "stop" and calls else reason
+        return replace(part, text=text, finish_reason=reason), calls
+
+    async def _logprobs(self, part: Part) -> ChatLogprobs | None:
+        if not self.request.logprobs:
+            return None
+        texts = await texts_of(self.codec, part)
+        return ChatLogprobs(
+            [
+                ChatTokenLogprob(
+                    texts[token],
+                    each.logprob,
+                    utf8(texts[token]),
+                    [TopLogprob(texts[id], logprob, utf8(texts[id])) for id, logprob in each.top],
+                )
+                for token, each in zip(part.token_ids, part.logprobs, strict=True)
+            ]
+        )
