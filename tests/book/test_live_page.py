@@ -13,9 +13,9 @@ from py_mini_racer import MiniRacer
 from scripts.course import ROOT
 from tests.book.figure_pages import VIZ, new_page, serious_faults
 from tests.book.twins import twin
-from tests.server.engines import make_engine
 from tests.server.servers import app_of, client_of, on_socket, wait_for
 from tests.support.fakes import FakeModel
+from tests.support.server_engines import make_engine
 from tiny_llm import Engine
 from tiny_llm.serving.server.given.engine_client import EngineClient
 

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tests.server.engines import SECONDS, ChatFake, make_engine
+from tests.support.server_engines import SECONDS, ChatFake, make_engine
 from tiny_llm import Engine, SchedulerConfig
 from tiny_llm.serving.server.given.app import create_app
 from tiny_llm.serving.server.given.config import ServerConfig

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.server.engines import failing, make_engine
 from tests.server.servers import MODEL, app_of, client_of, in_memory, wait_for
 from tests.support.fakes import continuation
+from tests.support.server_engines import failing, make_engine
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 PROMPT = {"model": MODEL, "prompt": "HELLO"}

@@ -14,9 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.server.engines import GatedModel, make_engine
 from tests.server.servers import MODEL, SECONDS, app_of, client_of, on_socket, wait_for
 from tests.support.fakes import FakeModel
+from tests.support.server_engines import GatedModel, make_engine
 from tiny_llm import Engine
 from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
 from tiny_llm.serving.server.given.engine_client import EngineClient

@@ -8,9 +8,9 @@ from queue import SimpleQueue
 import mlx.core as mx
 import pytest
 
-from tests.server.engines import ENGINES, SECONDS, GatedModel, failing, make_engine
 from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.schedules import IdTokenizer, random_qwen3
+from tests.support.server_engines import ENGINES, SECONDS, GatedModel, failing, make_engine
 from tiny_llm import Engine, SamplingParams
 from tiny_llm.serving.server.engine_thread import EngineThread
 from tiny_llm.serving.server.given.messages import Increment, Loaded, Report, StepReport, Stopped

@@ -4,8 +4,8 @@ from collections.abc import Sequence as Items
 
 import pytest
 
-from tests.server.engines import BLOCK_SIZE, ENGINES, StepFailureError, failing, make_engine
 from tests.support.fakes import FakeModel, continuation, prompt_of
+from tests.support.server_engines import BLOCK_SIZE, ENGINES, StepFailureError, failing, make_engine
 from tiny_llm import Engine, SamplingParams, ScheduledTokens, SchedulerOutput
 from tiny_llm.serving.given import overlapping_engine
 from tiny_llm.serving.given.engine_request import EngineRequest
