@@ -37,7 +37,10 @@ class LiveRequest:
     is_started: bool = False
 
     def increment(self) -> Increment:
-        """Return what the answer has gained since the last call."""
+        """Return what the answer has gained since the last call: tokens, text and log-probabilities.
+
+        At the end of the answer, that includes the text that was held back.
+        """
         raise NotImplementedError("week 3 day 7 task 2: LiveRequest.increment is not written yet")
 
 
@@ -100,9 +103,11 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def run(self) -> None:
-        """Load, then serve until `stop`; the body of the thread.
+        """Make the engine, post `loaded` of it, and serve until `stop`; the body of the thread.
 
-        Whatever ends the thread, the last report is `Stopped`, so no one waits for an answer forever.
+        However it ends, even by SystemExit or KeyboardInterrupt, the engine is closed, then `end_streams` is
+        called, and the last report is `Stopped`, with the error `explained`. So no one waits for an answer
+        forever.
         """
         raise NotImplementedError("week 3 day 7 task 3: EngineThread.run is not written yet")
 
@@ -114,10 +119,10 @@ class EngineThread:
         raise NotImplementedError("week 3 day 7 task 3: EngineThread.serve is not written yet")
 
     def take_commands(self, engine: RecoveringEngine) -> bool:
-        """Carry out all commands that have arrived. If there is nothing to compute, wait for the first.
+        """Carry out all commands that have arrived, in order. If there is nothing to compute, wait for one.
 
         Returns:
-            Whether to go on: False after `Stop`.
+            Whether to go on: False at a `Stop`.
         """
         raise NotImplementedError("week 3 day 7 task 3: EngineThread.take_commands is not written yet")
 
@@ -166,7 +171,16 @@ class EngineThread:
         )
 
     def report(self, served: ServedStep) -> StepReport:
-        """Describe a step by tickets, and forget the requests that ended in it."""
+        """Describe a step, and forget the requests that ended in it.
+
+        An overlapping engine may still compute a request that was aborted. Such a request is not live any
+        more, and no report mentions it.
+
+        Returns:
+            The number of tokens that were scheduled, and by ticket: which requests were scheduled for the
+            first time, with their first entry's `start`; the increments of those that got a token or ended;
+            and the errors, `explained`, of those that failed. The rest is filled in by `compute`.
+        """
         raise NotImplementedError("week 3 day 7 task 2: EngineThread.report is not written yet")
 
 
