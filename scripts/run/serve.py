@@ -81,6 +81,7 @@ def main(
     Example: pdm run serve --port 8000, then in another terminal
     curl localhost:8000/v1/completions -d '{"model": "qwen3-kjv-4m", "prompt": "In the beginning"}'
     """
+    leave_torch_out()
     with usage_errors():
         checkpoint = resolve_checkpoint(model)
         names = tuple(served_model_name or [model])
@@ -132,6 +133,12 @@ def main(
             sys.exit(1)
 
 
+def leave_torch_out() -> None:
+    """Keep transformers, which has the tokenizer, from importing torch, which would take seconds."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+
+
 def load(checkpoint: str, package: ModuleType):  # type: ignore[no-untyped-def]
     """Load the model and its tokenizer, in the engine's thread."""
     from scripts.checkpoints.models import load_by_name
@@ -141,7 +148,6 @@ def load(checkpoint: str, package: ModuleType):  # type: ignore[no-untyped-def]
 
 def load_tokenizer(checkpoint):  # type: ignore[no-untyped-def]
     """Load another tokenizer, for the event loop."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from kernel_runtime.checkpoint import load_tokenizer as load
 
     return load(checkpoint)

@@ -45,7 +45,7 @@ def wait_for(condition: Callable[[], bool], what: str = "the server") -> None:
 @contextmanager
 def in_memory(app: Starlette) -> Iterator[TestClient]:
     """A client without sockets."""
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
         wait_for(lambda: client.get("/ready", headers={"Authorization": "Bearer k"}).status_code == 200)
         yield client
 

@@ -340,6 +340,35 @@ def test_api_key(header: str, status: int) -> None:
             assert response.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("localhost:8000", 200),
+        ("LOCALHOST:80", 200),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("evil.example", 400),
+        ("localhost.evil.example:8000", 400),
+        ("[::1", 400),
+        ("", 400),
+    ],
+)
+def test_only_requests_to_this_machine_without_a_key(client: TestClient, host: str, status: int) -> None:
+    response = client.get("/v1/models", headers={"Host": host})
+    assert response.status_code == status
+    if status == 400:
+        assert list(response.json()["error"]) == ["message", "type", "param", "code"]
+        assert response.json()["error"]["code"] == "invalid_host"
+
+
+@pytest.mark.parametrize("settings", [{"api_key": "k"}, {"host": "0.0.0.0", "no_auth": True}])
+def test_any_name_with_a_key_or_for_all(settings: dict[str, Any]) -> None:
+    with in_memory(app_of(**settings)) as client:
+        headers = {"Host": "my.example", "Authorization": "Bearer k"}
+        assert client.get("/v1/models", headers=headers).status_code == 200
+
+
 def test_when_the_server_is_full() -> None:
     with in_memory(app_of(max_num_queued_reqs=0)) as client:
         assert client.post(COMPLETIONS, json=PROMPT | {"n": 5}).status_code == 400

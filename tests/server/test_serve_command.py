@@ -93,7 +93,13 @@ def test_the_first_signal_drains(sent: signal.Signals) -> None:
             lines = response.iter_lines()
             next(lines)
             process.send_signal(sent)
+            while httpx2.get(f"{url}/ready").status_code == 200:
+                time.sleep(0.01)
+            refused = httpx2.post(f"{url}/v1/completions", json=body)  # from a connection after the signal
             rest = list(lines)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "draining"
+        assert refused.headers["retry-after"]
         assert "data: [DONE]" in rest
         assert any('"finish_reason":"length"' in line for line in rest)
         assert process.wait(SECONDS) == 0

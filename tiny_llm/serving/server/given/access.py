@@ -1,6 +1,8 @@
 """Who may use the server."""
 
 import hmac
+from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,6 +34,40 @@ class RequireKey:
                 await error.response()(scope, receive, send)
                 return
         await self.app(scope, receive, send)
+
+
+class RequireName:
+    """Let only requests through that name this machine as the server they want.
+
+    A page of another website cannot read what a server on loopback answers, unless its own name is made to
+    lead to this machine (DNS rebinding). Then its requests carry that name.
+
+    Args:
+        app: the application behind it.
+        names: of this machine.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self.app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 400."""
+        if scope["type"] == "http" and host_of(scope) not in self._names:
+            message = (
+                f"this server answers only requests to {', '.join(self._names)}: set --api-key for others"
+            )
+            await ApiError(400, message, "Host", "invalid_host").response()(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def host_of(scope: Scope) -> str | None:
+    """The name or address that a request was sent to."""
+    try:
+        return urlsplit("//" + Headers(scope=scope).get("host", "")).hostname
+    except ValueError:
+        return None
 
 
 def is_open(path: str) -> bool:

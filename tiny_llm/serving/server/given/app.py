@@ -17,11 +17,11 @@ from starlette.routing import Route
 
 from ...engine import Engine
 from ..disconnects import ClientGoneError
-from .access import RequireKey
+from .access import RequireKey, RequireName
 from .body import read_body
 from .chat import ChatEndpoint
 from .completions import CompletionEndpoint
-from .config import ServerConfig
+from .config import LOOPBACK, ServerConfig
 from .conversation import encode_messages
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
@@ -95,7 +95,11 @@ def create_app(
             await client.stop()
             codec.close()
 
-    middleware = [] if config.api_key is None else [Middleware(RequireKey, api_key=config.api_key)]
+    middleware = []
+    if config.api_key is not None:
+        middleware.append(Middleware(RequireKey, api_key=config.api_key))
+    elif config.host in LOOPBACK:
+        middleware.append(Middleware(RequireName, names=LOOPBACK))
     return Starlette(
         routes=[
             Route("/", page),

@@ -24,15 +24,21 @@ class DrainingServer(uvicorn.Server):
     """A server that lets running requests end after the first signal, and exits at once after the second."""
 
     client: EngineClient | None = None
+    is_signalled = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM."""
-        if self.should_exit:
+        if self.is_signalled:
             os._exit(SIGNALLED + sig)
-        self.should_exit = True
+        self.is_signalled = True
         if self.client is not None:
             self.client.begin_draining()
             log.info("draining: requests that have begun will end; a second signal exits at once")
+
+    async def on_tick(self, counter: int) -> bool:
+        """Say whether to exit: after a signal, once no request is left. Until then new ones get a 503."""
+        is_drained = self.client is None or not self.client.admission.num_reqs
+        return await super().on_tick(counter) or (self.is_signalled and is_drained)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and exit when the engine's thread ends.
@@ -40,7 +46,8 @@ class DrainingServer(uvicorn.Server):
         uvicorn shuts down only what has run, so after a signal during the start, that is done here.
         """
         await super().startup(sockets)
-        if self.should_exit:
+        if self.should_exit or self.is_signalled:
+            self.should_exit = True
             await self.shutdown(sockets)
         elif self.client is not None:
             self._watching = asyncio.get_running_loop().create_task(self._exit_with(self.client))
