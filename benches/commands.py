@@ -20,6 +20,7 @@ from benches import (
     race,
     sampling,
     scheduler,
+    server,
     serving,
     speculation,
     speed,
@@ -69,5 +70,6 @@ for name, benchmark, summary in (
     ("prefix", prefix.main, "Conversations with prefix caching and without"),
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
     ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
+    ("server", server.main, "The rate that the server sustains over HTTP, and twice that"),
 ):
     app.command(name, short_help=summary)(watched(benchmark))
