@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +15,7 @@ import numpy as np
 import typer
 
 from benches.bandwidth import measure_bandwidth
+from scripts.author.record_engine_thread import record_engine_thread
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.checkpoints.models import load_by_name
 from scripts.course import ROOT
@@ -41,18 +44,27 @@ OTHER_SHAPES = {  # from the config.json of these checkpoints on the hub; all ar
 }
 
 Out = Annotated[Path, typer.Option(help="The folder that the data are written to.")]
+Only = Annotated[str | None, typer.Option(help="The only figure whose data are recorded.")]
 
 
-def main(out: Out = DATA) -> None:
-    """Record the data of the book's figures: logits of the shipped checkpoint, and this machine's limits.
+def main(out: Out = DATA, only: Only = None) -> None:
+    """Record the data of the book's figures: logits of the shipped checkpoint, this machine's limits, runs.
 
-    Example: pdm run author record-figures
+    Example: pdm run author record-figures --only sampler
     """
     use_full_float32()
+    recorders: dict[str, Callable[[], dict[str, Any]]] = {
+        "sampler": record_sampler,
+        "roofline": record_roofline,
+        "engine-thread": partial(record_engine_thread, COMMAND, machine()),
+    }
     with usage_errors():
+        if only is not None and only not in recorders:
+            raise ValueError(f"no figure {only!r} has data: choose one of {', '.join(recorders)}")
         out.mkdir(parents=True, exist_ok=True)
-        write(out / "sampler.js", "sampler", record_sampler())
-        write(out / "roofline.js", "roofline", record_roofline())
+        for name, record in recorders.items():
+            if only in (None, name):
+                write(out / f"{name}.js", name, record())
 
 
 def write(file: Path, name: str, data: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ FIGURES = sorted(path.stem for path in VIZ.glob("*.py") if path.stem != "still")
 FIRST = {  # an attribute of each
     "attention-mask": "queries",
     "block-pool": "blocks",
+    "engine-thread": "step",
     "kv-cache": "slots",
     "prefix-cache": "blocks",
     "roofline": "batch",
