@@ -1,4 +1,4 @@
-"""The recorded runs of the engine's thread: they are what the reference does, and no client pays for another."""
+"""Recorded runs of the engine's thread: what the reference does, in which no client pays for another."""
 
 import json
 from collections.abc import Iterator
