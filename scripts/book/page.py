@@ -11,6 +11,7 @@ from pathlib import Path
 from scripts.book import blocks, counts
 from scripts.book.cuda import RECORD, cuda_table
 from scripts.book.execute import Code, check_format, execute
+from scripts.book.fields import fields_table
 from scripts.book.figures import chart_block, figure_block, parse_figure, scripts_of
 from scripts.book.folders import Folders
 from scripts.book.hardware import hardware_table
@@ -181,6 +182,8 @@ class Page:
             return figure_block(figure, sentence, self.outputs)
         if name == "hardware":
             return hardware_table(self.folders.records / "hardware")
+        if name == "fields":
+            return fields_table(rest.strip())
         if name == "cuda":
             return cuda_table(self.folders.records / RECORD)
         if name == "counts":
@@ -189,8 +192,8 @@ class Page:
             self.counts["symbols"] += 1
             return self.included(name, rest)
         raise ChapterError(
-            f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure, hardware, cuda "
-            "and counts"
+            f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure, hardware, cuda, "
+            "counts and fields"
         )
 
     def included(self, name: str, dotted: str) -> str:
