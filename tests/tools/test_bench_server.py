@@ -43,5 +43,6 @@ def test_rates_are_tried_and_the_crowd_is_served_or_refused() -> None:
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "requests/s" in done.stdout and "twice that" in done.stdout
+    assert "requests/s" in done.stdout
+    assert "twice that" in done.stdout
     assert "blocks in use afterwards: 0%" in done.stdout
