@@ -52,6 +52,7 @@ def main(
 
 for name, benchmark, summary in (
     ("serving", serving.main, "Requests that arrive at random, by several engines"),
+    ("server", server.main, "The server over HTTP: the rate it sustains, and what HTTP costs"),
     ("growth", growth.main, "One more token as the text grows, without a cache and with one"),
     ("context", context.main, "A decode as the context grows"),
     ("long", long.main, "Long prompts in chunks, and decoding behind them"),
@@ -70,6 +71,5 @@ for name, benchmark, summary in (
     ("prefix", prefix.main, "Conversations with prefix caching and without"),
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
     ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
-    ("server", server.main, "The rate that the server sustains over HTTP, and twice that"),
 ):
     app.command(name, short_help=summary)(watched(benchmark))

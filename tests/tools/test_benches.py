@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
@@ -51,7 +52,7 @@ def test_one_engine_is_measured_and_written_down(tmp_path: Path, small_model: tu
     ],
 )
 def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) -> None:
-    result = run(*options.split(), bench=bench)
+    result = run(*shlex.split(options), bench=bench)
     assert result.returncode == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -98,14 +99,31 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
             "--batch 1 --max-tokens 4 --repeats 1 --adaptive",
             [r"other answers", r" 1 +\d+ +[\d.]+x +- "],
         ),
+        (
+            "server",
+            True,
+            "--seconds 1 --num-requests 2 --highest 3 --side 'one budget' --hold 2 --repeats 1",
+            [r"HTTP, streamed +\d+", r"one budget +[\d.]+/s", r"neither +0 ", r"in the end +0\.00"],
+        ),
         ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
     ],
-    ids=["context", "flash", "bandwidth", "sampling", "long", "pressure", "drafts", "adaptive", "chunking"],
+    ids=[
+        "context",
+        "flash",
+        "bandwidth",
+        "sampling",
+        "long",
+        "pressure",
+        "drafts",
+        "adaptive",
+        "server",
+        "chunking",
+    ],
 )
 def test_a_small_run_is_reported(
     bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]
 ) -> None:
-    result = run(*(small_model if takes_a_model else ()), *options.split(), bench=bench)
+    result = run(*(small_model if takes_a_model else ()), *shlex.split(options), bench=bench)
     assert result.returncode == 0, result.stderr
     for line in lines:
         assert re.search(line, result.stdout), result.stdout
