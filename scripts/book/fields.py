@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from scripts.book.problems import ChapterError
-from tiny_llm_ref.serving.server.given import fields
+from tiny_llm_ref.serving.server.given import fields, response_fields
 
 COLUMNS = ("field", "values", "use")
 USES = {
@@ -29,7 +29,7 @@ def fields_table(name: str) -> str:
     Raises:
         ChapterError: there is no object of this name.
     """
-    kind = getattr(fields, name, None)
+    kind = getattr(fields, name, None) or getattr(response_fields, name, None)
     if not inspect.isclass(kind) or not issubclass(kind, fields.Strict):
         raise ChapterError(f"{{{{#fields {name}}}}}: {fields.__name__} has no object of this name")
     _, components = msgspec.json.schema_components([kind])

@@ -40,5 +40,5 @@ def test_an_object_that_does_not_exist() -> None:
 
 def test_the_page_has_every_request() -> None:
     text = PAGE.read_text()
-    for name in ("SamplingFields", "CompletionRequest", "ChatRequest", "Message"):
+    for name in ("SamplingFields", "CompletionRequest", "ChatRequest", "Message", "ResponsesRequest"):
         assert f"{{{{#fields {name}}}}}" in text

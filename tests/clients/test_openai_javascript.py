@@ -52,6 +52,11 @@ def test_chat(got: dict[str, Any]) -> None:
     assert streamed["usage"]["total_tokens"] == chat["usage"]["total_tokens"]
 
 
+def test_responses(got: dict[str, Any]) -> None:
+    assert got["responses"]["text"] == got["responses"]["pieces"]
+    assert got["responses"]["last"] in ("response.completed", "response.incomplete")
+
+
 def test_a_stream_that_is_aborted(got: dict[str, Any], url: str) -> None:
     assert got["aborted"]["chunks"] == 3
 

@@ -6,6 +6,9 @@ import openai
 import pytest
 
 from tests.clients.serving import MODEL, expected
+from tests.server.scripted import scripted_app
+from tests.server.servers import MODEL as FAKE
+from tests.server.servers import on_socket
 
 NAME = MODEL.name
 
@@ -47,6 +50,63 @@ def test_chat(client: openai.OpenAI) -> None:
     usage = [event.chunk.usage for event in events if event.type == "chunk"]
     assert set(usage[:-1]) == {None}
     assert usage[-1].total_tokens == answer.usage.total_tokens
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    fields = {"model": NAME, "input": "Who made the world?", "max_output_tokens": 12, "temperature": 0}
+    answer = client.responses.create(**fields)
+    assert answer.output_text
+    assert answer.status in ("completed", "incomplete")
+    assert answer.usage.output_tokens <= 12
+    events = list(client.responses.create(**fields, stream=True))
+    assert (
+        "".join(each.delta for each in events if each.type == "response.output_text.delta")
+        == answer.output_text
+    )
+    assert events[-1].response.output_text == answer.output_text
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(**fields, previous_response_id=answer.id)
+    assert raised.value.param == "previous_response_id"
+
+
+def test_tools() -> None:
+    """The shipped model's chat template has no tools, so a script answers."""
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    app, _ = scripted_app(f"I look.\n{call}", 3)
+    with on_socket(app) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        fields = {
+            "model": FAKE,
+            "messages": [{"role": "user", "content": "How is it in Ulm?"}],
+            "tools": [{"type": "function", "function": {"name": "weather", "parameters": parameters}}],
+            "temperature": 0,
+        }
+        (choice,) = client.chat.completions.create(**fields).choices
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "I look."
+        assert choice.message.tool_calls[0].function.name == "weather"
+        with client.chat.completions.stream(**fields) as stream:
+            final = stream.get_final_completion().choices[0]
+        assert (
+            final.message.tool_calls[0].function.arguments == choice.message.tool_calls[0].function.arguments
+        )
+        assert final.finish_reason == "tool_calls"
+        answered = [
+            *fields["messages"],
+            choice.message,
+            {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": "rain"},
+        ]
+        assert client.chat.completions.create(**fields | {"messages": answered}).choices
+
+        tool = {"type": "function", "name": "weather", "parameters": parameters, "strict": False}
+        asked = {"model": FAKE, "input": "How is it?", "tools": [tool], "temperature": 0}
+        message, called = client.responses.create(**asked).output
+        assert (message.type, called.type, called.name) == ("message", "function_call", "weather")
+        with client.responses.stream(**asked) as stream:
+            message, called = stream.get_final_response().output
+        assert message.content[0].text == "I look."
+        assert called.arguments == choice.message.tool_calls[0].function.arguments
 
 
 def test_extras(client: openai.OpenAI) -> None:

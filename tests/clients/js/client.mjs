@@ -35,6 +35,18 @@ async function streamedChat() {
   return { text: pieces.join(""), final: await runner.finalContent(), usage };
 }
 
+async function responses() {
+  const fields = { ...limits, input: "Who made the world?", max_output_tokens: 12 };
+  const answer = await client.responses.create(fields);
+  const pieces = [];
+  let last;
+  for await (const event of await client.responses.create({ ...fields, stream: true })) {
+    if (event.type === "response.output_text.delta") pieces.push(event.delta);
+    last = event.type;
+  }
+  return { text: answer.output_text, pieces: pieces.join(""), last };
+}
+
 async function aborted() {
   const stream = await client.completions.create({ ...limits, prompt, max_tokens: 1500, stream: true, ignore_eos: true });
   let chunks = 0;
@@ -57,6 +69,7 @@ console.log(
     streamed: await streamed(),
     chat: await chat(),
     streamedChat: await streamedChat(),
+    responses: await responses(),
     aborted: await aborted(),
     unknownModel: await failed(() => client.chat.completions.create({ model: "gpt-5", messages })),
     wrongField: await failed(() => client.completions.create({ model, prompt, temperature: 5 })),

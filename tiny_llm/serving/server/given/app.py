@@ -28,6 +28,8 @@ from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .openapi import openapi
 from .page import page
+from .response_endpoint import ResponseEndpoint
+from .response_fields import ResponsesRequest
 from .responses import DetokenizedText, ModelCard, ModelList, Status, Tokens
 from .serve_completion import EventStream, serve_completion
 from .text_codec import ChatTokenizer, TextCodec
@@ -113,6 +115,7 @@ def create_app(
             Route("/v1/models/{name:path}", one_model),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            Route("/v1/responses", responses, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
         ],
@@ -191,6 +194,14 @@ async def chat_completions(http: Request) -> Response:
     return await serve_completion(http, server.client, ChatEndpoint(request, server.codec))
 
 
+async def responses(http: Request) -> Response:
+    """Answer a conversation, in the newer protocol."""
+    server = server_of(http)
+    request = await server.body(http, ResponsesRequest)
+    endpoint = ResponseEndpoint(request, server.codec)
+    return await serve_completion(http, server.client, endpoint, endpoint.answer)
+
+
 async def tokenize(http: Request) -> Response:
     """Turn text into token ids."""
     server = server_of(http)
@@ -201,7 +212,7 @@ async def tokenize(http: Request) -> Response:
     try:
         if request.messages is not None:
             options = {"add_generation_prompt": request.add_generation_prompt}
-            ids = await encode_messages(server.codec, request.messages, request.tools or (), **options)
+            ids = await encode_messages(server.codec, request.messages, request.tools or (), options)
         else:
             is_empty = not request.prompt
             ids = (

@@ -43,16 +43,16 @@ class ChatEndpoint(Endpoint):
     async def encode(self) -> list[tuple[int, ...]]:
         options = self.request.chat_template_kwargs
         thinking = {} if options is None else {"enable_thinking": options.enable_thinking}
-        return [await encode_messages(self.codec, self.request.messages, self._tools, **thinking)]
+        return [await encode_messages(self.codec, self.request.messages, self._tools, thinking)]
 
     async def choice(self, index: int, part: Part) -> Choice:
-        part, calls = self._parsed(index, part)
+        part, calls = self.parsed(index, part)
         message = ChatMessage(part.text or None, tool_calls=calls) if calls else ChatMessage(part.text)
         return ChatChoice(index, message, await self._logprobs(part), part.finish_reason)
 
     async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
         num_before = len(self._parsers[index].calls) if index in self._parsers else 0
-        part, calls = self._parsed(index, part)
+        part, calls = self.parsed(index, part)
         chunks: list[Choice] = [ChatChunkChoice(index, Delta("assistant", ""))] if is_first else []
         if part.text or part.logprobs:
             chunks.append(ChatChunkChoice(index, Delta(content=part.text), await self._logprobs(part)))
@@ -62,7 +62,7 @@ class ChatEndpoint(Endpoint):
             chunks.append(ChatChunkChoice(index, Delta(), None, part.finish_reason))
         return chunks
 
-    def _parsed(self, index: int, part: Part) -> tuple[Part, list[ToolCall]]:
+    def parsed(self, index: int, part: Part) -> tuple[Part, list[ToolCall]]:
         """The part with only the text that belongs to no call, and all calls of the answer so far."""
         if not self._tools:
             return part, []

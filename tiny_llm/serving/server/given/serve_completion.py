@@ -1,6 +1,7 @@
 """Handle one completion: admit, encode, submit, answer at once or in a stream, and clean up."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from uuid import uuid4
 
@@ -24,13 +25,19 @@ from .speculation import SpeculativeDecoding
 DONE = ServerSentEvent("[DONE]", sep="\n")
 
 
-async def serve_completion(http: Request, client: EngineClient, endpoint: Endpoint) -> Response:
+async def serve_completion(
+    http: Request,
+    client: EngineClient,
+    endpoint: Endpoint,
+    make_answer: Callable[[Job], "Answer"] | None = None,
+) -> Response:
     """Answer a completion request whose body has been checked.
 
     Args:
         http: the request.
         client: runs the answers.
         endpoint: the kind of completion.
+        make_answer: what to make of its increments; a completion by default.
 
     Raises:
         ApiError: the request is refused, or its step failed.
@@ -50,7 +57,7 @@ async def serve_completion(http: Request, client: EngineClient, endpoint: Endpoi
     except BaseException:
         reservation.__exit__(None, None, None)
         raise
-    answer = Answering(job, endpoint)
+    answer = make_answer(job) if make_answer else AnsweringCompletion(job, endpoint)
     if request.stream:
         return EventStream(answer.events(), job.close, client.config.keepalive)
     try:
@@ -123,8 +130,38 @@ class EventStream(EventSourceResponse):
             self._on_end()
 
 
-class Answering:
-    """Turn the increments of a job into a response, or into the chunks of a stream.
+class Answer(ABC):
+    """What the increments of a job become.
+
+    Args:
+        job: yields the increments.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.created = int(time.time())
+
+    @abstractmethod
+    async def completion(self) -> msgspec.Struct:
+        """Wait for all answers, and return the response."""
+
+    @abstractmethod
+    def events(self) -> AsyncIterator[ServerSentEvent]:
+        """Yield what is known of the answers as they come. An error is the last event."""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all answers so far."""
+        records = self.job.records.values()
+        num_prompt_tokens = sum(map(len, self.job.prompts))
+        num_tokens = sum(record.num_tokens for record in records)
+        first = [self.job.records[index] for index in range(0, self.job.num_answers, self.job.n)]
+        cached = PromptTokensDetails(sum(record.num_cached_tokens for record in first))
+        return Usage(num_prompt_tokens, num_tokens, num_prompt_tokens + num_tokens, cached)
+
+
+class AnsweringCompletion(Answer):
+    """Turn the increments of a job into a completion, or into the chunks of a stream.
 
     Args:
         job: yields the increments.
@@ -132,18 +169,17 @@ class Answering:
     """
 
     def __init__(self, job: Job, endpoint: Endpoint) -> None:
-        self._job = job
+        super().__init__(job)
         self._endpoint = endpoint
-        self._created = int(time.time())
 
     async def completion(self) -> Completion[Choice]:
         """Wait for all answers."""
-        parts = [Part() for _ in range(self._job.num_answers)]
-        async for index, increment in self._job.increments():
+        parts = [Part() for _ in range(self.job.num_answers)]
+        async for index, increment in self.job.increments():
             parts[index].add(increment)
         choices = [await self._endpoint.choice(index, part) for index, part in enumerate(parts)]
         completion = self._response(self._endpoint.kind, choices)
-        completion.usage, completion.metrics = self._usage(), self._metrics()
+        completion.usage, completion.metrics = self.usage, self._metrics()
         return completion
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
@@ -160,7 +196,7 @@ class Answering:
         has_usage = options is not None and bool(options.include_usage)
         pending: dict[int, Part] = {}
         begun: set[int] = set()
-        async for index, increment in self._job.increments():
+        async for index, increment in self.job.increments():
             part = pending.setdefault(index, Part())
             part.add(increment)
             if not part.text and part.finish_reason is None and index in begun:
@@ -173,29 +209,21 @@ class Answering:
             begun.add(index)
         if has_usage:
             last = self._response(self._endpoint.chunk_kind, [])
-            last.usage, last.metrics = self._usage(), self._metrics()
+            last.usage, last.metrics = self.usage, self._metrics()
             yield last
 
     def _response(self, kind: str, choices: list[Choice]) -> Completion[Choice]:
         model = self._endpoint.request.model
-        return Completion(self._job.name, kind, self._created, model, choices)
-
-    def _usage(self) -> Usage:
-        records = self._job.records.values()
-        num_prompt_tokens = sum(map(len, self._job.prompts))
-        num_tokens = sum(record.num_tokens for record in records)
-        first = [self._job.records[index] for index in range(0, self._job.num_answers, self._job.n)]
-        cached = PromptTokensDetails(sum(record.num_cached_tokens for record in first))
-        return Usage(num_prompt_tokens, num_tokens, num_prompt_tokens + num_tokens, cached)
+        return Completion(self.job.name, kind, self.created, model, choices)
 
     def _metrics(self) -> RequestMetrics | UnsetType | None:
         """What became of the drafts, if this server speculates and there is one answer."""
-        most = self._job.client.config.num_speculative_tokens
+        most = self.job.client.config.num_speculative_tokens
         if not most:
             return UNSET
-        if self._job.num_answers > 1:
+        if self.job.num_answers > 1:
             return None
-        return RequestMetrics(SpeculativeDecoding.of(self._job.records[0].drafts, most))
+        return RequestMetrics(SpeculativeDecoding.of(self.job.records[0].drafts, most))
 
 
 def event(content: bytes) -> ServerSentEvent:

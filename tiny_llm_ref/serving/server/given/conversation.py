@@ -1,5 +1,6 @@
 """The messages and tools of a request, as chat templates expect them."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -11,7 +12,11 @@ from .text_codec import TextCodec
 
 
 async def encode_messages(
-    codec: TextCodec, messages: Items[Message], tools: Items[Tool] = (), **options: bool
+    codec: TextCodec,
+    messages: Items[Message],
+    tools: Items[Tool] = (),
+    options: Mapping[str, bool] | None = None,
+    places: Items[str] | None = None,
 ) -> tuple[int, ...]:
     """Token ids of a conversation in the chat template.
 
@@ -20,18 +25,20 @@ async def encode_messages(
         messages: the conversation.
         tools: what the model may call.
         options: of the template.
+        places: the field that each message comes from; by default, an entry of `messages`.
 
     Raises:
         ApiError: a message is incomplete, or the template has no tools.
         ValueError: as for `TextCodec.encode_chat`.
     """
-    dicts = [as_dict(message, f"messages[{place}]") for place, message in enumerate(messages)]
-    speaks_of_tools = (place for place, each in enumerate(messages) if each.tool_calls or each.role == "tool")
-    place = next(speaks_of_tools, None)
+    places = places or [f"messages[{number}]" for number in range(len(messages))]
+    dicts = [as_dict(message, place) for message, place in zip(messages, places, strict=True)]
+    named = zip(messages, places, strict=True)
+    place = next((place for each, place in named if each.tool_calls or each.role == "tool"), None)
     if (tools or place is not None) and not await codec.has_tools():
         message = "the chat template of this model has no tools: leave them out"
-        raise ApiError(400, message, "tools" if tools else f"messages[{place}]", "unsupported_value")
-    return await codec.encode_chat(dicts, [msgspec.to_builtins(tool) for tool in tools], **options)
+        raise ApiError(400, message, "tools" if tools else place, "unsupported_value")
+    return await codec.encode_chat(dicts, [msgspec.to_builtins(tool) for tool in tools], **(options or {}))
 
 
 def as_dict(message: Message, place: str) -> dict[str, Any]:

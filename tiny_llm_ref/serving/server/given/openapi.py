@@ -7,6 +7,8 @@ import msgspec
 
 from .errors import JSON, ErrorBody
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .response_events import ResponseEvent, ResponseObject
+from .response_fields import ResponsesRequest
 from .responses import (
     ChatChoice,
     ChatChunkChoice,
@@ -22,6 +24,7 @@ from .responses import (
 ENDPOINTS: dict[str, tuple[str, Any, Any]] = {
     "/v1/completions": ("Continue prompts.", CompletionRequest, Completion[CompletionChoice]),
     "/v1/chat/completions": ("Answer a conversation.", ChatRequest, Completion[ChatChoice]),
+    "/v1/responses": ("Answer a conversation, in the newer protocol.", ResponsesRequest, ResponseObject),
     "/v1/models": ("All models.", None, ModelList),
     "/v1/models/{name}": ("One model.", None, ModelCard),
     "/tokenize": ("Turn text into token ids.", TokenizeRequest, Tokens),
@@ -34,10 +37,11 @@ ENDPOINTS: dict[str, tuple[str, Any, Any]] = {
 CHUNKS: dict[str, Any] = {
     "/v1/completions": Completion[CompletionChoice],
     "/v1/chat/completions": Completion[ChatChunkChoice],
+    "/v1/responses": ResponseEvent,
 }
 """For each path that can stream: the data of an event."""
 
-BODIES_WITH_MODEL = (CompletionRequest, ChatRequest)
+BODIES_WITH_MODEL = (CompletionRequest, ChatRequest, ResponsesRequest)
 
 ERRORS = {
     400: "A field or the JSON is wrong.",

@@ -1,0 +1,182 @@
+"""/v1/responses: what it reads, answers and refuses, whole and streamed."""
+
+import json
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.server.scripted import scripted_app
+from tests.server.servers import MODEL, app_of, in_memory
+from tests.support.server_engines import failing, make_engine
+
+PATH = "/v1/responses"
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+BODY = {"model": MODEL, "input": "How is it?", "temperature": 0}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
+WHOLE_TOKENS = CALL.replace("\n</", "\n" * (1 + -len(CALL) % 3) + "</")  # of three characters
+IDS = ("id", "item_id", "call_id", "created_at")
+
+
+def events_of(client: TestClient, body: dict[str, Any]) -> list[Any]:
+    """The events of a stream; each is named as its data say."""
+    text = client.post(PATH, json=body | {"stream": True}).text
+    events = [part.split("\n") for part in text.strip().split("\n\n")]
+    found = [json.loads(data.removeprefix("data: ")) for _, data in events]
+    assert [name.removeprefix("event: ") for name, _ in events] == [each["type"] for each in found]
+    return found
+
+
+def without_ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_ids(each) for key, each in value.items() if key not in IDS}
+    return [without_ids(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "kinds", "status"),
+    [
+        ("It rains.", {}, ["message"], "completed"),
+        ("It rains.", {"max_output_tokens": 2}, ["message"], "incomplete"),
+        ("", {}, ["message"], "completed"),
+        (CALL, {"tools": [TOOL]}, ["function_call"], "completed"),
+        (
+            f"I look.\n{CALL}\n{CALL}",
+            {"tools": [TOOL]},
+            ["message", "function_call", "function_call"],
+            "completed",
+        ),
+        (f"{WHOLE_TOKENS} So.", {"tools": [TOOL]}, ["function_call", "message"], "completed"),
+        (CALL, {}, ["message"], "completed"),
+    ],
+)
+def test_whole_and_streamed(text: str, fields: dict[str, Any], kinds: list[str], status: str) -> None:
+    app, _ = scripted_app(text, 3)
+    with in_memory(app) as client:
+        response = client.post(PATH, json=BODY | fields)
+        assert response.status_code == 200, response.text
+        whole = response.json()
+        assert [item["type"] for item in whole["output"]] == kinds
+        assert whole["status"] == status
+        assert whole["incomplete_details"] == (
+            {"reason": "max_output_tokens"} if status == "incomplete" else None
+        )
+        events = events_of(client, BODY | fields)
+
+    assert [each["sequence_number"] for each in events] == list(range(len(events)))
+    assert [each["type"] for each in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[0]["response"]["output"] == []
+    assert events[-1]["type"] == f"response.{status}"
+    streamed = events[-1]["response"]
+    streamed["usage"]["input_tokens_details"] = whole["usage"]["input_tokens_details"]
+    assert without_ids(streamed) == without_ids(whole)
+    for number, item in enumerate(streamed["output"]):
+        mine = [each for each in events if each.get("output_index") == number]
+        assert {each["item_id"] for each in mine if "item_id" in each} == {item["id"]}
+        assert mine[0]["type"] == "response.output_item.added"
+        assert mine[0]["item"]["status"] == "in_progress"
+        assert mine[-1]["type"] == "response.output_item.done"
+        assert mine[-1]["item"] == item
+        deltas = "".join(each.get("delta", "") for each in mine)
+        if item["type"] == "message":
+            assert deltas == item["content"][0]["text"]
+        else:
+            assert deltas == item["arguments"] == '{"city":"Ulm"}'
+            assert item["name"] == "weather"
+
+
+def test_the_conversation_that_the_template_gets() -> None:
+    app, tokenizer = scripted_app("Rain.", 2)
+    call = {"type": "function_call", "name": "weather", "arguments": "{}"}
+    conversation = [
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "How "}, {"type": "input_text", "text": "is it?"}],
+        },
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "I look.", "annotations": []}],
+        },
+        {**call, "call_id": "a"},
+        {**call, "call_id": "b", "id": "fc_1", "status": "completed"},
+        {"type": "function_call_output", "call_id": "a", "output": "rain"},
+    ]
+    with in_memory(app) as client:
+        body = BODY | {"input": conversation, "instructions": "Be brief.", "tools": [TOOL]}
+        response = client.post(PATH, json=body)
+    assert response.status_code == 200, response.text
+    assert response.json()["instructions"] == "Be brief."
+    assert response.json()["tools"][0]["name"] == "weather"
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "weather", "arguments": {}}}
+        for name in ("a", "b")
+    ]
+    assert tokenizer.asked["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "How is it?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {"role": "tool", "content": "rain", "tool_call_id": "a"},
+    ]
+    assert tokenizer.asked["tools"] == [
+        {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param"),
+    [
+        ({"model": "gpt"}, 404, "model"),
+        ({"input": ""}, 400, "input"),
+        ({"input": []}, 400, "input"),
+        ({"input": None}, 400, "input"),
+        ({"input": [{"role": "user"}]}, 400, "input[0].content"),
+        ({"input": [{"content": "A"}]}, 400, "input[0].role"),
+        ({"input": [{"role": "user", "content": "A", "output": "B"}]}, 400, "input[0].output"),
+        ({"input": [{"role": "tool", "content": "A"}]}, 400, "input[0].role"),
+        ({"input": [{"type": "reasoning"}]}, 400, "input[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "text": "A"}]}]},
+            400,
+            "input[0].content[0].type",
+        ),
+        ({"input": "A" * 50}, 400, "input"),
+        ({"previous_response_id": "resp_1"}, 400, "previous_response_id"),
+        ({"conversation": "c"}, 400, "conversation"),
+        ({"background": True}, 400, "background"),
+        ({"truncation": "auto"}, 400, "truncation"),
+        ({"include": ["message.output_text.logprobs"]}, 400, "include"),
+        ({"text": {"format": {"type": "json_schema"}}}, 400, "text.format.type"),
+        ({"max_output_tokens": 0}, 400, "max_output_tokens"),
+        ({"temperature": 3}, 400, "temperature"),
+        ({"tools": [{"type": "web_search"}]}, 400, "tools[0].type"),
+        ({"tools": [TOOL]}, 400, "tools"),
+        ({"tools": [TOOL], "tool_choice": "required"}, 400, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "weather"}}, 400, "tool_choice"),
+        ({"stream_options": {"include_obfuscation": False}}, 400, "stream_options"),
+        ({"n": 2}, 400, "n"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, 400, "input[0]"),
+        ({"store": True, "user": "me", "metadata": {"a": "b"}, "reasoning": {"effort": "low"}}, 200, None),
+        ({"previous_response_id": None, "text": {"format": {"type": "text"}}, "stream": None}, 200, None),
+    ],
+)
+def test_requests(fields: dict[str, Any], status: int, param: str | None) -> None:
+    with in_memory(app_of()) as client:
+        body = {"model": MODEL, "input": "HELLO", "max_output_tokens": 2, **fields}
+        response = client.post(PATH, json=body)
+        assert response.status_code == status, response.text
+        if status != 200:
+            assert response.json()["error"]["param"] == param, response.text
+        else:
+            assert response.json()["metadata"] == fields.get("metadata", {})
+        assert (
+            client.post(PATH, json={"model": MODEL, "input": "A", "max_output_tokens": 1}).status_code == 200
+        )
+
+
+def test_a_step_that_fails_ends_the_stream_with_an_error() -> None:
+    with in_memory(app_of(lambda: failing(make_engine(), lambda output: True))) as client:
+        events = events_of(client, {"model": MODEL, "input": "HELLO"})
+        assert [each["type"] for each in events] == ["response.created", "response.in_progress", "error"]
+        assert events[-1]["code"] == "step_failed"
+        assert events[-1]["sequence_number"] == 2

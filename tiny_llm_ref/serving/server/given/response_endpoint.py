@@ -1,0 +1,89 @@
+"""/v1/responses: a chat completion under other names. Nothing is stored, so no response continues another."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+from sse_starlette import ServerSentEvent
+
+from .chat import ChatEndpoint
+from .completions import Part
+from .conversation import encode_messages
+from .errors import ApiError
+from .job import Job
+from .response_events import GrowingResponse, ResponseEvent, ResponseObject
+from .response_fields import ResponsesRequest, chat_request, echoed
+from .serve_completion import Answer
+from .text_codec import TextCodec
+
+
+class ResponseEndpoint(ChatEndpoint):
+    """/v1/responses"""
+
+    prefix, kind, prompt_field = "resp", "response", "input"
+
+    def __init__(self, request: ResponsesRequest, codec: TextCodec) -> None:
+        chat, self._places = chat_request(request)
+        super().__init__(chat, codec)
+        self.echoed = echoed(request)
+
+    async def encode(self) -> list[tuple[int, ...]]:
+        return [await encode_messages(self.codec, self.request.messages, self._tools, places=self._places)]
+
+    def answer(self, job: Job) -> Answer:
+        return AnsweringResponse(job, self)
+
+
+class AnsweringResponse(Answer):
+    """Turn the increments of a job into a response, or into its events.
+
+    Args:
+        job: yields the increments, of one answer.
+        endpoint: knows the request, and separates calls from text.
+    """
+
+    def __init__(self, job: Job, endpoint: ResponseEndpoint) -> None:
+        super().__init__(job)
+        self._endpoint = endpoint
+        model = endpoint.request.model
+        response = ResponseObject(job.name, self.created, model, "in_progress", output=[], **endpoint.echoed)
+        self._growing = GrowingResponse(response)
+
+    async def completion(self) -> ResponseObject:
+        """Wait for the answer."""
+        async for _ in self._events():
+            pass
+        return self._growing.response
+
+    async def events(self) -> AsyncIterator[ServerSentEvent]:
+        """Yield the events as they come. An error is the last one."""
+        number = 0
+        try:
+            async for each in self._events():
+                number = each.sequence_number + 1
+                yield event(each.type, each)
+        except ApiError as error:
+            body = msgspec.structs.asdict(error.body)
+            yield event("error", {**body, "type": "error", "sequence_number": number})
+
+    async def _events(self) -> AsyncIterator[ResponseEvent]:
+        for each in self._growing.begin():
+            yield each
+        num_calls = 0
+        async for _, increment in self.job.increments():
+            part = Part()
+            part.add(increment)
+            part, calls = self._endpoint.parsed(0, part)
+            for each in self._growing.add_text(part.text) if part.text else ():
+                yield each
+            for call in calls[num_calls:]:
+                for each in self._growing.add_call(call):
+                    yield each
+            num_calls = len(calls)
+            if part.finish_reason is not None:
+                for each in self._growing.end(part.finish_reason, self.usage):
+                    yield each
+
+
+def event(name: str, content: object) -> ServerSentEvent:
+    """A named event whose data is JSON."""
+    return ServerSentEvent(msgspec.json.encode(content).decode(), event=name, sep="\n")
