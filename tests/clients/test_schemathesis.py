@@ -16,7 +16,7 @@ CHECKS = (
     "status_code_conformance",
     "content_type_conformance",
 )
-NUM_POST = 4
+NUM_POST = 5
 """Operations with a body, among which the cases are divided."""
 
 
