@@ -62,6 +62,9 @@ class Guesses:
     def __init__(self, num_drafts: int = 3) -> None:
         self.num_drafts = num_drafts
 
+    def rests(self, num_sequences: int) -> bool:
+        return False
+
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         return {entry.sequence.id: self.num_drafts for entry in entries}
 
