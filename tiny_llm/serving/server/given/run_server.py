@@ -41,15 +41,9 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter) or (self.is_signalled and is_drained)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and exit when the engine's thread ends.
-
-        uvicorn shuts down only what has run, so after a signal during the start, that is done here.
-        """
+        """Start, then watch the engine's thread."""
         await super().startup(sockets)
-        if self.should_exit or self.is_signalled:
-            self.should_exit = True
-            await self.shutdown(sockets)
-        elif self.client is not None:
+        if self.client is not None:
             self._watching = asyncio.get_running_loop().create_task(self._exit_with(self.client))
 
     def watch(self, client: EngineClient) -> None:
