@@ -41,6 +41,26 @@ CHUNKS: dict[str, Any] = {
 }
 """For each path that can stream: the data of an event."""
 
+QUESTION = [{"role": "user", "content": "Who made the world?"}]
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
+    "/v1/completions": {
+        "whole": {"prompt": "In the beginning", "max_tokens": 8},
+        "streamed": {"prompt": ["And", [1, 2]], "max_tokens": 8, "logprobs": 2, **USAGE},
+    },
+    "/v1/chat/completions": {
+        "whole": {"messages": QUESTION, "max_completion_tokens": 8, "n": 2},
+        "streamed": {"messages": QUESTION, "logprobs": True, "top_logprobs": 2, **USAGE},
+    },
+    "/v1/responses": {
+        "whole": {"input": "Who made the world?", "max_output_tokens": 8},
+        "streamed": {"input": QUESTION, "instructions": "Be brief.", "stream": True},
+    },
+    "/tokenize": {"text": {"prompt": "In the beginning"}, "conversation": {"messages": QUESTION}},
+    "/detokenize": {"ids": {"tokens": [1, 2, 3]}},
+}
+"""For each path, bodies of requests without the model."""
+
 BODIES_WITH_MODEL = (CompletionRequest, ChatRequest, ResponsesRequest)
 
 ERRORS = {
@@ -77,7 +97,7 @@ def openapi(model_names: Items[str]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "tiny-llm", "version": "0.1.0"},
         "paths": {
-            path: {"get" if request is None else "post": operation(path, text, request, response, schema_of)}
+            path: operation(path, text, request, response, schema_of, model_names[0])
             for path, (text, request, response) in ENDPOINTS.items()
         },
         "components": {
@@ -87,8 +107,10 @@ def openapi(model_names: Items[str]) -> dict[str, Any]:
     }
 
 
-def operation(path: str, text: str, request: Any, response: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
-    """Describe one endpoint."""
+def operation(
+    path: str, text: str, request: Any, response: Any, schema_of: dict[Any, Any], model: str
+) -> dict[str, Any]:
+    """Describe one endpoint, by its method."""
     found: dict[str, Any] = {"description": "Success.", "content": json_of(schema_of[response])}
     if path in CHUNKS:
         event = event_of([schema_of[CHUNKS[path]], schema_of[ErrorResponse]])
@@ -99,11 +121,14 @@ def operation(path: str, text: str, request: Any, response: Any, schema_of: dict
     }
     described: dict[str, Any] = {"summary": text, "responses": {"200": found, **failed}}
     if request is not None:
-        described["requestBody"] = {"required": True, "content": json_of(schema_of[request])}
+        content = json_of(schema_of[request])
+        examples = EXAMPLES[path].items()
+        content[JSON]["examples"] = {name: {"value": {"model": model, **body}} for name, body in examples}
+        described["requestBody"] = {"required": True, "content": content}
     if "{name}" in path:
         schema = {"type": "string", "minLength": 1}
         described["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": schema}]
-    return described
+    return {"get" if request is None else "post": described}
 
 
 def json_of(schema: Any) -> dict[str, Any]:
