@@ -1,8 +1,8 @@
 """What the outcome of a day's tests depends on, as a digest: the key under which the outcome is remembered.
 
 Every day depends on the tests, the tools and the machine. Of the learner's package, a day depends on the
-modules that its tests import, directly or not, and on every module that does more than define things when it
-is imported, since importing the package runs them all. In doubt, it depends on the whole package.
+modules that its tests import, directly or not, and on every module that importing the package runs and that
+does more than define things. In doubt, it depends on the whole package.
 """
 
 import ast
@@ -111,9 +111,16 @@ class Dependencies:
         return [path for path in self.sources if path.endswith(".py")]
 
     @cached_property
+    def imported(self) -> Iterable[str]:
+        """Modules that importing the package runs; all of them in doubt."""
+        reached = self.reached_from([INIT])
+        is_certain = all(EVERYTHING not in self.names(path) for path in reached)
+        return reached & self.sources.keys() if is_certain else self.modules
+
+    @cached_property
     def calling(self) -> set[str]:
-        """Modules that do more than define things when they are imported."""
-        return {path for path in self.modules if not only_defines(self.sources[path], may_call=False)}
+        """Modules that the package imports and that then do more than define things."""
+        return {path for path in self.imported if not only_defines(self.sources[path], may_call=False)}
 
     @cached_property
     def running(self) -> set[str]:
@@ -217,5 +224,11 @@ def is_definition(node: ast.stmt, may_call: bool) -> bool:
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         calls = {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
-        return all(isinstance(target, ast.Name) for target in targets) and (may_call or calls <= {"field"})
-    return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.Pass)
+        return all(is_name(target) for target in targets) and (may_call or calls <= {"field"})
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    return isinstance(node, ast.Import | ast.ImportFrom | functions | ast.Pass)
+
+
+def is_name(target: ast.expr) -> bool:
+    """Whether the target of an assignment is a name, or several."""
+    return all(isinstance(each, ast.Name) for each in getattr(target, "elts", [target]))

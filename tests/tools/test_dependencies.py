@@ -94,6 +94,8 @@ def check_digest_changes(change: Callable[[], object], root: Path) -> None:
         ("serving/scheduler.py", "\nmx.softmax = None\n", [(1, 1), (2, 7)], []),
         ("serving/scheduler.py", "\nif True:\n    mine()\n", [(1, 1), (2, 7)], []),
         ("serving/scheduler.py", "\nclass Mine:\n    mine()\n", [(1, 1), (2, 7)], []),
+        ("serving/scheduler.py", "\nA, B = 1, 2\n\n\nasync def mine() -> None: ...\n", [(3, 5)], [(1, 1)]),
+        ("serving/server/admission.py", "\nmine()\n", [(3, 7)], [(1, 1), (3, 5)]),
         ("kernels/cpu/dequantize.cpp", "\n", [(2, 3), (2, 5)], [(1, 1), (1, 7)]),
         ("__init__.py", "\n", [(1, 1), (1, 7), (3, 5)], []),
     ],
