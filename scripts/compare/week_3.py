@@ -1,5 +1,7 @@
 """The cases of `pdm run compare` for week 3."""
 
+import importlib
+
 import mlx.core as mx
 import numpy as np
 
@@ -131,6 +133,26 @@ def rejected(tiny: Library) -> Tree:
     return [is_accepted, mx.where(is_accepted, 0, replaced)]
 
 
+def server(tiny: Library, module: str) -> Tree:
+    """A module of the server. Importing the package does not import the server."""
+    return importlib.import_module(f"{tiny.package.__name__}.serving.server.{module}")
+
+
+def increments(tiny: Library) -> Tree:
+    """The pieces of a long answer with stop strings that seem to begin often and never come."""
+    stop = tuple(bytes(token_ids(2, seed)).decode(errors="replace") + "." * 40 for seed in range(4))
+    pieces = server(tiny, "text_increments").TextIncrements(ByteTokenizer(), stop)
+    return [*map(pieces.add, token_ids(2000)), pieces.finish()]
+
+
+def waited(tiny: Library) -> Tree:
+    """Milliseconds until the first of 200 requests ends."""
+    admission = server(tiny, "admission")
+    work = [admission.RemainingWork(100 + 7 * i % 400, 50 + 13 * i % 200) for i in range(200)]
+    config, cost = tiny.SchedulerConfig(256, 64, 32, 2), tiny.CostModel(2e-3, 1e-4, 1e-7)
+    return 1e3 * admission.seconds_until_room(config, cost, work)
+
+
 CACHING = "PrefixCachingBlockManager"
 CASES = (
     # day 1
@@ -160,4 +182,7 @@ CASES = (
     Case("SpeculativeEngine.step", "4 prompts with lookup", drafted, (False,)),
     Case("reject", "64 drafts", rejected),
     Case("DraftModel.propose", "4 prompts", drafted, (True,)),
+    # day 7
+    Case("TextIncrements.add", "2,000 tokens", increments),
+    Case("seconds_until_room", "200 requests", waited),
 )
