@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.schedules import (
+    EITHER,
     POOLS,
     EngineSchedule,
     Schedule,
@@ -29,7 +30,7 @@ def test_output_does_not_depend_on_the_schedule(schedule: Schedule) -> None:
 @settings(max_examples=NUM_SCHEDULES, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_output_does_not_depend_on_the_engine_s_schedule(pools: str, data: st.DataObject) -> None:
-    schedule: EngineSchedule = data.draw(engine_schedules(POOLS[pools]))
+    schedule: EngineSchedule = data.draw(engine_schedules(POOLS[pools], is_constrained=EITHER))
     check_engine_law(schedule)
 
 
@@ -37,5 +38,5 @@ def test_output_does_not_depend_on_the_engine_s_schedule(pools: str, data: st.Da
 @settings(max_examples=NUM_SCHEDULES // 5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_steps_that_overlap_change_no_token(pools: str, data: st.DataObject) -> None:
-    schedule: EngineSchedule = data.draw(engine_schedules(POOLS[pools]))
+    schedule: EngineSchedule = data.draw(engine_schedules(POOLS[pools], is_constrained=EITHER))
     check_engine_law(schedule, OverlappingEngine)

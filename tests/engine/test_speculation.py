@@ -11,7 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.schedules import POOLS, IdTokenizer, check_engine_law, engine_schedules, random_qwen3
+from tests.support.schedules import (
+    EITHER,
+    POOLS,
+    IdTokenizer,
+    check_engine_law,
+    engine_schedules,
+    random_qwen3,
+)
 from tests.support.speculation import DRAFTERS, speculative
 from tiny_llm import (
     BlockManager,
@@ -46,7 +53,9 @@ class Endless(IdTokenizer):
 @settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_drafts_change_no_token(name: str, pools: str, data: st.DataObject) -> None:
-    check_engine_law(data.draw(engine_schedules(POOLS[pools])), speculative(DRAFTERS[name]))
+    check_engine_law(
+        data.draw(engine_schedules(POOLS[pools], is_constrained=EITHER)), speculative(DRAFTERS[name])
+    )
 
 
 @pytest.mark.usefixtures("on_cpu")

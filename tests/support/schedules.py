@@ -37,9 +37,11 @@ from tiny_llm import (
     Sequence,
     SimulatedRequest,
     Simulator,
+    StructuredOutputsParams,
     UnlimitedBlocks,
 )
 from tiny_llm.model.loader import Tensors, build_model
+from tiny_llm.serving.given.grammars import compile_grammar
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.given.policy import Policy
 from tiny_llm.serving.speculation.speculative_engine import SpeculativeEngine
@@ -47,6 +49,10 @@ from tiny_llm.serving.speculation.speculative_engine import SpeculativeEngine
 VOCAB_SIZE = 29
 MAX_SEQ_LEN = 40
 EOS_TOKEN_IDS = {0, 1}
+LETTERS = "abcdefghi"
+PAIRS = [first + second for first in "abc" for second in "abc"]
+SPELLINGS = (*LETTERS, *PAIRS, "aaa", "abc", "bca", "cab", "bbb", "acb", "bd", "abd", "ef")
+"""What grammars take tokens from 2 on for: many a text can be spelled in several ways."""
 SIZES = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -64,6 +70,7 @@ class IdTokenizer:
 
     bos_token = None
     eos_token_ids = EOS_TOKEN_IDS
+    token_bytes = [each.encode() for each in ("", "", *SPELLINGS)]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         raise NotImplementedError
@@ -191,6 +198,7 @@ class EngineSchedule:
 
 
 EITHER = st.booleans()
+NEVER = st.just(False)
 TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_from([0.5, 3.0, 20.0]))
 
 
@@ -207,6 +215,26 @@ def adjusted(draw: st.DrawFn, params: SamplingParams) -> SamplingParams:
     )
 
 
+REGEXES = st.recursive(
+    st.sampled_from(SPELLINGS),
+    lambda parts: st.one_of(
+        st.lists(parts, min_size=2, max_size=3).map("".join),
+        st.lists(parts, min_size=2, max_size=3).map(lambda each: f"({'|'.join(each)})"),
+        st.builds(lambda part, times: f"({part}){times}", parts, st.sampled_from(["*", "+", "?", "{1,3}"])),
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def constrained(draw: st.DrawFn, params: SamplingParams) -> SamplingParams:
+    """The same parameters, with a grammar half of the time."""
+    regex = draw(st.none() | REGEXES)
+    if regex is None:
+        return params
+    return replace(params, structured_outputs=StructuredOutputsParams(regex=regex))
+
+
 @st.composite
 def engine_schedules(
     draw: st.DrawFn,
@@ -214,8 +242,11 @@ def engine_schedules(
     tastes: st.SearchStrategy[Taste] = TASTES,
     is_mid_step: st.SearchStrategy[bool] = EITHER,
     is_adjusted: st.SearchStrategy[bool] = EITHER,
+    is_constrained: st.SearchStrategy[bool] = NEVER,
 ) -> EngineSchedule:
     """Any limits and policy, the requests of a schedule of week 2, and up to two aborts.
+
+    With `is_constrained`, some requests have grammars.
 
     Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
     """
@@ -236,6 +267,8 @@ def engine_schedules(
         arrivals = draw(alike(arrivals))
     if draw(is_adjusted):
         arrivals = tuple(replace(each, params=draw(adjusted(each.params))) for each in arrivals)
+    if draw(is_constrained):
+        arrivals = tuple(replace(each, params=draw(constrained(each.params))) for each in arrivals)
     if taste.patience is not None:
         arrivals = tuple(replace(each, priority=draw(st.integers(0, 3))) for each in arrivals)
     milliseconds = draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
@@ -311,6 +344,12 @@ def run_alone(arrival: Arrival, is_engine: bool = False) -> tuple[tuple[int, ...
     bound = min(arrival.params.max_tokens or MAX_SEQ_LEN, MAX_SEQ_LEN - len(tokens))
     while True:
         logits = model(mx.array([tokens]))[:, -1]
+        if arrival.params.structured_outputs is not None:
+            allowed = allowed_tokens(arrival.params.structured_outputs, tuple(output))
+            may_come = mx.array([token in allowed for token in range(VOCAB_SIZE)])
+            logits = mx.where(may_come, logits, -mx.inf)
+            if allowed <= EOS_TOKEN_IDS:
+                params = replace(params, min_tokens=0)
         if is_engine:
             token = draw_alone(logits, params, sequence)
         else:
@@ -323,6 +362,14 @@ def run_alone(arrival: Arrival, is_engine: bool = False) -> tuple[tuple[int, ...
         output.append(token)
         if len(output) == bound:
             return tuple(output), "length"
+
+
+def allowed_tokens(params: StructuredOutputsParams, answer: tuple[int, ...]) -> set[int]:
+    """What may follow an answer, by a new matcher that has read it from its start."""
+    matcher = compile_grammar(params, IdTokenizer()).matcher
+    assert matcher.try_consume_tokens(list(answer)) == len(answer)
+    mask = int.from_bytes(matcher.compute_bitmask(), "little")
+    return {token for token in range(VOCAB_SIZE) if mask >> token & 1}
 
 
 def check_law(schedule: Schedule) -> None:

@@ -45,6 +45,11 @@ ROWS_OF_SERVING = [
         "paged_kv_cache",
         "forward_batch",
         "given.token_counts",
+        "structured.constraint",
+        "structured.masks",
+        "given.grammars",
+        "given.best_mask",
+        "given.constraints",
         "given.adjusted_logits",
         "given.sampling",
         "batch_sampler",
@@ -68,6 +73,7 @@ ROWS_OF_SERVING = [
         "given.draft_runner",
         "given.adaptive_drafter",
         "given.speculative_runner",
+        "structured.grammar_drafter",
     },
     {  # of the server, without the web
         "server.admission",
@@ -114,6 +120,7 @@ PACKAGES_OF_SERVING = {
     "__init__",
     "given.__init__",
     "speculation.__init__",
+    "structured.__init__",
     "server.__init__",
     "server.given.__init__",
 }

@@ -1,0 +1,80 @@
+"""A request's place in its grammar."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+
+from llguidance import LLMatcher
+
+
+class Constraint:
+    """How far an answer has come in its grammar, and what may follow.
+
+    The matcher reads tokens, not text, and it can go back. It never raises an error: its methods return how
+    far they came, and once it is in an error state, it stays there. End-of-text ids are not part of an
+    answer, so the matcher never gets them: it would count some of them as tokens, and others not.
+
+    Args:
+        matcher: at the start of the grammar.
+        end_ids: the end-of-text ids.
+        vocab_size: number of tokens that the matcher knows; the model may have more.
+
+    Attributes:
+        num_tokens: number of tokens that the matcher has read.
+    """
+
+    def __init__(self, matcher: LLMatcher, end_ids: Iterable[int], vocab_size: int) -> None:
+        self.matcher = matcher
+        self.end_ids = frozenset(end_ids)
+        self.vocab_size = vocab_size
+        self.num_tokens = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer may end here."""
+        return self.matcher.is_accepting()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the answer must end here: no token may follow but an end-of-text id."""
+        return self.matcher.is_stopped()
+
+    def advance(self, token_ids: Items[int]) -> None:
+        """Read tokens that the answer has gained.
+
+        Raises:
+            ValueError: the grammar forbids one of the tokens (shows the `token` and its place), or the token
+                is an end-of-text id. The matcher has read none of them then.
+        """
+        allowed = self.allowed_prefix(token_ids)
+        if len(allowed) < len(token_ids):
+            token, place = token_ids[len(allowed)], self.num_tokens + len(allowed)
+            raise ValueError(f"the grammar forbids token {token} after {place} tokens of the answer")
+        self.num_tokens += self.matcher.try_consume_tokens(allowed)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last tokens that were read.
+
+        Raises:
+            ValueError: `num_tokens` is negative or exceeds the number of tokens read. Nothing changes then.
+        """
+        if not 0 <= num_tokens <= self.num_tokens:
+            raise ValueError(f"num_tokens must be from 0 to {self.num_tokens}, got {num_tokens}")
+        self.matcher.rollback(num_tokens)
+        self.num_tokens -= num_tokens
+
+    def allowed_prefix(self, draft_ids: Items[int]) -> list[int]:
+        """Return the drafts before the first one that the grammar forbids or that is an end-of-text id.
+
+        Nothing changes.
+        """
+        ends = [place for place, token in enumerate(draft_ids) if token in self.end_ids]
+        drafts = list(draft_ids[: min(ends, default=len(draft_ids))])
+        return drafts[: self.matcher.validate_tokens(drafts)]
+
+    def forced_tokens(self) -> list[int]:
+        """Return the tokens that spell what the grammar leaves no choice about; empty where it does.
+
+        Where there are any, the mask allows only the first of them, although others may spell the same text.
+        Nothing changes.
+        """
+        return self.matcher.compute_ff_tokens()

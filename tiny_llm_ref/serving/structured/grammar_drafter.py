@@ -1,0 +1,71 @@
+"""Drafts that keep to grammars, and tokens that a grammar forces as drafts."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+
+from ...generation.sampler import SamplingParams
+from ..given.constraints import constraint_of
+from ..given.drafter import Drafter, Drafts
+from ..given.scheduler_output import ScheduledTokens, SchedulerOutput
+
+
+class GrammarDrafter:
+    """Propose what a grammar forces; where it leaves a choice, another drafter's drafts that it allows.
+
+    Args:
+        drafter: another source of drafts.
+
+    Attributes:
+        forced: the forced tokens of the sequences that have any, by id, as the last call of `wanted` found
+            them.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.forced: dict[int, list[int]] = {}
+
+    def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+        """Number of forced tokens where there are any, and what the other drafter wants everywhere else.
+
+        The other drafter is asked about all entries in any case.
+        """
+        self.forced = {}
+        for entry in entries:
+            constraint = constraint_of(entry.sequence)
+            if constraint is not None and (forced := constraint.forced_tokens()):
+                self.forced[entry.sequence.id] = forced
+        forced_numbers = {id: len(tokens) for id, tokens in self.forced.items()}
+        return self.drafter.wanted(entries) | forced_numbers
+
+    def propose(
+        self, output: SchedulerOutput, granted: Mapping[int, int], params: Mapping[int, SamplingParams]
+    ) -> Drafts:
+        """Return as many drafts as are granted: forced tokens, or the other drafter's.
+
+        Of drafts without probabilities, a sequence with a grammar keeps those that it allows. In place of the
+        others come the tokens that it forces after them, as far as granted. Drafts with probabilities stay as
+        they are, since rejecting a forbidden draft is part of sampling exactly.
+        """
+        others = {id: number for id, number in granted.items() if id not in self.forced}
+        drafts = self.drafter.propose(output, others, params)
+        token_ids = dict(drafts.token_ids)
+        for entry in output.final:
+            id, constraint = entry.sequence.id, constraint_of(entry.sequence)
+            if id in granted and id in self.forced:
+                token_ids[id] = self.forced[id][: granted[id]]
+            elif id in token_ids and id not in drafts.probs and constraint is not None:
+                allowed = constraint.allowed_prefix(token_ids[id])
+                constraint.advance(allowed)
+                forced = constraint.forced_tokens()
+                constraint.rollback(len(allowed))
+                token_ids[id] = [*allowed, *forced][: granted[id]]
+        return Drafts(token_ids, drafts.probs)
+
+    def release(self, sequence_id: int) -> None:
+        """Forget a sequence."""
+        self.forced.pop(sequence_id, None)
+        self.drafter.release(sequence_id)
+
+    def close(self) -> None:
+        """Close the other drafter."""
+        self.drafter.close()
