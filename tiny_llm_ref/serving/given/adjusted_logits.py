@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
-from .constraints import constraint_of, with_grammars
+from .constraints import Masks
 from .scheduler_output import ScheduledTokens
 from .token_counts import counts_of
 
@@ -32,17 +32,18 @@ def adjust_logits(
     Returns:
         [B, V]; the argument itself if nothing changes.
     """
+    masks = Masks.of(entries)
     sequences = [(row, entry.sequence) for row, entry in enumerate(entries)]
     changed = [(row, each, params[each.id]) for row, each in sequences if params[each.id].changes_logits]
     biased = [
         (row, token, bias)
         for row, sequence, each in changed
-        for token, bias in biases_of(sequence, each).items()
+        for token, bias in biases_of(sequence, each, masks, row).items()
         if token < logits.shape[-1]
     ]
     penalized = [penalties_of(row, each, of_row) for row, each, of_row in changed if of_row.has_penalties]
     if not biased and not penalized:
-        return with_grammars(logits, entries)
+        return masks.apply(logits)
     adjusted = mx.array(logits, mx.float32)
     if biased:
         rows, ids, added = (np.array(each) for each in zip(*biased, strict=True))
@@ -53,16 +54,17 @@ def adjust_logits(
         places, divisor = (mx.array(rows), mx.array(ids)), mx.array(divisors, mx.float32)
         held = mx.where(adjusted[places] > 0, adjusted[places] / divisor, adjusted[places] * divisor)
         adjusted[places] = held - mx.array(subtracted, mx.float32)
-    return with_grammars(adjusted, entries)
+    return masks.apply(adjusted)
 
 
-def biases_of(sequence: Sequence, params: SamplingParams) -> dict[int, float]:
-    """The numbers to add to the logits of some tokens, by token id."""
+def biases_of(sequence: Sequence, params: SamplingParams, masks: Masks, row: int) -> dict[int, float]:
+    """The numbers to add to the logits of some tokens, by token id.
+
+    An answer that has to end by its grammar may end before `min_tokens`.
+    """
     added = dict(params.biases)
-    constraint = constraint_of(sequence)
-    if constraint is not None and constraint.is_finished:
-        return added  # nothing else may follow
-    if sequence.num_tokens - sequence.num_prompt_tokens < params.min_tokens:
+    is_short = sequence.num_tokens - sequence.num_prompt_tokens < params.min_tokens
+    if is_short and not masks.allow_only(row, params.stop_token_ids):
         added |= dict.fromkeys(params.stop_token_ids, -math.inf)
     return added
 

@@ -1,6 +1,8 @@
 """Which sequences have a grammar, and the masks of a step's rows."""
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
 from itertools import takewhile
 from weakref import WeakKeyDictionary
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from ..sequence import Sequence
 from ..structured.constraint import Constraint
-from ..structured.masks import BITS_PER_WORD, MaskedRow, fill_masks
+from ..structured.masks import BITS_PER_WORD, Bits, MaskedRow, fill_masks
 from .best_mask import best_mask
 from .scheduler_output import ScheduledTokens
 
@@ -33,26 +35,42 @@ def constraint_of(sequence: Sequence) -> Constraint | None:
     return _known.get(sequence)
 
 
-def with_grammars(logits: mx.array, entries: Items[ScheduledTokens]) -> mx.array:
-    """Set what the entries' grammars forbid to -inf.
+@dataclass(frozen=True)
+class Masks:
+    """What the grammars of a step's rows allow.
 
     Args:
-        logits: [B, V]
-        entries: one per row.
-
-    Returns:
-        [B, V]; the argument itself if no entry has a grammar.
+        rows: the rows that a grammar limits.
+        bits: [R, W], the mask of each, as `fill_masks` makes them.
     """
-    if not _known:
-        return logits
-    rows = masked_rows(entries)
-    if not rows:
-        return logits
-    found = fill_masks(rows)
-    num_words = -(-logits.shape[-1] // BITS_PER_WORD)
-    bits = np.zeros((len(rows), num_words), np.uint32)  # no grammar allows ids that only the model has
-    bits[:, : found.shape[1]] = found[:, :num_words]
-    return best_mask()(logits, mx.array([row.row for row in rows]), mx.array(bits))
+
+    rows: Items[MaskedRow] = ()
+    bits: Bits = field(default_factory=lambda: np.empty((0, 0), np.uint32))
+
+    @classmethod
+    def of(cls, entries: Items[ScheduledTokens]) -> "Masks":
+        """Compute the masks of a step, if any of its entries has a grammar."""
+        rows = masked_rows(entries) if _known else []
+        return cls(rows, fill_masks(rows)) if rows else cls()
+
+    def allow_only(self, row: int, token_ids: Iterable[int]) -> bool:
+        """Whether nothing but some of these tokens may come in a row."""
+        for masked, bits in zip(self.rows, self.bits, strict=True):
+            if masked.row == row:
+                others = bits.copy()
+                for token in token_ids:
+                    others[token // BITS_PER_WORD] &= ~np.uint32(1 << token % BITS_PER_WORD)
+                return not others.any()
+        return False
+
+    def apply(self, logits: mx.array) -> mx.array:
+        """Set the logits [B, V] of forbidden tokens to -inf; return the argument itself without any mask."""
+        if not self.rows:
+            return logits
+        num_words = -(-logits.shape[-1] // BITS_PER_WORD)
+        bits = np.zeros((len(self.rows), num_words), np.uint32)  # ids that only the model has are forbidden
+        bits[:, : self.bits.shape[1]] = self.bits[:, :num_words]
+        return best_mask()(logits, mx.array([row.row for row in self.rows]), mx.array(bits))
 
 
 def masked_rows(entries: Items[ScheduledTokens]) -> list[MaskedRow]:

@@ -14,7 +14,7 @@ from .constraint import Constraint
 
 Bits = npt.NDArray[np.uint32]
 BITS_PER_WORD = 32
-EVERYTHING = 2**BITS_PER_WORD - 1
+ALL_BITS = 2**BITS_PER_WORD - 1
 
 
 class MaskedRow(NamedTuple):
@@ -44,7 +44,7 @@ def fill_masks(rows: Items[MaskedRow]) -> Bits:
 
     Returns:
         [R, W], a bit for each token, 32 in a word. Bit t % 32 of word t // 32, counted from the lowest, is 1
-        if token t may come. Rows after a draft that the grammar forbids have no meaning.
+        if token t may come. After a draft that the grammar forbids, masks have no meaning.
     """
     longest = {row.constraint: row.draft_ids for row in rows}
     starts: dict[Constraint, int] = {}
@@ -53,7 +53,7 @@ def fill_masks(rows: Items[MaskedRow]) -> Bits:
         starts[constraint] = num_masks
         num_masks += len(draft_ids) + 1
     num_words = -(-rows[0].constraint.vocab_size // BITS_PER_WORD)
-    bits = np.full((num_masks, num_words), EVERYTHING, np.uint32)
+    bits = np.full((num_masks, num_words), ALL_BITS, np.uint32)
     plain = [(each.matcher, starts[each]) for each, draft_ids in longest.items() if not draft_ids]
     drafted = [
         (each.matcher, starts[each], list(draft_ids)) for each, draft_ids in longest.items() if draft_ids
