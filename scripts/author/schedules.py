@@ -22,6 +22,7 @@ Engine = Annotated[
 Drafts = Annotated[
     bool, typer.Option("--drafts", help="With drafts (day 3.6): of lookup, or of a model that errs at times.")
 ]
+Grammars = Annotated[bool, typer.Option("--grammars", help="Some requests have grammars (day 3.8).")]
 Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished solution.")]
 
 
@@ -30,6 +31,7 @@ def main(
     first_seed: Seed = None,
     engine: Engine = "batch",
     drafts: Drafts = False,
+    grammars: Grammars = False,
     ref: Ref = False,
 ) -> None:
     """Draw schedules at random and demand that each request gets the tokens it gets alone.
@@ -40,17 +42,23 @@ def main(
     with usage_errors():
         if drafts and engine == "batch":
             raise ValueError("the batch of week 2 computes no drafts: say --engine serving too")
+        if grammars and engine == "batch":
+            raise ValueError("the batch of week 2 knows no grammars: say --engine serving too")
         choose_package(ref)
         start = SystemRandom().randrange(2**32) if first_seed is None else first_seed
-        try_schedules(count, start, engine, drafts)
+        try_schedules(count, start, engine, drafts, grammars)
         print(f"{count} schedules, seed {start}: every request got the tokens it gets alone")
 
 
 def try_schedules(
-    count: int, first_seed: int, engine: Literal["batch", "serving"], drafts: bool = False
+    count: int,
+    first_seed: int,
+    engine: Literal["batch", "serving"],
+    drafts: bool = False,
+    grammars: bool = False,
 ) -> None:
     """Raise the AssertionError of the simplest schedule that breaks the law, if one does."""
-    drawn, check = drafted() if drafts else laws()[engine]
+    drawn, check = drafted(grammars) if drafts else laws(grammars)[engine]
 
     columns = (TextColumn("schedules"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -72,17 +80,17 @@ def try_schedules(
             law()
 
 
-def laws() -> dict[str, tuple[Any, Callable[..., None]]]:
+def laws(grammars: bool = False) -> dict[str, tuple[Any, Callable[..., None]]]:
     """What each engine's law is tried on, and what checks it."""
     from hypothesis import strategies as st
 
     from tests.support.schedules import POOLS, check_engine_law, check_law, engine_schedules, schedules
 
-    of_engine = engine_schedules(st.one_of(*POOLS.values()))
+    of_engine = engine_schedules(st.one_of(*POOLS.values()), is_constrained=st.just(grammars))
     return {"batch": (schedules(), check_law), "serving": (of_engine, check_engine_law)}
 
 
-def drafted() -> tuple[Any, Callable[..., None]]:
+def drafted(grammars: bool = False) -> tuple[Any, Callable[..., None]]:
     """The same for the engine with drafts, which needs a pool."""
     from hypothesis import strategies as st
 
@@ -96,7 +104,8 @@ def drafted() -> tuple[Any, Callable[..., None]]:
         schedule, source = drawn
         check_engine_law(schedule, speculative(DRAFTERS[source]))
 
-    return st.tuples(engine_schedules(st.one_of(*pools)), sources), check
+    drawn = engine_schedules(st.one_of(*pools), is_constrained=st.just(grammars))
+    return st.tuples(drawn, sources), check
 
 
 if __name__ == "__main__":
