@@ -17,6 +17,7 @@ from .batching.chunked_prefill import (
 from .batching.prefill_metrics import ChunkedPrefillMetrics, RequestTimes, percentile
 from .batching.request import Request
 from .generation.generate import simple_generate, simple_generate_with_kv_cache
+from .generation.given.structured_outputs import StructuredOutputsParams
 from .generation.sampler import SamplingParams, make_sampler
 from .given.pretrained import load
 from .model.config import ModelConfig
@@ -66,6 +67,8 @@ from .serving.simulator import SimulatedRequest, Simulator
 from .serving.speculation.draft_model import DraftModel
 from .serving.speculation.prompt_lookup import PromptLookup
 from .serving.speculation.speculative_engine import SpeculativeEngine
+from .serving.structured.constraint import Constraint
+from .serving.structured.grammar_drafter import GrammarDrafter
 
 __all__ = [
     "AdaptiveChunker",
@@ -73,6 +76,7 @@ __all__ = [
     "BatchingKvCache",
     "BlockManager",
     "ChunkedPrefillMetrics",
+    "Constraint",
     "CostModel",
     "DenseRunner",
     "DraftModel",
@@ -82,6 +86,7 @@ __all__ = [
     "Fcfs",
     "ForwardBatch",
     "GenerationResult",
+    "GrammarDrafter",
     "LatencyTarget",
     "LookupDrafter",
     "ModelConfig",
@@ -113,6 +118,7 @@ __all__ = [
     "SimulatedRequest",
     "Simulator",
     "SpeculativeEngine",
+    "StructuredOutputsParams",
     "Target",
     "TinyKvCache",
     "TinyKvFullCache",

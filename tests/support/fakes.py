@@ -201,6 +201,11 @@ class FakeTokenizer:
         self.eos_token_ids = set(eos_token_ids)
         self.pieces = pieces
 
+    @property
+    def token_bytes(self) -> list[bytes]:
+        """What grammars take the tokens for."""
+        return [b"", *(self.decode([token]).encode() for token in range(1, VOCAB_SIZE))]
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [ord(character) - ord("A") + 1 for character in text]
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from .structured_outputs import StructuredOutputsParams
+
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100
 WEEK_2 = ("stop_token_ids",)
 """The parameters that the batch generator of week 2 supports as well."""
@@ -24,6 +26,7 @@ class RequestParams:
         stop_token_ids: end the answer like end-of-text ids, and are not part of it either.
         logprobs: how many of the likeliest tokens to return with each token, with their log-probabilities
             and the token's own. These are the model's, before biases, penalties, temperature and cuts.
+        structured_outputs: what the answer must look like (day 3.8).
 
     Raises:
         ValueError: a value is out of range; shows its `name` and the `value`.
@@ -36,6 +39,7 @@ class RequestParams:
     min_tokens: int = 0
     stop_token_ids: Iterable[int] = ()
     logprobs: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logit_bias", tuple(sorted(dict(self.logit_bias).items())))
@@ -51,6 +55,10 @@ class RequestParams:
         check_count("min_tokens", self.min_tokens)
         if self.logprobs is not None:
             check_count("logprobs", self.logprobs)
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise ValueError(
+                f"structured_outputs must be StructuredOutputsParams or None, got {self.structured_outputs!r}"
+            )
 
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:

@@ -1,4 +1,4 @@
-"""Change logits by a request's parameters before sampling: minimum lengths, biases and penalties."""
+"""Change logits by a request's parameters before sampling: minimum lengths, biases, penalties, grammars."""
 
 import math
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
+from .constraints import Masks
 from .scheduler_output import ScheduledTokens
 from .token_counts import counts_of
 
@@ -18,9 +19,10 @@ from .token_counts import counts_of
 def adjust_logits(
     logits: mx.array, entries: Items[ScheduledTokens], params: Mapping[int, SamplingParams]
 ) -> mx.array:
-    """Apply all changes to the logits, in vLLM's order: tokens that may not come yet, biases, penalties.
+    """Apply all changes to the logits: tokens that may not come yet, biases, penalties, and grammars last.
 
-    This touches only tokens that a request's parameters or its own tokens name, for all rows together.
+    All but grammars touch only tokens that a request's parameters or its own tokens name, for all rows
+    together. A grammar touches the rows of its own request only.
 
     Args:
         logits: [B, V]
@@ -30,17 +32,18 @@ def adjust_logits(
     Returns:
         [B, V]; the argument itself if nothing changes.
     """
+    masks = Masks.of(entries)
     sequences = [(row, entry.sequence) for row, entry in enumerate(entries)]
     changed = [(row, each, params[each.id]) for row, each in sequences if params[each.id].changes_logits]
     biased = [
         (row, token, bias)
         for row, sequence, each in changed
-        for token, bias in biases_of(sequence, each).items()
+        for token, bias in biases_of(sequence, each, masks, row).items()
         if token < logits.shape[-1]
     ]
     penalized = [penalties_of(row, each, of_row) for row, each, of_row in changed if of_row.has_penalties]
     if not biased and not penalized:
-        return logits
+        return masks.apply(logits)
     adjusted = mx.array(logits, mx.float32)
     if biased:
         rows, ids, added = (np.array(each) for each in zip(*biased, strict=True))
@@ -51,13 +54,17 @@ def adjust_logits(
         places, divisor = (mx.array(rows), mx.array(ids)), mx.array(divisors, mx.float32)
         held = mx.where(adjusted[places] > 0, adjusted[places] / divisor, adjusted[places] * divisor)
         adjusted[places] = held - mx.array(subtracted, mx.float32)
-    return adjusted
+    return masks.apply(adjusted)
 
 
-def biases_of(sequence: Sequence, params: SamplingParams) -> dict[int, float]:
-    """The numbers to add to the logits of some tokens, by token id."""
+def biases_of(sequence: Sequence, params: SamplingParams, masks: Masks, row: int) -> dict[int, float]:
+    """The numbers to add to the logits of some tokens, by token id.
+
+    An answer that has to end by its grammar may end before `min_tokens`.
+    """
     added = dict(params.biases)
-    if sequence.num_tokens - sequence.num_prompt_tokens < params.min_tokens:
+    is_short = sequence.num_tokens - sequence.num_prompt_tokens < params.min_tokens
+    if is_short and not masks.allow_only(row, params.stop_token_ids):
         added |= dict.fromkeys(params.stop_token_ids, -math.inf)
     return added
 

@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
+from .constraints import share_constraint
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 
@@ -31,6 +32,7 @@ def extended(sequence: Sequence, draft_ids: Items[int]) -> Sequence:
     """Return a copy of a sequence with drafts appended, as if they had been accepted."""
     longer = copy(sequence)
     longer.token_ids = [*sequence.token_ids, *draft_ids]
+    share_constraint(sequence, longer)
     return longer
 
 

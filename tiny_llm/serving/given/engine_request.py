@@ -8,6 +8,8 @@ from ...batching.answer import Answer, GenerationResult, TokenLogprobs
 from ...generation.generate import Tokenizer, check_token_ids
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
+from .constraints import constrain
+from .grammars import compile_grammar
 
 
 def check_request(prompt_ids: Items[int], priority: int, vocab_size: int, params: SamplingParams) -> None:
@@ -43,6 +45,10 @@ class EngineRequest(Answer):
         params: a copy that always has a seed (drawn now if none was given), and has the end-of-text ids among
             its stop_token_ids.
         logprobs: the log-probabilities of each token of the answer, if the request asked for them.
+        constraint: its place in the grammar of `structured_outputs`, or None.
+
+    Raises:
+        ValueError: the grammar is refused.
     """
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams) -> None:
@@ -52,13 +58,29 @@ class EngineRequest(Answer):
         seed = getrandbits(64) if params.seed is None else params.seed
         self.params = replace(params, seed=seed, stop_token_ids=sorted(self.end_ids))
         self.logprobs: list[TokenLogprobs] = []
+        self.constraint = None
+        if params.structured_outputs is not None:
+            self.constraint = compile_grammar(params.structured_outputs, tokenizer)
+            constrain(sequence, self.constraint)
 
     def accept(self, token: int, logprobs: TokenLogprobs | None = None) -> None:
-        """Do what `Answer.accept` does, and keep the log-probabilities of a token that is appended."""
+        """Do what `Answer.accept` does, and keep the log-probabilities of a token that is appended.
+
+        Its constraint reads such a token too: here and nowhere else, so whatever is computed again or thrown
+        away, the two agree. If the matcher gives up on the way because a limit of its own is reached, the
+        answer ends incomplete, with "length".
+        """
         num_before = len(self.token_ids)
         super().accept(token)
-        if logprobs is not None and len(self.token_ids) > num_before:
+        is_appended = len(self.token_ids) > num_before
+        if logprobs is not None and is_appended:
             self.logprobs.append(logprobs)
+        if self.constraint is None:
+            return
+        if is_appended:
+            self.constraint.advance([token])
+        elif token in self.tokenizer.eos_token_ids and not self.constraint.is_complete:
+            self.finish_reason = "length"
 
     def result(self) -> GenerationResult:
         """Return the finished answer, with log-probabilities if the request asked for them."""

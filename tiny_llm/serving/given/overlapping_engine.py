@@ -37,8 +37,8 @@ class OverlappingEngine(Engine):
 
     An answer that reaches its length in step t is left out of step t + 1. If an end-of-text id, a stop string
     or an abort ends it, step t + 1 computes one more token, which is discarded. Requests join one step later
-    than with `Engine`. Penalties need the ids themselves, so if step t samples for a request with a penalty,
-    nothing is prepared. Without a pool, this is an `Engine` like any other.
+    than with `Engine`. Penalties and grammars need the ids themselves, so if step t samples for a request
+    with one of them, nothing is prepared. Without a pool, this is an `Engine` like any other.
 
     Arguments, attributes and errors are those of `Engine`.
     """
@@ -101,7 +101,7 @@ class OverlappingEngine(Engine):
     def _needs_tokens(self, output: SchedulerOutput) -> bool:
         """Whether the tokens that a step samples must be known before the next one is prepared."""
         requests = [self.requests[id] for id in output.final_ids if id in self.requests]
-        return any(request.params.has_penalties for request in requests)
+        return any(request.params.has_penalties or request.constraint is not None for request in requests)
 
     def _note_unread(self, output: SchedulerOutput) -> None:
         """Count a step's tokens before their ids are known, and remove sequences that got their last one."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...batching.answer import TokenLogprobs
 from ...generation.generate import Tokenizer
+from ...generation.sampler import SamplingParams
 from ...model.qwen3 import Qwen3Model
 from ..block_manager import BlockManager
 from ..engine import Engine, EngineStep
@@ -17,6 +18,7 @@ from ..given.lookup_drafter import LookupDrafter
 from ..given.policy import Policy
 from ..given.speculative_runner import SpeculativeRunner
 from ..scheduler import SchedulerConfig
+from ..structured.grammar_drafter import GrammarDrafter
 
 
 def accept_until_done(
@@ -72,6 +74,15 @@ class SpeculativeEngine(Engine):
             raise ValueError(f"drafts need the blocks of a pool, got {type(pool).__name__}: use BlockManager")
         self.drafter: Drafter = LookupDrafter() if drafter is None else drafter
         self.runner = SpeculativeRunner(model, pool, self.drafter)
+
+    def add_request(
+        self, prompt: str | Items[int], params: SamplingParams | None = None, priority: int = 0
+    ) -> int:
+        """Do what `Engine` does. From the first request with a grammar on, drafts keep to grammars."""
+        request_id = super().add_request(prompt, params, priority)
+        if self.requests[request_id].constraint is not None and not isinstance(self.drafter, GrammarDrafter):
+            self.drafter = self.runner.drafter = GrammarDrafter(self.drafter)
+        return request_id
 
     def step(self) -> EngineStep:
         """Compute one step, with drafts where there is room for them. If the drafter rests, do without.

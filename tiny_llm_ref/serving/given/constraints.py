@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from itertools import takewhile
 from weakref import WeakKeyDictionary
 
 import mlx.core as mx
@@ -11,7 +10,7 @@ import numpy as np
 
 from ..sequence import Sequence
 from ..structured.constraint import Constraint
-from ..structured.masks import BITS_PER_WORD, Bits, MaskedRow, fill_masks
+from ..structured.masks import BITS_PER_WORD, Bits, MaskedRow, fill_masks, masked_rows
 from .best_mask import best_mask
 from .scheduler_output import ScheduledTokens
 
@@ -50,7 +49,9 @@ class Masks:
     @classmethod
     def of(cls, entries: Items[ScheduledTokens]) -> "Masks":
         """Compute the masks of a step, if any of its entries has a grammar."""
-        rows = masked_rows(entries) if _known else []
+        sequences = [entry.sequence for entry in entries]
+        constraints = [_known.get(sequence) for sequence in sequences] if _known else []
+        rows = masked_rows(sequences, constraints) if any(constraints) else []
         return cls(rows, fill_masks(rows)) if rows else cls()
 
     def allow_only(self, row: int, token_ids: Iterable[int]) -> bool:
@@ -71,20 +72,3 @@ class Masks:
         bits = np.zeros((len(self.rows), num_words), np.uint32)  # ids that only the model has are forbidden
         bits[:, : self.bits.shape[1]] = self.bits[:, :num_words]
         return best_mask()(logits, mx.array([row.row for row in self.rows]), mx.array(bits))
-
-
-def masked_rows(entries: Items[ScheduledTokens]) -> list[MaskedRow]:
-    """Return the rows that a grammar limits.
-
-    The tokens of an answer that its constraint has not read are drafts. After an end-of-text id among them,
-    nothing matters.
-    """
-    rows = []
-    for row, entry in enumerate(entries):
-        sequence = entry.sequence
-        constraint = constraint_of(sequence)
-        if constraint is not None:
-            unread = sequence.token_ids[sequence.num_prompt_tokens + constraint.num_tokens :]
-            drafts = takewhile(lambda token, ends=constraint.end_ids: token not in ends, unread)
-            rows.append(MaskedRow(row, constraint, tuple(drafts)))
-    return rows

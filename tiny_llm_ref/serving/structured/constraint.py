@@ -33,17 +33,12 @@ class Constraint:
         """Whether the answer may end here."""
         return self.matcher.is_accepting()
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the answer must end here: no token may follow but an end-of-text id."""
-        return self.matcher.is_stopped()
-
     def advance(self, token_ids: Items[int]) -> None:
         """Read tokens that the answer has gained.
 
         Raises:
-            ValueError: the grammar forbids one of the tokens (shows the `token` and its place), or the token
-                is an end-of-text id. The matcher has read none of them then.
+            ValueError: the grammar forbids one of the tokens, or it is an end-of-text id. Shows the `token`
+                and its `place` in the answer. The matcher has read none of the tokens then.
         """
         allowed = self.allowed_prefix(token_ids)
         if len(allowed) < len(token_ids):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from llguidance import LLExecutor
 from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
 
+from ..sequence import Sequence
 from .constraint import Constraint
 
 Bits = npt.NDArray[np.uint32]
@@ -29,6 +30,25 @@ class MaskedRow(NamedTuple):
     row: int
     constraint: Constraint
     draft_ids: tuple[int, ...] = ()
+
+
+def masked_rows(sequences: Items[Sequence], constraints: Items[Constraint | None]) -> list[MaskedRow]:
+    """Find the rows of a step that grammars limit, and the drafts before each.
+
+    The tokens of an answer that its constraint has not read are drafts. Those from an end-of-text id on are
+    left out: nothing after it matters.
+
+    Args:
+        sequences: one per row of logits, with the drafts before the row.
+        constraints: of the same rows; None for a request without a grammar.
+    """
+    rows = []
+    for row, (sequence, constraint) in enumerate(zip(sequences, constraints, strict=True)):
+        if constraint is not None:
+            drafts = sequence.token_ids[sequence.num_prompt_tokens + constraint.num_tokens :]
+            ends = [place for place, token in enumerate(drafts) if token in constraint.end_ids]
+            rows.append(MaskedRow(row, constraint, tuple(drafts[: min(ends, default=len(drafts))])))
+    return rows
 
 
 def fill_masks(rows: Items[MaskedRow]) -> Bits:

@@ -1,0 +1,114 @@
+"""Grammars compiled for a model's tokenizer, by llguidance."""
+
+import json
+from collections.abc import Iterable
+from copy import copy
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from ...generation.generate import Tokenizer
+from ...generation.given.structured_outputs import StructuredOutputsParams
+from ..structured.constraint import Constraint
+
+LIMITS = LLParserLimits(verbose_errors=False)
+
+_known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
+
+
+def compile_grammar(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Constraint:
+    """Return a constraint at the start of what the parameters describe.
+
+    Raises:
+        ValueError: llguidance refuses it, and says why; the tokenizer can't write it; or the tokenizer is of
+            a kind that llguidance doesn't know.
+    """
+    known = tokenizer_of(tokenizer)
+    matcher = LLMatcher(known, grammar_text(params), log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # an error may only show here
+    if matcher.is_error():
+        reason = matcher.get_error().removesuffix("<non-verbose/>").strip()
+        if "NoExtension" in reason:
+            reason = "no token of the model can begin it"
+        raise ValueError(f"structured_outputs can't be kept ({params}): {reason}")
+    return Constraint(matcher, known.eos_tokens, known.vocab_size)
+
+
+def grammar_text(params: StructuredOutputsParams) -> str:
+    """Return the grammar in llguidance's own form."""
+    if params.regex is not None:
+        return LLMatcher.grammar_from_regex(params.regex)
+    if params.choice is not None:
+        strings = " | ".join(json.dumps(each, ensure_ascii=False) for each in params.choice)
+        return LLMatcher.grammar_from_lark(f"start: {strings}")
+    if params.grammar is not None:
+        return LLMatcher.grammar_from_lark(params.grammar)
+    schema = cast(str, params.json) if params.json is not None else '{"type": "object"}'
+    is_flexible = not params.disable_any_whitespace
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": is_flexible})
+
+
+def tokenizer_of(tokenizer: Tokenizer) -> LLTokenizer:
+    """Return llguidance's view of a tokenizer: the bytes of each token. It is made once, and then kept.
+
+    Tokenizers of Hugging Face are known to it. Any other must have `token_bytes`, a list with the bytes of
+    each token.
+    """
+    end_ids = frozenset(tokenizer.eos_token_ids)
+    known = _known.get(tokenizer)
+    if known is None or known[0] != end_ids:
+        known = _known[tokenizer] = end_ids, _made(tokenizer, end_ids)
+    return known[1]
+
+
+def _made(tokenizer: Tokenizer, end_ids: Iterable[int]) -> LLTokenizer:
+    ids = sorted(end_ids)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend = copy(backend)
+        backend.no_padding()
+        backend.no_truncation()
+        return LLTokenizer(backend.to_str(), eos_token=ids)
+    token_bytes = getattr(tokenizer, "token_bytes", None)
+    if token_bytes is None:
+        raise ValueError(
+            f"structured outputs need a fast tokenizer of Hugging Face, got {type(tokenizer).__name__}: "
+            "leave out structured_outputs"
+        )
+    return LLTokenizer(TokenizerWrapper(_Bytes(token_bytes, ids)), eos_token=ids)
+
+
+class _Bytes:
+    """The bytes of each token, as `TokenizerWrapper` wants them."""
+
+    bos_token_id: int | None = None
+
+    def __init__(self, tokens: list[bytes], end_ids: list[int]) -> None:
+        self.tokens = tokens
+        self.eos_token_id = end_ids[0]
+        self.special_token_ids = end_ids
+
+    def __call__(self, text: Any) -> list[int]:
+        """Cut forced text into tokens, the longest first."""
+        text = text if isinstance(text, bytes) else text.encode()
+        found, longest = (
+            [],
+            sorted(
+                (
+                    (token, id)
+                    for id, token in enumerate(self.tokens)
+                    if token and id not in self.special_token_ids
+                ),
+                key=lambda pair: (-len(pair[0]), pair[1]),
+            ),
+        )
+        while text:
+            fitting = [(token, id) for token, id in longest if text.startswith(token)]
+            if not fitting:
+                break
+            token, id = fitting[0]
+            found.append(id)
+            text = text[len(token) :]
+        return found
