@@ -471,6 +471,9 @@ class Fixed:
         self.asked: list[list[int]] = []
         self.granted: list[dict[int, int]] = []
 
+    def rests(self, num_sequences: int) -> bool:
+        return False
+
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         self.asked.append([entry.sequence.id for entry in entries])
         return {id: len(tokens) for id, tokens in self.drafts.items()}

@@ -8,9 +8,10 @@ from weakref import WeakKeyDictionary
 import mlx.core as mx
 import numpy as np
 
+from ...kernels.given.mask_rows import BITS_PER_WORD
 from ..sequence import Sequence
 from ..structured.constraint import Constraint
-from ..structured.masks import BITS_PER_WORD, Bits, MaskedRow, fill_masks, masked_rows
+from ..structured.masks import Bits, MaskedRow, fill_masks, masked_rows
 from .best_mask import best_mask
 from .scheduler_output import ScheduledTokens
 

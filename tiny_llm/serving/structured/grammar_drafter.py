@@ -23,6 +23,10 @@ class GrammarDrafter:
         self.drafter = drafter
         self.forced: dict[int, list[int]] = {}
 
+    def rests(self, num_sequences: int) -> bool:
+        """Rest when the other drafter does."""
+        return self.drafter.rests(num_sequences)
+
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         """Number of forced tokens where there are any, and what the other drafter wants everywhere else.
 

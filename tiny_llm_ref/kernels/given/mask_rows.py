@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 
+BITS_PER_WORD = 32
 MASK_ROWS = CpuKernel(Path(__file__).parent.parent / "cpu" / "mask_rows.cpp", is_in_place=True)
 
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from llguidance import LLExecutor
 from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
 
+from ...kernels.given.mask_rows import BITS_PER_WORD
 from ..sequence import Sequence
 from .constraint import Constraint
 
 Bits = npt.NDArray[np.uint32]
-BITS_PER_WORD = 32
 ALL_BITS = 2**BITS_PER_WORD - 1
 
 
@@ -54,9 +54,11 @@ def masked_rows(sequences: Items[Sequence], constraints: Items[Constraint | None
 def fill_masks(rows: Items[MaskedRow]) -> Bits:
     """Compute the masks of all rows: those without drafts in one call, and those with drafts in another.
 
-    A call uses all threads, so calling it for one row after the other would leave them idle. Of rows with
-    the same constraint, the drafts of each are a prefix of those of the next one. So the matcher reads the
-    longest drafts once, and what it would allow after each of them is written on the way.
+    These are `fill_next_token_bitmask_par` and `fill_next_token_bitmask_par_with_draft_tokens` of
+    llguidance.numpy, with `executor()`. A call uses all threads, so calling it for one row after the other
+    would leave them idle. Of rows with the same constraint, the drafts of each are a prefix of those of the
+    next one. So the matcher reads the longest drafts once, and what it allows after each is written on the
+    way. It is rolled back by itself.
 
     Args:
         rows: at least one. Those of a constraint stand in the order of their number of drafts. All
