@@ -24,6 +24,7 @@ from benches import (
     serving,
     speculation,
     speed,
+    structured,
 )
 from benches.rounds import Repeats
 from benches.watched import Mine, watched
@@ -71,5 +72,6 @@ for name, benchmark, summary in (
     ("prefix", prefix.main, "Conversations with prefix caching and without"),
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
     ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
+    ("structured", structured.main, "A decode step with grammars and without"),
 ):
     app.command(name, short_help=summary)(watched(benchmark))
