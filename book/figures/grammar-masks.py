@@ -85,7 +85,7 @@ def main() -> None:
         f"<desc>The {len(places)} tokens of {escape(ANSWER)} and its end, with the number of tokens that the "
         f"grammar allows at each. {num_forced} of them are forced.</desc>"
         f"{boxes}"
-        f'<text x="{LEFT}" y="{height - 8}" fill-opacity="0.7">below each token: how many of 4,096 tokens the '
+        f'<text x="{LEFT}" y="{height - 8}" fill-opacity="0.7">below each token: how many of 4,096 the '
         f"grammar allows there; {num_forced} of {len(places)} tokens are forced</text>"
         "</svg>"
     )

@@ -153,6 +153,12 @@ def waited(tiny: Library) -> Tree:
     return 1e3 * admission.seconds_until_room(config, cost, work)
 
 
+def masked(tiny: Library) -> Tree:
+    """Logits of eight rows, half of them masked."""
+    bits = np.random.default_rng(1).integers(0, 2**32, (4, 1536), np.uint32)
+    return tiny.mask_rows_simple(normal(8, 49_152), mx.array([6, 1, 4, 3]), mx.array(bits))
+
+
 CACHING = "PrefixCachingBlockManager"
 CASES = (
     # day 1
@@ -185,4 +191,6 @@ CASES = (
     # day 7
     Case("TextIncrements.add", "2,000 tokens", increments),
     Case("seconds_until_room", "200 requests", waited),
+    # day 8
+    Case("mask_rows_simple", "4 of 8 rows", masked),
 )

@@ -1,0 +1,213 @@
+"""What users may ask for as structured output, what is refused, and what becomes of grammars in an engine."""
+
+import json
+import re
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from tests.support.check import check_value_error
+from tests.support.fakes import EOS, FakeModel, FakeTokenizer, prompt_of
+from tests.support.schedules import IdTokenizer
+from tests.support.schemas import ByteTokenizer, TableModel
+from tiny_llm import (
+    BlockManager,
+    Engine,
+    Request,
+    SamplingParams,
+    ScheduledTokens,
+    SchedulerConfig,
+    Sequence,
+    StructuredOutputsParams,
+)
+from tiny_llm.serving.given import constraints
+from tiny_llm.serving.given.adjusted_logits import adjust_logits
+from tiny_llm.serving.given.constraints import Masks, constrain, constraint_of
+from tiny_llm.serving.given.drafter import extended
+from tiny_llm.serving.given.engine_request import EngineRequest
+from tiny_llm.serving.given.grammars import compile_grammar, tokenizer_of
+from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("exactly one", {}),
+    ("exactly one", {"json": {}, "regex": "a"}),
+    ("exactly one", {"json_object": False}),
+    ("json", {"json": "{"}),
+    ("json", {"json": "[1]"}),
+    ("json", {"json": 7}),
+    ("json", {"json": {"a": {1, 2}}}),
+    ("json_object", {"json_object": "yes"}),
+    ("regex", {"regex": 5}),
+    ("grammar", {"grammar": ["start: a"]}),
+    ("choice", {"choice": "yes"}),
+    ("choice", {"choice": []}),
+    ("choice", {"choice": ["yes", ""]}),
+    ("choice", {"choice": ["yes", 1]}),
+    ("disable_any_whitespace", {"json_object": True, "disable_any_whitespace": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), REFUSED)
+def test_what_makes_no_sense_is_refused_by_name(name: str, values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=name):
+        StructuredOutputsParams(**values)
+
+
+def test_parameters_are_text_and_can_be_compared() -> None:
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    params = StructuredOutputsParams(json=schema)
+    schema["type"] = "array"
+    assert params.json == '{"type": "object", "properties": {"b": {}, "a": {}}}'
+    assert params == StructuredOutputsParams(json=params.json)
+    assert len({params, StructuredOutputsParams(json=params.json)}) == 1
+    assert StructuredOutputsParams(choice=["a", "b"]).choice == ("a", "b")
+
+
+def test_other_parameters_refuse_what_is_no_structured_output() -> None:
+    with pytest.raises(ValueError, match="structured_outputs"):
+        SamplingParams(structured_outputs={"json": {}})  # type: ignore[arg-type]
+
+
+def test_week_2_knows_no_grammars() -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(json_object=True))
+    with pytest.raises(ValueError, match="structured_outputs needs the engine of week 3"):
+        Request(FakeModel(), FakeTokenizer(), prompt_of(3), params=params)  # type: ignore[arg-type]
+
+
+UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
+    ("Invalid type: foo", {"json": {"type": "foo"}}),
+    ('"not"', {"json": {"not": {"type": "string"}}}),
+    ('"uniqueItems"', {"json": {"type": "array", "uniqueItems": True}}),
+    ("Unsatisfiable", {"json": {"type": "integer", "minimum": 5, "maximum": 3}}),
+    ("not present in a registry", {"json": {"$ref": "http://example.com/schema"}}),
+    ("Unknown format", {"json": {"type": "string", "format": "foo"}}),
+    ("unclosed group", {"regex": "(a"}),
+    ("unknown name", {"grammar": "start: foo"}),
+]
+
+
+@pytest.mark.parametrize(("reason", "values"), UNSUPPORTED)
+def test_what_cannot_be_kept_is_refused_with_the_reason(reason: str, values: dict[str, Any]) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(**values))
+    with Engine(TableModel(1), ByteTokenizer(), None, 64, BlockManager(20, 8)) as engine:  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="structured_outputs") as caught:
+            engine.add_request("x", params)
+        assert reason in str(caught.value)
+        assert "<" not in str(caught.value).replace("<example", "")
+        assert not engine.requests
+        assert not engine.scheduler.sequences
+        assert engine.add_request("x") == 0
+
+
+def test_what_no_token_can_begin_is_refused() -> None:
+    with pytest.raises(ValueError, match="no token"):
+        compile_grammar(StructuredOutputsParams(regex="[xyz]+"), IdTokenizer())
+
+
+def test_a_tokenizer_without_bytes_is_refused() -> None:
+    class Bare:
+        eos_token_ids = {0}
+
+    with pytest.raises(ValueError, match="Bare"):
+        compile_grammar(StructuredOutputsParams(regex="a"), Bare())  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_is_looked_at_once_unless_its_ends_change() -> None:
+    tokenizer = FakeTokenizer()
+    first = tokenizer_of(tokenizer)
+    assert tokenizer_of(tokenizer) is first
+    tokenizer.eos_token_ids = {EOS, 5}
+    assert tokenizer_of(tokenizer).eos_tokens == [EOS, 5]
+
+
+@pytest.mark.parametrize(
+    ("values", "pattern"),
+    [
+        ({"choice": ["yes", 'n"o', "maybe\n"]}, 'yes|n"o|maybe\n'),
+        ({"regex": "[a-c]{2,4}!"}, "[a-c]{2,4}!"),
+        ({"grammar": 'start: "<" word ("," word)? ">"\nword: /[a-z]{1,3}/'}, "<[a-z]{1,3}(,[a-z]{1,3})?>"),
+    ],
+)
+def test_each_kind_of_grammar_is_kept(values: dict[str, Any], pattern: str) -> None:
+    params = SamplingParams(1.0, seed=3, max_tokens=60, structured_outputs=StructuredOutputsParams(**values))
+    with Engine(TableModel(2), ByteTokenizer(), None, 90, BlockManager(60, 8)) as engine:  # type: ignore[arg-type]
+        for result in engine.generate(["x", "y"], params):
+            assert re.fullmatch(pattern, result.text)
+            assert result.finish_reason == "stop"
+
+
+def test_any_object_and_whitespace() -> None:
+    for is_disabled in (False, True):
+        outputs = StructuredOutputsParams(json_object=True, disable_any_whitespace=is_disabled)
+        params = [
+            SamplingParams(1.0, seed=seed, max_tokens=200, structured_outputs=outputs) for seed in range(6)
+        ]
+        with Engine(TableModel(3), ByteTokenizer(), None, 220, BlockManager(200, 8)) as engine:  # type: ignore[arg-type]
+            finished = [each for each in engine.generate(["x"] * 6, params) if each.finish_reason == "stop"]
+        assert finished
+        assert all(isinstance(json.loads(each.text), dict) for each in finished)
+
+
+def test_a_grammar_that_must_end_overrules_a_minimum_length() -> None:
+    params = SamplingParams(
+        min_tokens=9, max_tokens=12, structured_outputs=StructuredOutputsParams(regex="AB")
+    )
+    with Engine(FakeModel(), FakeTokenizer(), None, 60, BlockManager(40, 4)) as engine:  # type: ignore[arg-type]
+        (result,) = engine.generate([prompt_of(4)], params)
+    assert (result.text, result.finish_reason) == ("AB", "stop")
+
+
+def test_an_answer_that_ends_before_its_grammar_does_is_incomplete() -> None:
+    sequence = Sequence(0, [1, 2], max_num_tokens=20)
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="ABC"))
+    request = EngineRequest(sequence, FakeTokenizer(), params)
+    request.accept(1)
+    request.accept(EOS)  # what a matcher that gave up leaves
+    assert request.finish_reason == "length"
+
+
+def test_rows_of_others_are_not_touched() -> None:
+    free, bound = Sequence(0, [3, 4]), Sequence(1, [5])
+    constrain(bound, compile_grammar(StructuredOutputsParams(regex="B"), FakeTokenizer()))
+    entries = [ScheduledTokens(each, 0, each.num_tokens, True) for each in (free, bound)]
+    logits = mx.random.normal((2, 64), key=mx.random.key(1))
+    adjusted = np.array(adjust_logits(logits, entries, {0: SamplingParams(), 1: SamplingParams()}))
+    assert adjusted[0].tobytes() == np.array(logits)[0].tobytes()
+    assert np.flatnonzero(np.isfinite(adjusted[1])).tolist() == [2]
+    assert adjust_logits(logits, entries[:1], {0: SamplingParams()}) is logits
+
+
+def test_a_constraint_lives_as_long_as_its_sequence() -> None:
+    before = len(constraints._known)
+    sequence = Sequence(7, [3])
+    constrain(sequence, compile_grammar(StructuredOutputsParams(regex="A+"), FakeTokenizer()))
+    longer = extended(sequence, [1, 1])
+    assert constraint_of(longer) is constraint_of(sequence) is not None
+    assert constraint_of(extended(Sequence(8, [3]), [1])) is None
+    assert len(Masks.of([ScheduledTokens(longer, 0, 3, True)]).rows[0].draft_ids) == 2
+    del sequence, longer
+    assert len(constraints._known) == before
+
+
+def test_overlapped_steps_wait_for_grammars() -> None:
+    params = SamplingParams(max_tokens=9, structured_outputs=StructuredOutputsParams(regex="[A-F]{3}Z+"))
+    answers = []
+    for kind in (Engine, OverlappingEngine):
+        with kind(FakeModel(), FakeTokenizer(), SchedulerConfig(20, 3), 60, BlockManager(40, 4)) as engine:  # type: ignore[arg-type]
+            prompts = [prompt_of(4), prompt_of(6, 1), prompt_of(5, 2)]
+            answers.append(engine.generate(prompts, [params, SamplingParams(max_tokens=9), params]))
+    assert answers[0] == answers[1]
+
+
+def test_a_prompt_is_no_part_of_the_answer() -> None:
+    params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(regex="AB"))
+    with Engine(FakeModel(), FakeTokenizer(), None, 60, BlockManager(40, 4)) as engine:  # type: ignore[arg-type]
+        assert engine.generate([[30, 31, 1]], params)[0].text == "AB"
+
+
+def test_a_refused_token_is_named() -> None:
+    constraint = compile_grammar(StructuredOutputsParams(regex="AB"), FakeTokenizer())
+    with check_value_error(token=3, place=1):
+        constraint.advance([1, 3])
