@@ -545,8 +545,8 @@ class Oracle:
         self.rests_from = 1000
         self.asked_to_rest: list[int] = []
 
-    def rests(self, num_sequences: int) -> bool:
-        self.asked_to_rest.append(num_sequences)
+    def rests(self, sequences: Items[Sequence]) -> bool:
+        self.asked_to_rest.append(len(sequences))
         return len(self.asked_to_rest) > self.rests_from
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
@@ -754,7 +754,7 @@ def test_task_5_lookup_finds_what_the_prompt_contains() -> None:
 
 def test_task_5_a_step_within_a_step_is_refused() -> None:
     class Impatient(Oracle):
-        def rests(self, num_sequences: int) -> bool:
+        def rests(self, sequences: Items[Sequence]) -> bool:
             return False
 
         def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

@@ -471,7 +471,7 @@ class Fixed:
         self.asked: list[list[int]] = []
         self.granted: list[dict[int, int]] = []
 
-    def rests(self, num_sequences: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from typing import Any
 
 import mlx.core as mx
@@ -15,17 +17,22 @@ from tests.support.schemas import ByteTokenizer, TableModel
 from tiny_llm import (
     BlockManager,
     Engine,
+    GrammarDrafter,
+    LookupDrafter,
     Request,
     SamplingParams,
     ScheduledTokens,
     SchedulerConfig,
     Sequence,
+    SpeculativeEngine,
     StructuredOutputsParams,
 )
+from tiny_llm.serving.cost_model import CostModel
 from tiny_llm.serving.given import constraints
+from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter, DraftCost
 from tiny_llm.serving.given.adjusted_logits import adjust_logits
 from tiny_llm.serving.given.constraints import Masks, constrain, constraint_of
-from tiny_llm.serving.given.drafter import extended
+from tiny_llm.serving.given.drafter import Drafter, Drafts, extended
 from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.grammars import compile_grammar, tokenizer_of
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
@@ -211,3 +218,62 @@ def test_a_refused_token_is_named() -> None:
     constraint = compile_grammar(StructuredOutputsParams(regex="AB"), FakeTokenizer())
     with check_value_error(token=3, place=1):
         constraint.advance([1, 3])
+
+
+def test_forced_tokens_are_drafted_while_the_drafter_rests() -> None:
+    def engine_with(drafter: Drafter) -> SpeculativeEngine:
+        engine = SpeculativeEngine(
+            FakeModel(),  # type: ignore[arg-type]
+            FakeTokenizer(),
+            SchedulerConfig(20, 3),
+            60,
+            BlockManager(40, 4),
+            drafter=drafter,
+        )
+        bound = StructuredOutputsParams(regex="(AB|BA)[A-F]{6}ABCDEF[A-F]{6}")
+        engine.add_request(prompt_of(4), SamplingParams(max_tokens=30, structured_outputs=bound))
+        engine.add_request(prompt_of(5) * 3, SamplingParams(max_tokens=30))
+        return engine
+
+    class Asleep(LookupDrafter):
+        def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+            return dict.fromkeys([entry.sequence.id for entry in entries], 1)
+
+        def propose(self, output: object, granted: Mapping[int, int], params: object) -> Drafts:
+            return Drafts({id: [40] * number for id, number in granted.items()})  # always wrong
+
+    cost = DraftCost(CostModel(0.0, 1.0))  # drafts never pay
+    with engine_with(AdaptiveDrafter(Asleep(), cost)) as engine:
+        steps = []
+        while engine.has_unfinished_requests:
+            steps.append(engine.step())
+    drafts = [entry.draft_ids for step in steps for entry in step.scheduled.final if entry.draft_ids]
+    assert [each for each in drafts if 40 not in each] == [(1,), (1, 2, 3, 4, 5, 6)]
+    assert sum(40 in each for each in drafts) <= 2
+    with engine_with(LookupDrafter()) as engine:
+        expected = {}
+        while engine.has_unfinished_requests:
+            expected |= {each.prompt_idx: each.token_ids for each in engine.step().finished}
+    assert {each.prompt_idx: each.token_ids for step in steps for each in step.finished} == expected
+
+
+def test_a_drafter_rests_with_the_other_unless_a_decode_is_forced() -> None:
+    class Tired(LookupDrafter):
+        is_resting = True
+
+        def rests(self, sequences: Items[Sequence]) -> bool:
+            return self.is_resting
+
+    decode, prefill, free = Sequence(0, [3, 4]), Sequence(1, [3, 4]), Sequence(2, [5])
+    constrain(decode, compile_grammar(StructuredOutputsParams(regex="[AB]C[AB]"), FakeTokenizer()))
+    constrain(prefill, compile_grammar(StructuredOutputsParams(regex="AB"), FakeTokenizer()))
+    decode.num_computed_tokens = 1
+    drafter = GrammarDrafter(Tired())
+    assert drafter.rests([decode, prefill, free])
+    constraint = constraint_of(decode)
+    assert constraint is not None
+    constraint.advance([1])
+    assert not drafter.rests([decode, prefill, free])
+    assert drafter.rests([prefill, free])
+    drafter.drafter.is_resting = False  # type: ignore[attr-defined]
+    assert not drafter.rests([free])

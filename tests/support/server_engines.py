@@ -13,6 +13,7 @@ from tiny_llm import (
     ScheduledTokens,
     SchedulerConfig,
     SchedulerOutput,
+    Sequence,
     SpeculativeEngine,
 )
 from tiny_llm.serving.given.drafter import Drafts
@@ -62,7 +63,7 @@ class Guesses:
     def __init__(self, num_drafts: int = 3) -> None:
         self.num_drafts = num_drafts
 
-    def rests(self, num_sequences: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

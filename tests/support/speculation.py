@@ -13,6 +13,7 @@ from tiny_llm import (
     SamplingParams,
     ScheduledTokens,
     SchedulerOutput,
+    Sequence,
     SpeculativeEngine,
 )
 from tiny_llm.serving.given.drafter import Drafter, Drafts
@@ -27,7 +28,7 @@ class NoisyDrafter:
         self.drafter = drafter
         self.random = Random(seed)
 
-    def rests(self, num_sequences: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return self.random.random() < 0.2
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

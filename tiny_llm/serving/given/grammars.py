@@ -13,6 +13,8 @@ from ...generation.given.structured_outputs import StructuredOutputsParams
 from ..structured.constraint import Constraint
 
 LIMITS = LLParserLimits(verbose_errors=False)
+MOST_SHOWN = 200
+"""So many characters of a refused schema or grammar are shown."""
 
 _known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
 
@@ -32,7 +34,7 @@ def compile_grammar(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Co
         reason = matcher.get_error().removesuffix("<non-verbose/>").strip()
         if "NoExtension" in reason:
             reason = "no token of the model can begin it"
-        raise ValueError(f"structured_outputs can't be kept ({params}): {reason}")
+        raise ValueError(f"structured_outputs can't be kept ({str(params)[:MOST_SHOWN]}): {reason}")
     return Constraint(matcher, known.eos_tokens, known.vocab_size)
 
 

@@ -9,6 +9,7 @@ from ..block_manager import BlockManager
 from ..given.draft_runner import DraftRunner
 from ..given.drafter import Drafts
 from ..given.scheduler_output import ScheduledTokens, SchedulerOutput
+from ..sequence import Sequence
 
 
 class DraftModel:
@@ -30,7 +31,7 @@ class DraftModel:
         self.num_computed: dict[int, int] = {}
         self.runner = DraftRunner(model, blocks)
 
-    def rests(self, num_sequences: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         """Never rest."""
         return False
 

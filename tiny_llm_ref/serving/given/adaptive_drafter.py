@@ -58,22 +58,26 @@ class AdaptiveDrafter:
         self.of: dict[int, Acceptance] = {}
         self._num_learned: dict[int, int] = {}
         self._proposed: dict[int, tuple[int, int]] = {}
+        self._is_resting = False
         self._steps_of_rest = 0
         self._num_at_rest = 0
         self._num_rests = 0
 
-    def rests(self, num_sequences: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         """Whether this step goes without drafts, since they did not pay a short while ago."""
-        if num_sequences < self._num_at_rest:
+        if len(sequences) < self._num_at_rest:
             self._steps_of_rest = 0
         self._steps_of_rest -= 1
-        return self._steps_of_rest >= 0
+        self._is_resting = self._steps_of_rest >= 0
+        return self._is_resting
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         """Number of drafts for each sequence, of those that the other drafter has."""
         for entry in entries:
             if entry.sequence.id in self._proposed:
                 self._learn(entry.sequence)
+        if self._is_resting:
+            return {}
         most = self.drafter.wanted(entries)
         if not any(most.values()):
             return {}
@@ -97,6 +101,8 @@ class AdaptiveDrafter:
         self, output: SchedulerOutput, granted: Mapping[int, int], params: Mapping[int, SamplingParams]
     ) -> Drafts:
         """Return the other drafter's drafts, and note how many there are."""
+        if self._is_resting:
+            return Drafts()
         drafts = self.drafter.propose(output, granted, params)
         sequences = {entry.sequence.id: entry.sequence for entry in output.final}
         for id, each in drafts.token_ids.items():

@@ -39,11 +39,13 @@ def extended(sequence: Sequence, draft_ids: Items[int]) -> Sequence:
 class Drafter(Protocol):
     """Guesses the next tokens of sequences."""
 
-    def rests(self, num_sequences: int) -> bool:
-        """Whether the next step goes without drafts. Called once before each step.
+    def rests(self, sequences: Items[Sequence]) -> bool:
+        """Whether the next step may go without drafts. Called once before each step.
+
+        If a grammar forces tokens, the step asks for drafts all the same. Then propose none.
 
         Args:
-            num_sequences: number of unfinished requests.
+            sequences: of all unfinished requests.
         """
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

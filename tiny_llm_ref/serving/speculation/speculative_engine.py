@@ -84,9 +84,13 @@ class SpeculativeEngine(Engine):
     ) -> int:
         """Do what `Engine` does. From the first request with a grammar on, drafts keep to grammars."""
         request_id = super().add_request(prompt, params, priority)
-        if self.requests[request_id].constraint is not None and not isinstance(self.drafter, GrammarDrafter):
-            self.drafter = self.runner.drafter = GrammarDrafter(self.drafter)
+        self._mind_grammar(self.requests[request_id])
         return request_id
+
+    def restore(self, request: EngineRequest) -> None:
+        """Do what `Engine` does; drafts keep to the request's grammar, if it has one."""
+        super().restore(request)
+        self._mind_grammar(request)
 
     def step(self) -> EngineStep:
         """Compute one step, with drafts where there is room for them. If the drafter rests, do without.
@@ -99,7 +103,7 @@ class SpeculativeEngine(Engine):
         """
         if self.is_stepping:
             raise ValueError("a step is under way: wait until it has ended")
-        if self.drafter.rests(len(self.requests)):
+        if self.drafter.rests([each.sequence for each in self.requests.values()]):
             return super().step()
         with self._closed_on_error(), self.mid_step():
             start = self._clock()
@@ -128,6 +132,10 @@ class SpeculativeEngine(Engine):
         """Do what `Engine` does, and leave out the accepted drafts of aborted requests."""
         left = super().without_aborted(step)
         return replace(left, accepted={id: each for id, each in step.accepted.items() if id in left.sampled})
+
+    def _mind_grammar(self, request: EngineRequest) -> None:
+        if request.constraint is not None and not isinstance(self.drafter, GrammarDrafter):
+            self.drafter = self.runner.drafter = GrammarDrafter(self.drafter)
 
     def _finish(self, request_ids: Iterable[int]) -> tuple[GenerationResult, ...]:
         """Return the results of the requests that are done, and release what they hold."""

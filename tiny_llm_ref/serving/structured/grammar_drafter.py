@@ -7,6 +7,7 @@ from ...generation.sampler import SamplingParams
 from ..given.constraints import constraint_of
 from ..given.drafter import Drafter, Drafts
 from ..given.scheduler_output import ScheduledTokens, SchedulerOutput
+from ..sequence import Sequence
 
 
 class GrammarDrafter:
@@ -24,9 +25,11 @@ class GrammarDrafter:
         self.drafter = drafter
         self.forced: dict[int, list[int]] = {}
 
-    def rests(self, num_sequences: int) -> bool:
-        """Rest when the other drafter does."""
-        return self.drafter.rests(num_sequences)
+    def rests(self, sequences: Items[Sequence]) -> bool:
+        """Rest when the other drafter does, unless a grammar forces a token that is to be computed next."""
+        is_resting = self.drafter.rests(sequences)
+        decoding = [constraint_of(each) for each in sequences if each.num_uncomputed_tokens == 1]
+        return is_resting and not any(each is not None and each.forced_tokens() for each in decoding)
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         """Number of forced tokens where there are any, and what the other drafter wants everywhere else.
