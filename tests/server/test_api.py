@@ -62,7 +62,7 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (COMPLETIONS, PROMPT | {"seed": -1}, 200, None),
         (COMPLETIONS, PROMPT | {"seed": 2**70}, 400, "seed"),
         (COMPLETIONS, PROMPT | {"n": 2}, 200, None),
-        (CHAT, MESSAGES | {"response_format": {"type": "json_schema"}}, 400, "response_format.type"),
+        (CHAT, MESSAGES | {"response_format": {"type": "json_schema"}}, 400, "response_format.json_schema"),
         (COMPLETIONS, PROMPT | {"echo": True}, 200, None),
         (CHAT, MESSAGES | {"messages": [{"role": "king", "content": "A"}]}, 400, "messages[0].role"),
         (COMPLETIONS, NAN, 400, None),

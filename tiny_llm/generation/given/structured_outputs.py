@@ -2,10 +2,20 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llguidance import LLMatcher
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+class CompiledGrammar(NamedTuple):
+    """A matcher at the start of a grammar, to be copied, and what it knows of the tokenizer."""
+
+    matcher: LLMatcher
+    end_ids: tuple[int, ...]
+    vocab_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +31,7 @@ class StructuredOutputsParams:
         choice: strings, one of which is the whole answer.
         grammar: a context-free grammar in llguidance's variant of Lark, which begins at the rule `start`.
         disable_any_whitespace: whether JSON comes without whitespace between its tokens.
+        compiled: the grammar, if `compiled` has made it, perhaps in another thread; not compared.
 
     Raises:
         ValueError: none of the first five is given, or several; or one has the wrong type or is not valid
@@ -33,6 +44,7 @@ class StructuredOutputsParams:
     choice: Iterable[str] | None = None
     grammar: str | None = None
     disable_any_whitespace: bool = False
+    compiled: CompiledGrammar | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         given = [name for name in KINDS if getattr(self, name) not in (None, False)]
@@ -52,13 +64,6 @@ class StructuredOutputsParams:
             raise ValueError(
                 f"disable_any_whitespace must be True or False, got {self.disable_any_whitespace!r}"
             )
-
-    def __str__(self) -> str:
-        return ", ".join(
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
-        )
 
 
 def schema_text(schema: object) -> str:

@@ -3,29 +3,43 @@
 import json
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from ...generation.generate import Tokenizer
-from ...generation.given.structured_outputs import StructuredOutputsParams
+from ...generation.given.structured_outputs import CompiledGrammar, StructuredOutputsParams
 from ..structured.constraint import Constraint
 
 LIMITS = LLParserLimits(verbose_errors=False)
-MOST_SHOWN = 200
-"""So many characters of a refused schema or grammar are shown."""
 
 _known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
 
 
 def compile_grammar(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Constraint:
-    """Return a constraint at the start of what the parameters describe.
+    """Return a constraint at the start of what the parameters describe, which may be compiled already.
+
+    Raises:
+        ValueError: as for `compiled`.
+    """
+    grammar = compiled(params, tokenizer).compiled
+    assert grammar is not None
+    return Constraint(grammar.matcher.deep_copy(), grammar.end_ids, grammar.vocab_size)
+
+
+def compiled(params: StructuredOutputsParams, tokenizer: Tokenizer) -> StructuredOutputsParams:
+    """Return the parameters with their grammar compiled. A large one takes a good part of a second.
+
+    Nothing here belongs to a thread: a server compiles in one, and its engine runs in another.
 
     Raises:
         ValueError: llguidance refuses it, and says why; the tokenizer can't write it; or the tokenizer is of
             a kind that llguidance doesn't know.
     """
+    if params.compiled is not None:
+        return params
     known = tokenizer_of(tokenizer)
     matcher = LLMatcher(known, grammar_text(params), log_level=0, limits=LIMITS)
     if not matcher.is_error():
@@ -34,8 +48,8 @@ def compile_grammar(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Co
         reason = matcher.get_error().removesuffix("<non-verbose/>").strip()
         if "NoExtension" in reason:
             reason = "no token of the model can begin it"
-        raise ValueError(f"structured_outputs can't be kept ({str(params)[:MOST_SHOWN]}): {reason}")
-    return Constraint(matcher, known.eos_tokens, known.vocab_size)
+        raise ValueError(f"structured_outputs can't be kept: {reason}")
+    return replace(params, compiled=CompiledGrammar(matcher, tuple(known.eos_tokens), known.vocab_size))
 
 
 def grammar_text(params: StructuredOutputsParams) -> str:

@@ -27,7 +27,11 @@ class ResponseEndpoint(ChatEndpoint):
         self.echoed = echoed(request)
 
     async def encode(self) -> list[tuple[int, ...]]:
-        return [await encode_messages(self.codec, self.request.messages, self._tools, places=self._places)]
+        options = self.template_options
+        return [await encode_messages(self.codec, self.request.messages, self._tools, options, self._places)]
+
+    def field_of_grammar(self) -> str:
+        return "text.format" if self.request.response_format is not None else "tools"
 
     def answer(self, job: Job) -> Answer:
         return AnsweringResponse(job, self)

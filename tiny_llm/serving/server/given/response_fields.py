@@ -14,12 +14,17 @@ from .fields import (
     FunctionCall,
     FunctionName,
     Ignored,
+    JsonObjectFormat,
+    JsonSchemaFormat,
     Message,
+    NamedSchema,
     NamedTool,
     Positive,
     Refused,
+    ResponseFormat,
     StreamOptions,
     Strict,
+    TextFormat,
     Tool,
 )
 
@@ -71,16 +76,14 @@ class NamedFunction(Strict, kw_only=True):
     name: str
 
 
-class TextFormat(Strict, kw_only=True):
-    """Only plain text."""
-
-    type: Literal["text"]
+class FlatSchemaFormat(NamedSchema, kw_only=True, tag="json_schema", tag_field="type"):
+    """JSON that is valid by a schema."""
 
 
 class TextOptions(Strict, kw_only=True):
     """What kind of text the answer is."""
 
-    format: TextFormat | None = None
+    format: TextFormat | JsonObjectFormat | FlatSchemaFormat | None = None
     verbosity: Ignored = None
 
 
@@ -149,8 +152,18 @@ def chat_request(request: ResponsesRequest) -> tuple[ChatRequest, list[str]]:
         tools=tools,
         tool_choice=named,
         parallel_tool_calls=request.parallel_tool_calls,
+        response_format=response_format_of(request),
     )
     return chat, places
+
+
+def response_format_of(request: ResponsesRequest) -> ResponseFormat | None:
+    """The format of the answer, as chat completions have it."""
+    form = None if request.text is None else request.text.format
+    if not isinstance(form, FlatSchemaFormat):
+        return form
+    schema = NamedSchema(name=form.name, schema=form.schema, strict=form.strict)
+    return JsonSchemaFormat(json_schema=schema)
 
 
 def function_of(tool: ResponseTool) -> Function:
@@ -204,6 +217,7 @@ def message_of(item: InputItem) -> Message:
 
 def echoed(request: ResponsesRequest) -> dict[str, Any]:
     """The fields of a request that its response repeats."""
+    form = None if request.text is None else request.text.format
     return {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
@@ -213,4 +227,5 @@ def echoed(request: ResponsesRequest) -> dict[str, Any]:
         "tool_choice": "auto" if request.tool_choice is None else msgspec.to_builtins(request.tool_choice),
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "metadata": request.metadata or {},
+        "text": {"format": {"type": "text"} if form is None else msgspec.to_builtins(form)},
     }

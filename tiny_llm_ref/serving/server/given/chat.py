@@ -35,15 +35,28 @@ class ChatEndpoint(Endpoint):
     def __init__(self, request: ChatRequest, codec: TextCodec) -> None:
         super().__init__(codec)
         self.request: ChatRequest = request
+        self._tools = tools_of(request)
         self.params = chat_params(request)
         self.num_prompts = 1
-        self._tools = tools_of(request)
+        self.grammar_field = self.field_of_grammar()
         self._parsers: dict[int, ToolCallParser] = {}
 
     async def encode(self) -> list[tuple[int, ...]]:
+        return [await encode_messages(self.codec, self.request.messages, self._tools, self.template_options)]
+
+    @property
+    def template_options(self) -> dict[str, bool]:
+        """Options of the chat template. An answer with a grammar has no room for thoughts."""
         options = self.request.chat_template_kwargs
-        thinking = {} if options is None else {"enable_thinking": options.enable_thinking}
-        return [await encode_messages(self.codec, self.request.messages, self._tools, thinking)]
+        if options is not None:
+            return {"enable_thinking": options.enable_thinking}
+        return {} if self.params.structured_outputs is None else {"enable_thinking": False}
+
+    def field_of_grammar(self) -> str:
+        """The field that a grammar comes from, if there is one."""
+        if self.request.structured_outputs is not None:
+            return "structured_outputs"
+        return "response_format" if self.request.response_format is not None else "tools"
 
     async def choice(self, index: int, part: Part) -> Choice:
         part, calls = self.parsed(index, part)

@@ -44,6 +44,7 @@ class Endpoint(ABC):
         prefix: of the ids of responses.
         kind, chunk_kind: the field `object` of a response and of a chunk.
         prompt_field: the field that holds the prompt.
+        grammar_field: the field that holds the grammar, if there is one.
         params: how to sample.
         num_prompts: number of prompts.
     """
@@ -52,6 +53,7 @@ class Endpoint(ABC):
     kind: str
     chunk_kind: str
     prompt_field: str
+    grammar_field = "structured_outputs"
     request: SamplingFields
     params: SamplingParams
     num_prompts: int

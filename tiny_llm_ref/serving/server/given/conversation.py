@@ -93,13 +93,14 @@ def tools_of(request: ChatRequest) -> list[Tool]:
     """The tools that the model may call.
 
     Raises:
-        ApiError: the request demands a call, or names a choice among no tools.
+        ApiError: the request demands a call of a tool that it doesn't have.
     """
     choice, tools = request.tool_choice, request.tools or []
-    if choice in (None, "none", "auto"):
-        return [] if choice == "none" else tools
+    if choice == "none":
+        return []
+    if choice == "required" and not tools:
+        raise ApiError(400, "tool_choice is required, but there are no tools", "tool_choice", "invalid_value")
     if isinstance(choice, NamedTool) and choice.function.name not in [tool.function.name for tool in tools]:
         message = f"tools has no function named {choice.function.name!r}"
         raise ApiError(400, message, "tool_choice", "invalid_value")
-    message = "a call cannot be enforced: set tool_choice to auto or none"
-    raise ApiError(400, message, "tool_choice", "unsupported_value")
+    return tools

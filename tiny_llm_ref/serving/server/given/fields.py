@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-MAX_N, MAX_PROMPTS, MAX_STOP, MAX_BIASES, MAX_TOOLS = 64, 64, 16, 1024, 128
+MAX_N, MAX_PROMPTS, MAX_STOP, MAX_BIASES, MAX_TOOLS, MAX_CHOICES = 64, 64, 16, 1024, 128, 1024
 
 Ignored = Annotated[Any, Meta(description="Accepted and ignored.")]
 Refused = Annotated[None, Meta(description="Not supported: only null will do.")]
@@ -22,6 +22,8 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 StopString = Annotated[str, Meta(min_length=1)]
 Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOP)]
 Text = Annotated[str, Meta(min_length=1)]
+Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+Schema = dict[str, Any]
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 TEXT_OR_IDS = {"anyOf": [{"type": "string", "minLength": 1}, IDS]}
 PROMPTS = {"anyOf": [IDS, {"items": TEXT_OR_IDS, "maxItems": MAX_PROMPTS}]}
@@ -40,6 +42,47 @@ class StreamOptions(Strict, kw_only=True):
     include_usage: bool | None = None
     include_obfuscation: Ignored = None
     continuous_usage_stats: Refused = None
+
+
+class TextFormat(Strict, kw_only=True, tag="text", tag_field="type"):
+    """Any text."""
+
+
+class JsonObjectFormat(Strict, kw_only=True, tag="json_object", tag_field="type"):
+    """Any JSON object."""
+
+
+class NamedSchema(Strict, kw_only=True):
+    """A JSON schema. It is kept whether `strict` is true or not."""
+
+    name: Name
+    description: str | None = None
+    schema: Schema | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Strict, kw_only=True, tag="json_schema", tag_field="type"):
+    """JSON that is valid by a schema."""
+
+    json_schema: NamedSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class StructuredOutputs(Strict, kw_only=True):
+    """What the answer must look like: exactly one of the first five."""
+
+    json: str | Schema | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Annotated[list[Text], Meta(min_length=1, max_length=MAX_CHOICES)] | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool | None = None
+    disable_fallback: Ignored = None
+    disable_additional_properties: Literal[False] | None = None
+    whitespace_pattern: Refused = None
+    structural_tag: Refused = None
 
 
 class SamplingFields(Strict, kw_only=True):
@@ -66,6 +109,7 @@ class SamplingFields(Strict, kw_only=True):
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[Count], Meta(max_length=MAX_STOP)] | None = None
     priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     user: Ignored = None
     metadata: Ignored = None
@@ -125,18 +169,12 @@ class Message(Strict, kw_only=True):
     audio: Refused = None
 
 
-class ResponseFormat(Strict, kw_only=True):
-    """Only plain text, until day 3.8."""
-
-    type: Literal["text"]
-
-
 class Function(Strict, kw_only=True, omit_defaults=True):
     """A function that the model may call. Its parameters are a JSON schema."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    name: Name
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Schema | None = None
     strict: Literal[False] | None = None
 
 

@@ -43,6 +43,7 @@ CHUNKS: dict[str, Any] = {
 
 QUESTION = [{"role": "user", "content": "Who made the world?"}]
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+SCHEMA = {"name": "maker", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}
 EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
     "/v1/completions": {
         "whole": {"prompt": "In the beginning", "max_tokens": 8},
@@ -51,6 +52,10 @@ EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
     "/v1/chat/completions": {
         "whole": {"messages": QUESTION, "max_completion_tokens": 8, "n": 2},
         "streamed": {"messages": QUESTION, "logprobs": True, "top_logprobs": 2, **USAGE},
+        "structured": {
+            "messages": QUESTION,
+            "response_format": {"type": "json_schema", "json_schema": SCHEMA},
+        },
     },
     "/v1/responses": {
         "whole": {"input": "Who made the world?", "max_output_tokens": 8},

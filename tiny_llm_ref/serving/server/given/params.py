@@ -11,6 +11,7 @@ from .config import ServerConfig
 from .engine_client import NUM_SEEDS, EngineClient
 from .errors import ApiError
 from .fields import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
+from .structured_outputs import structured_outputs
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat's answer may be as long as there is room."""
@@ -46,6 +47,7 @@ def sampling_params(request: SamplingFields, max_tokens: int | None, logprobs: i
         "min_tokens": min_tokens(request, max_tokens),
         "stop_token_ids": request.stop_token_ids,
         "logprobs": logprobs,
+        "structured_outputs": structured_outputs(request),
     }
     given = {name: value for name, value in values.items() if value is not None}
     try:
@@ -152,7 +154,12 @@ def chat_params(request: ChatRequest) -> SamplingParams:
         message = "max_tokens and max_completion_tokens differ: give one of them"
         raise ApiError(400, message, "max_tokens", "invalid_value")
     max_tokens = request.max_completion_tokens or request.max_tokens
-    return sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
+    params = sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
+    options = request.chat_template_kwargs
+    if params.structured_outputs is not None and options is not None and options.enable_thinking:
+        message = "an answer with a grammar has no room for thoughts: leave out enable_thinking"
+        raise ApiError(400, message, "chat_template_kwargs.enable_thinking", "unsupported_value")
+    return params
 
 
 def check_shared(request: SamplingFields, config: ServerConfig) -> None:

@@ -73,7 +73,7 @@ class IncompleteDetails(msgspec.Struct):
 class TextSettings(msgspec.Struct):
     """What kind of text the answer is."""
 
-    format: dict[str, str]
+    format: dict[str, Any]
 
 
 class ResponseObject(msgspec.Struct):

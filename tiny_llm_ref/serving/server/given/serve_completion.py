@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from uuid import uuid4
 
 import msgspec
@@ -12,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ....generation.given.structured_outputs import StructuredOutputsParams
+from ....generation.sampler import SamplingParams
 from ..admission import QueueFullError, Reservation
 from ..disconnects import unless_disconnected
 from .completions import Endpoint, Part
@@ -98,8 +101,24 @@ async def make_job(
     except QueueFullError as error:
         client.metrics.rejected(error.reason)
         raise of_queue(error) from None
+    params = endpoint.params
+    if params.structured_outputs is not None:
+        params = await unless_disconnected(http.receive, compiled_params(endpoint, params.structured_outputs))
     name = f"{endpoint.prefix}-{uuid4().hex}"
-    return Job(client, name, prompts, n, endpoint.params, priority, reservation, arrival)
+    return Job(client, name, prompts, n, params, priority, reservation, arrival)
+
+
+async def compiled_params(endpoint: Endpoint, outputs: StructuredOutputsParams) -> SamplingParams:
+    """The parameters of a request, with its grammar compiled.
+
+    Raises:
+        ApiError: the grammar is refused.
+    """
+    try:
+        return replace(endpoint.params, structured_outputs=await endpoint.codec.compile(outputs))
+    except ValueError as error:
+        message = str(error).replace("structured_outputs", endpoint.grammar_field, 1)
+        raise ApiError(400, message, endpoint.grammar_field, "invalid_value") from None
 
 
 class EventStream(EventSourceResponse):

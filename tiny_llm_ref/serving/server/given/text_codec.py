@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from ....generation.generate import Tokenizer, encode_prompt
+from ....generation.given.structured_outputs import StructuredOutputsParams
+from ...given.grammars import compiled, tokenizer_of
 
 T = TypeVar("T")
 
@@ -24,7 +26,8 @@ class TextCodec:
     """Encode and decode without making the event loop wait.
 
     A tokenizer must not be used by two threads at once, so this one belongs to a single worker thread. The
-    engine's thread has its own.
+    engine's thread has its own. Grammars are compiled in a second worker thread, which only needs the bytes
+    of the tokens.
 
     Args:
         load: loads the tokenizer; called in the worker thread.
@@ -32,6 +35,7 @@ class TextCodec:
 
     def __init__(self, load: Callable[[], ChatTokenizer]) -> None:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._loading = self._worker.submit(load)
         self._texts: dict[int, str] = {}
 
@@ -80,6 +84,16 @@ class TextCodec:
         """Whether the chat template describes tools to the model."""
         return await self._run(lambda tokenizer: "tools" in str(getattr(tokenizer, "chat_template", "")))
 
+    async def compile(self, outputs: StructuredOutputsParams) -> StructuredOutputsParams:
+        """Compile a grammar, in a thread of its own: a large one takes longer than a step.
+
+        Raises:
+            ValueError: the grammar is refused; shows the reason.
+        """
+        await self._run(tokenizer_of)
+        tokenizer = self._loading.result()
+        return await asyncio.wrap_future(self._compiler.submit(compiled, outputs, tokenizer))
+
     async def decode(self, token_ids: Items[int]) -> str:
         """Text of tokens."""
         return await self._run(lambda tokenizer: tokenizer.decode(list(token_ids)))
@@ -93,7 +107,8 @@ class TextCodec:
 
     def close(self) -> None:
         """Let the worker thread end after what it is doing."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for worker in (self._worker, self._compiler):
+            worker.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, work: Callable[[ChatTokenizer], T]) -> T:
         tokenizer = self._loading
