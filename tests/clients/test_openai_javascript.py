@@ -57,6 +57,10 @@ def test_responses(got: dict[str, Any]) -> None:
     assert got["responses"]["last"] in ("response.completed", "response.incomplete")
 
 
+def test_structured_output(got: dict[str, Any]) -> None:
+    assert got["structured"] in ({"land": "Judah"}, {"land": "Israel"})
+
+
 def test_a_stream_that_is_aborted(got: dict[str, Any], url: str) -> None:
     assert got["aborted"]["chunks"] == 3
 

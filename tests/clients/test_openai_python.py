@@ -1,8 +1,10 @@
 """OpenAI's client for Python, unmodified, against a server with the shipped model."""
 
 import asyncio
+from typing import Annotated, Literal
 
 import openai
+import pydantic
 import pytest
 
 from tests.clients.serving import MODEL, expected
@@ -107,6 +109,38 @@ def test_tools() -> None:
             message, called = stream.get_final_response().output
         assert message.content[0].text == "I look."
         assert called.arguments == choice.message.tool_calls[0].function.arguments
+
+
+class Land(pydantic.BaseModel):
+    name: Literal["Judah", "Israel"]
+
+
+class King(pydantic.BaseModel):
+    name: Annotated[str, pydantic.Field(min_length=1, max_length=12)]
+    years: Annotated[int, pydantic.Field(ge=1, le=70)]
+    land: Land
+
+
+def test_parse(client: openai.OpenAI) -> None:
+    messages = [{"role": "user", "content": "Who was king?"}]
+    fields = {"model": NAME, "messages": messages, "temperature": 0, "max_completion_tokens": 300}
+    king = client.chat.completions.parse(**fields, response_format=King).choices[0].message.parsed
+    assert isinstance(king, King)
+    with client.chat.completions.stream(**fields, response_format=King) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == king
+    answer = client.responses.parse(
+        model=NAME, input="Who was king?", temperature=0, max_output_tokens=300, text_format=King
+    )
+    assert answer.output_parsed == king
+    regex = {"structured_outputs": {"regex": "(yes|no), (Lord|Moses)"}}
+    asked = client.completions.create(model=NAME, prompt="Is it so?", extra_body=regex, max_tokens=30)
+    assert asked.choices[0].text.split(", ")[1] in ("Lord", "Moses")
+    schema = {"name": "a", "schema": {"type": "array", "uniqueItems": True}}
+    with pytest.raises(openai.BadRequestError, match="uniqueItems") as raised:
+        client.chat.completions.create(
+            **fields, response_format={"type": "json_schema", "json_schema": schema}
+        )
+    assert raised.value.param == "response_format"
 
 
 def test_extras(client: openai.OpenAI) -> None:

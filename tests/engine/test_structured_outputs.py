@@ -157,6 +157,25 @@ def test_any_object_and_whitespace() -> None:
         assert all(isinstance(json.loads(each.text), dict) for each in finished)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        ('{"a":1,"b":2}', (True, True)),
+        ('{"a": 1, "b": 2}', (True, False)),
+        ('{\n\t"a": 1,\n  "b": 2\n}', (True, False)),
+        (f'{{{16 * " "}"a":1}}', (True, False)),
+        (f'{{{17 * " "}"a":1}}', (False, False)),
+        ('{\n\n"a":1}', (False, False)),
+    ],
+)
+def test_whitespace_has_an_end(text: str, is_allowed: tuple[bool, bool]) -> None:
+    for is_disabled, expected in zip((False, True), is_allowed, strict=True):
+        outputs = StructuredOutputsParams(json_object=True, disable_any_whitespace=is_disabled)
+        drafts = [byte + 1 for byte in text.encode()]
+        allowed = compile_grammar(outputs, ByteTokenizer()).allowed_prefix(drafts)
+        assert (allowed == drafts) == expected
+
+
 def test_a_grammar_that_must_end_overrules_a_minimum_length() -> None:
     params = SamplingParams(
         min_tokens=9, max_tokens=12, structured_outputs=StructuredOutputsParams(regex="AB")

@@ -47,6 +47,15 @@ async function responses() {
   return { text: answer.output_text, pieces: pieces.join(""), last };
 }
 
+async function structured() {
+  const land = { enum: ["Judah", "Israel"] };
+  const schema = { type: "object", properties: { land }, required: ["land"], additionalProperties: false };
+  const response_format = { type: "json_schema", json_schema: { name: "king", strict: true, schema } };
+  const fields = { ...limits, messages, max_completion_tokens: 300, response_format };
+  const answer = await client.chat.completions.parse(fields);
+  return JSON.parse(answer.choices[0].message.content);
+}
+
 async function aborted() {
   const stream = await client.completions.create({ ...limits, prompt, max_tokens: 1500, stream: true, ignore_eos: true });
   let chunks = 0;
@@ -70,6 +79,7 @@ console.log(
     chat: await chat(),
     streamedChat: await streamedChat(),
     responses: await responses(),
+    structured: await structured(),
     aborted: await aborted(),
     unknownModel: await failed(() => client.chat.completions.create({ model: "gpt-5", messages })),
     wrongField: await failed(() => client.completions.create({ model, prompt, temperature: 5 })),

@@ -13,6 +13,8 @@ from ...generation.generate import Tokenizer
 from ...generation.given.structured_outputs import CompiledGrammar, StructuredOutputsParams
 from ..structured.constraint import Constraint
 
+WHITESPACE = r"\n?[ \t]{0,16}"
+"""Between two tokens of JSON. A model that likes whitespace would otherwise write it without end."""
 LIMITS = LLParserLimits(verbose_errors=False)
 
 _known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
@@ -62,8 +64,9 @@ def grammar_text(params: StructuredOutputsParams) -> str:
     if params.grammar is not None:
         return LLMatcher.grammar_from_lark(params.grammar)
     schema = cast(str, params.json) if params.json is not None else '{"type": "object"}'
-    is_flexible = not params.disable_any_whitespace
-    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": is_flexible})
+    if params.disable_any_whitespace:
+        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
 
 
 def tokenizer_of(tokenizer: Tokenizer) -> LLTokenizer:

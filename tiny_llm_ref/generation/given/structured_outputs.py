@@ -30,7 +30,8 @@ class StructuredOutputsParams:
         regex: a regular expression that the whole answer matches.
         choice: strings, one of which is the whole answer.
         grammar: a context-free grammar in llguidance's variant of Lark, which begins at the rule `start`.
-        disable_any_whitespace: whether JSON comes without whitespace between its tokens.
+        disable_any_whitespace: whether JSON comes without whitespace between its tokens. Otherwise, there may
+            be a line break and up to 16 spaces in each place.
         compiled: the grammar, if `compiled` has made it, perhaps in another thread; not compared.
 
     Raises:
