@@ -112,6 +112,7 @@ ROWS_OF_SERVING = [
         "server.given.serve_completion",
         "server.given.server_metrics",
         "server.given.speculation",
+        "server.given.structured_outputs",
         "server.given.text_codec",
         "server.given.tool_calls",
     },
