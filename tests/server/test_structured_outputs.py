@@ -274,6 +274,23 @@ def test_what_is_refused(
     assert client.post(COMPLETIONS, json=PROMPT | {"max_tokens": 1}).status_code == 200
 
 
+@pytest.mark.parametrize("depth", [300, 930, 950, 960, 970, 5000])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"structured_outputs": {"json": %s}',
+        '"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": %s}}',
+        '"tools": [{"type": "function", "function": {"name": "a", "parameters": %s}}], '
+        '"tool_choice": "required"',
+    ],
+)
+def test_a_schema_that_is_nested_too_deeply(client: TestClient, depth: int, fields: str) -> None:
+    start, schema = json.dumps(MESSAGES).removesuffix("}"), '{"items": ' * depth + "{}" + "}" * depth
+    response = client.post(CHAT, content=f"{start}, {fields % schema}}}")
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["message"]
+
+
 def test_a_grammar_is_compiled_once_while_others_get_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     compiled, may_go = text_codec.compiled, threading.Event()

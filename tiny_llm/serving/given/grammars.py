@@ -43,7 +43,11 @@ def compiled(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Structure
     if params.compiled is not None:
         return params
     known = tokenizer_of(tokenizer)
-    matcher = LLMatcher(known, grammar_text(params), log_level=0, limits=LIMITS)
+    try:
+        text = grammar_text(params)
+    except ValueError as error:
+        raise ValueError(f"structured_outputs can't be kept: {error}") from None
+    matcher = LLMatcher(known, text, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()  # an error may only show here
     if matcher.is_error():

@@ -36,13 +36,26 @@ def demanded_by_chat(request: ChatRequest) -> StructuredOutputsParams | None:
     form, choice = request.response_format, request.tool_choice
     is_enforced = choice == "required" or isinstance(choice, NamedTool)
     if form is None or isinstance(form, TextFormat):
-        return checked("tools", {"grammar": grammar_of_calls(request)}) if is_enforced else None
+        return enforced_calls(request) if is_enforced else None
     if is_enforced:
         message = "an enforced call leaves no room for response_format: set tool_choice to auto or none"
         raise ApiError(400, message, "response_format", "invalid_value")
     if isinstance(form, JsonObjectFormat):
         return checked("response_format", {"json_object": True})
     return checked("response_format", {"json": form.json_schema.schema or {}})
+
+
+def enforced_calls(request: ChatRequest) -> StructuredOutputsParams:
+    """Calls of tools, as a grammar.
+
+    Raises:
+        ApiError: the parameters of a tool are nested too deeply.
+    """
+    try:
+        return checked("tools", {"grammar": grammar_of_calls(request)})
+    except RecursionError:
+        message = "the parameters of a tool are nested too deeply"
+        raise ApiError(400, message, "tools", "invalid_value") from None
 
 
 def checked(field: str, given: dict[str, Any]) -> StructuredOutputsParams:
