@@ -9,7 +9,8 @@ import pytest
 
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.servers import in_memory
-from tiny_llm import SchedulerConfig, load
+from tiny_llm import CostModel, SchedulerConfig, load
+from tiny_llm.serving.given.adaptive_drafter import DraftCost, profiled
 from tiny_llm.serving.server.given.app import create_app
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_factory import EngineFactory
@@ -30,6 +31,7 @@ BODY = {
     "temperature": 0,
 }
 CONFIG = SchedulerConfig(max_num_prefill_only_tokens=512)
+FREE = DraftCost(CostModel(1.0, 0.0), CostModel(0.0, 0.0))
 
 
 def app_with(make_drafter: DrafterFactory | None) -> Any:
@@ -70,7 +72,9 @@ def test_answers_with_drafts(load_draft: Any) -> None:
     with in_memory(app_with(None)) as client:
         plain = client.post(PATH, json=BODY).json()
         assert "metrics" not in plain
-    with in_memory(app_with(DrafterFactory(3, load_draft))) as client:
+    make_drafter = DrafterFactory(3, load_draft)
+    make_drafter._cost = FREE  # by what is measured on a busy machine, no draft may pay
+    with in_memory(app_with(make_drafter)) as client:
         answer = client.post(PATH, json=BODY).json()
         assert answer["choices"] == plain["choices"]
         assert answer["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
@@ -103,3 +107,10 @@ def test_a_draft_model_with_another_tokenizer_is_refused() -> None:
     factory = DrafterFactory(3, lambda: (load(DRAFT)[0], Other()))  # type: ignore[arg-type, return-value]
     with pytest.raises(ValueError, match="another tokenizer"):
         EngineFactory(lambda: load(MODEL), CONFIG, 128, make_drafter=factory)()
+
+
+def test_costs_are_measured() -> None:
+    for draft in (None, load(DRAFT)[0]):
+        cost = profiled(load(MODEL)[0], draft, repeats=1)
+        assert cost.step.per_step + cost.step.per_token > 0
+        assert (cost.draft_pass is None) == (draft is None)
