@@ -1,8 +1,10 @@
 """The engine's thread: commands in, one report out per step, and no array leaves it."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 
 import mlx.core as mx
@@ -61,6 +63,15 @@ def watched(make: Callable[[], Engine] = make_engine) -> Iterator[Watched]:
 
 def tokens_of(increments: list[Increment]) -> list[int]:
     return [token for each in increments for token in each.token_ids]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_destructors_of_an_ended_thread_have_run() -> None:
+    for _ in range(5):
+        with watched() as engine:
+            engine.next()
+            native_id = engine.thread._thread.native_id
+        assert not Path(f"/proc/self/task/{native_id}").exists()
 
 
 def test_requests_get_the_tokens_they_get_alone() -> None:

@@ -82,6 +82,7 @@ ROWS_OF_SERVING = [
         "server.engine_thread",
         "server.given.engine_meter",
         "server.given.messages",
+        "server.given.thread_end",
         "server.given.thread_law",
         "server.recovery",
         "server.text_increments",

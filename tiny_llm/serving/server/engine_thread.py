@@ -14,6 +14,7 @@ from ..engine import Engine
 from ..given.engine_request import EngineRequest
 from .given.engine_meter import EngineMeter, drafts_of, rows_of
 from .given.messages import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Submit
+from .given.thread_end import join_native
 from .recovery import RecoveringEngine, ServedStep
 from .text_increments import TextIncrements
 
@@ -98,9 +99,7 @@ class EngineThread:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the thread has ended, at most `timeout` seconds. Return whether it has."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return join_native(self._thread, timeout)
 
     def run(self) -> None:
         """Make the engine, post `loaded` of it, and serve until `stop`; the body of the thread.

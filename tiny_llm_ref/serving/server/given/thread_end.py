@@ -1,0 +1,29 @@
+"""Wait until the operating system has ended a thread."""
+
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+
+POLL_SECONDS = 0.001
+LONG_ENOUGH = 0.05
+"""Seconds for a thread to end where its end cannot be observed."""
+
+
+def join_native(thread: Thread, timeout: float | None = None) -> bool:
+    """Wait until a thread has ended, at most `timeout` seconds. Return whether it has.
+
+    Python's own `join` returns when the thread's Python code has ended. MLX's destructors run after that, and
+    one of them waits for the interpreter (mlx #4110). If the process exits meanwhile, it aborts.
+    """
+    if thread.ident is None:
+        return True
+    thread.join(timeout)
+    if thread.is_alive():
+        return False
+    if sys.platform == "linux":
+        while Path(f"/proc/self/task/{thread.native_id}").exists():
+            time.sleep(POLL_SECONDS)
+    else:
+        time.sleep(LONG_ENOUGH)
+    return True
