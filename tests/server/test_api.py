@@ -340,6 +340,13 @@ def test_api_key(header: str, status: int) -> None:
             assert response.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize(("header", "status"), [("Bearer ké", 200), ("Bearer ke", 401), ("Bearer kê", 401)])
+def test_an_api_key_beyond_ascii(header: str, status: int) -> None:
+    with in_memory(app_of(api_key="ké")) as client:
+        response = client.get("/v1/models", headers={"Authorization": header.encode()})
+        assert response.status_code == status
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

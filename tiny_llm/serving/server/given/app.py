@@ -210,19 +210,19 @@ async def tokenize(http: Request) -> Response:
     if (request.prompt is None) == (request.messages is None):
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_value")
     try:
-        if request.messages is not None:
-            options = {"add_generation_prompt": request.add_generation_prompt}
-            ids = await encode_messages(server.codec, request.messages, request.tools or (), options)
-        else:
-            is_empty = not request.prompt
-            ids = (
-                ()
-                if is_empty
-                else await server.codec.encode(request.prompt or "", request.add_special_tokens)
-            )
+        ids = await token_ids(server.codec, request)
     except ValueError as error:
-        raise ApiError(400, str(error), "messages", "invalid_value") from None
+        field = "prompt" if request.messages is None else "messages"
+        raise ApiError(400, str(error), field, "invalid_value") from None
     return as_json(Tokens(list(ids), len(ids), server.client.max_model_len))
+
+
+async def token_ids(codec: TextCodec, request: TokenizeRequest) -> tuple[int, ...]:
+    """Token ids of a prompt, which may be empty, or of messages."""
+    if request.messages is not None:
+        options = {"add_generation_prompt": request.add_generation_prompt}
+        return await encode_messages(codec, request.messages, request.tools or (), options)
+    return await codec.encode(request.prompt, request.add_special_tokens) if request.prompt else ()
 
 
 async def detokenize(http: Request) -> Response:

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from ....generation.generate import Tokenizer, encode_prompt
 from ....generation.given.structured_outputs import StructuredOutputsParams
 from ...given.grammars import compiled, tokenizer_of
+from .thread_end import Worker
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ class TextCodec:
     """
 
     def __init__(self, load: Callable[[], ChatTokenizer]) -> None:
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
-        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._worker = Worker("tokenizer")
+        self._compiler = Worker("grammar")
         self._loading = self._worker.submit(load)
         self._texts: dict[int, str] = {}
 
@@ -106,9 +106,9 @@ class TextCodec:
         return self._texts
 
     def close(self) -> None:
-        """Let the worker thread end after what it is doing."""
+        """Wait until the worker threads have ended, after what they are doing."""
         for worker in (self._worker, self._compiler):
-            worker.shutdown(wait=False, cancel_futures=True)
+            worker.close()
 
     async def _run(self, work: Callable[[ChatTokenizer], T]) -> T:
         tokenizer = self._loading

@@ -2,8 +2,9 @@
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread
 
 POLL_SECONDS = 0.001
 LONG_ENOUGH = 0.05
@@ -27,3 +28,22 @@ def join_native(thread: Thread, timeout: float | None = None) -> bool:
     else:
         time.sleep(LONG_ENOUGH)
     return True
+
+
+class Worker(ThreadPoolExecutor):
+    """A pool of a single thread that starts with the first submission.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        started: list[Thread] = []
+        super().__init__(1, name, initializer=lambda: started.append(current_thread()))
+        self._started = started
+
+    def close(self) -> None:
+        """Drop what has not begun, and wait until the thread has ended."""
+        self.shutdown(cancel_futures=True)
+        for thread in self._started:
+            join_native(thread)

@@ -29,7 +29,7 @@ class RequireKey:
         """Pass the request on, or answer 401. Comparing takes the same time wherever the keys differ."""
         if scope["type"] == "http" and not is_open(scope["path"]):
             sent = Headers(scope=scope).get("authorization", "")
-            if not hmac.compare_digest(sent.encode(), self._expected):
+            if not hmac.compare_digest(sent.encode("latin-1"), self._expected):
                 error = ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
                 await error.response()(scope, receive, send)
                 return
