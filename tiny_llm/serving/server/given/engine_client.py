@@ -198,7 +198,6 @@ class EngineClient:
             return
         record = running.record
         record.num_tokens += len(increment.token_ids)
-        self.metrics.generation_tokens.inc(len(increment.token_ids))
         if record.first_token is None:
             record.first_token = now
             self.metrics.ttft.observe(now - record.arrival)

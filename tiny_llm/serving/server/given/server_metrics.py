@@ -97,11 +97,17 @@ class ServerMetrics:
         self.running.set(stats.num_running)
         self.waiting.set(stats.num_waiting)
         self.kv_usage.set(stats.num_used_blocks / self._num_blocks if self._num_blocks else 0)
-        self.queries.inc(stats.num_admitted_tokens)
-        self.hits.inc(stats.num_hit_tokens)
-        self.preemptions.inc(stats.num_preemptions)
-        self.failed_steps.inc(stats.num_failed_steps)
-        self._speculation(report)
+        for counter, number in (
+            (self.queries, stats.num_admitted_tokens),
+            (self.hits, stats.num_hit_tokens),
+            (self.preemptions, stats.num_preemptions),
+            (self.failed_steps, stats.num_failed_steps),
+            (self.generation_tokens, sum(len(each.token_ids) for each in report.increments)),
+        ):
+            if number:  # most steps change only the last, and a counter takes a lock
+                counter.inc(number)
+        if report.drafts:
+            self._speculation(report)
         if report.num_tokens:
             self.iteration.observe(report.num_tokens)
 
