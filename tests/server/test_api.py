@@ -144,6 +144,12 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (CHAT, MESSAGES | {"max_tokens": None, "max_completion_tokens": 4}, 200, None),
         # streams, ignored, refused and unknown fields
         (COMPLETIONS, PROMPT | {"stream_options": {"include_usage": True}}, 400, "stream_options"),
+        (
+            COMPLETIONS,
+            PROMPT | {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            400,
+            "stream_options.continuous_usage_stats",
+        ),
         (COMPLETIONS, PROMPT | {"stream": True, "stream_options": {"foo": 1}}, 400, "stream_options.foo"),
         (CHAT, MESSAGES | {"user": "me", "metadata": {"a": "b"}, "store": False, "max_tokens": 1}, 200, None),
         (CHAT, MESSAGES | {"audio": {"voice": "x"}}, 400, "audio"),
@@ -229,6 +235,20 @@ def test_a_stream_has_the_text_of_the_whole_answer(
         ]
         if path == CHAT:
             assert [each["delta"].get("role") for each in mine] == ["assistant"] + [None] * (len(mine) - 1)
+
+
+@pytest.mark.parametrize(("path", "body"), [(COMPLETIONS, PROMPT), (CHAT, MESSAGES)])
+def test_every_chunk_can_have_the_usage_so_far(
+    client: TestClient, path: str, body: dict[str, Any]
+) -> None:  # guidellm asks for it
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = body | {"max_tokens": 9, "ignore_eos": True, "stream": True, "stream_options": options}
+    *chunks, done = events_of(client.post(path, json=body))
+    assert done == "[DONE]"
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1] == 9
+    assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1
 
 
 def test_the_answers_of_n_differ_and_share_the_prompt(client: TestClient) -> None:

@@ -154,9 +154,13 @@ def test_the_conversation_that_the_template_gets() -> None:
         ({"tool_choice": "required"}, 400, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "news"}}, 400, "tool_choice"),
         ({"stream_options": {"include_obfuscation": False}}, 400, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": True}}, 400, "stream_options.include_usage"),
+        ({"stop": 5}, 400, "stop"),
+        ({"ignore_eos": True, "max_output_tokens": None}, 400, "ignore_eos"),
         ({"n": 2}, 400, "n"),
         ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, 400, "input[0]"),
         ({"store": True, "user": "me", "metadata": {"a": "b"}, "reasoning": {"effort": "low"}}, 200, None),
+        ({"stop": ["AB"], "seed": 1, "top_k": 5, "repetition_penalty": 1.1, "ignore_eos": True}, 200, None),
         ({"previous_response_id": None, "text": {"format": {"type": "text"}}, "stream": None}, 200, None),
     ],
 )
@@ -172,6 +176,22 @@ def test_requests(fields: dict[str, Any], status: int, param: str | None) -> Non
         assert (
             client.post(PATH, json={"model": MODEL, "input": "A", "max_output_tokens": 1}).status_code == 200
         )
+
+
+def test_extras_have_an_effect() -> None:
+    with in_memory(app_of()) as client:
+        body = {"model": MODEL, "input": "HELLO", "temperature": 0, "max_output_tokens": 9}
+
+        def text_of(**fields: Any) -> str:
+            response = client.post(PATH, json=body | fields).json()
+            return "".join(part["text"] for item in response["output"] for part in item["content"])
+
+        text = text_of(ignore_eos=True)
+        assert len(text) > 3
+        assert text_of(ignore_eos=True, stop=text[2:4]) == text[: text.index(text[2:4])]
+        hot = {"ignore_eos": True, "temperature": 2}
+        assert text_of(**hot, seed=1) == text_of(**hot, seed=1) != text_of(**hot, seed=2)
+        assert text_of(**hot, top_k=1) == text
 
 
 def test_a_step_that_fails_ends_the_stream_with_an_error() -> None:
