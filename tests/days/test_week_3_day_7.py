@@ -290,6 +290,18 @@ def test_task_2_failed_requests_are_reported_and_forgotten() -> None:
     check_equal(list(thread.live), [0], "live requests")
 
 
+def test_task_2_an_answer_that_ended_before_its_step_failed_is_reported() -> None:
+    thread, engine = idle_thread(make_engine())
+    thread.add(engine, Submit(70, tuple(prompt_of(4)), SamplingParams(max_tokens=1)))
+    request = engine.engine.requests[0]
+    request.accept(continuation(prompt_of(4), 1)[0])
+    report = thread.report(engine_thread.ServedStep(finished=(request,), is_failed=True))
+    seen = [(each.ticket, each.finish_reason) for each in report.increments]
+    what = "tickets and reasons of the increments, if an answer ended before the step failed"
+    check_equal(seen, [(70, "length")], what, {"its client is never told": []})
+    check_equal((thread.live, thread.id_of), ({}, {}), "live, and id_of, after that report")
+
+
 def test_task_2_an_aborted_request_that_is_still_computed_is_left_out() -> None:
     thread, engine = idle_thread(ENGINES["overlapping"]())
     for ticket in (70, 80):
