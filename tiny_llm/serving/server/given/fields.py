@@ -17,6 +17,10 @@ Ignored = Annotated[Any, Meta(description="Accepted and ignored.")]
 Refused = Annotated[None, Meta(description="Not supported: only null will do.")]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+TopK = Annotated[int, Meta(ge=-1)]
+Priority = Annotated[int, Meta(ge=0, le=1000)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=1000)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 StopString = Annotated[str, Meta(min_length=1)]
@@ -40,8 +44,8 @@ class StreamOptions(Strict, kw_only=True):
     """How to stream."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: Ignored = None
-    continuous_usage_stats: Refused = None
 
 
 class TextFormat(Strict, kw_only=True, tag="text", tag_field="type"):
@@ -94,7 +98,7 @@ class SamplingFields(Strict, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     stop: Stop | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Seed | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[Count, Bias], Meta(max_length=MAX_BIASES)] | None = None
@@ -102,13 +106,13 @@ class SamplingFields(Strict, kw_only=True):
     stream_options: StreamOptions | None = None
 
     # vLLM's extras
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: TopK | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[Count], Meta(max_length=MAX_STOP)] | None = None
-    priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    priority: Priority | None = None
     structured_outputs: StructuredOutputs | None = None
 
     user: Ignored = None

@@ -65,7 +65,12 @@ def min_tokens(request: SamplingFields, max_tokens: int | None) -> int | None:
     if not request.ignore_eos:
         return request.min_tokens
     if max_tokens is None:
-        raise ApiError(400, "ignore_eos needs max_tokens", "ignore_eos", "invalid_value")
+        raise ApiError(
+            400,
+            "ignore_eos needs a limit, such as max_tokens or max_output_tokens",
+            "ignore_eos",
+            "invalid_value",
+        )
     if request.stop_token_ids:
         message = "ignore_eos would ignore stop_token_ids as well: leave one of them out"
         raise ApiError(400, message, "ignore_eos", "invalid_value")
@@ -166,6 +171,10 @@ def check_shared(request: SamplingFields, config: ServerConfig) -> None:
     """Refuse fields that make no sense together, or with the settings of the server."""
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, "stream_options needs stream to be true", "stream_options", "invalid_value")
+    options = request.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        message = "continuous_usage_stats needs include_usage to be true"
+        raise ApiError(400, message, "stream_options.continuous_usage_stats", "invalid_value")
     if request.priority and not config.has_priorities:
         message = "this server has no priorities: start it with --scheduling-policy priority"
         raise ApiError(400, message, "priority", "unsupported_value")

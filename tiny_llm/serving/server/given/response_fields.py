@@ -20,12 +20,17 @@ from .fields import (
     NamedSchema,
     NamedTool,
     Positive,
+    Priority,
     Refused,
+    RepetitionPenalty,
     ResponseFormat,
+    Seed,
+    Stop,
     StreamOptions,
     Strict,
     TextFormat,
     Tool,
+    TopK,
 )
 
 NothingIncluded = Annotated[list[str], Meta(max_length=0)]
@@ -87,6 +92,12 @@ class TextOptions(Strict, kw_only=True):
     verbosity: Ignored = None
 
 
+class ResponseStreamOptions(Strict, kw_only=True):
+    """How to stream. The last event always has the usage."""
+
+    include_obfuscation: Ignored = None
+
+
 class ResponsesRequest(Strict, kw_only=True):
     """The body of /v1/responses."""
 
@@ -97,7 +108,7 @@ class ResponsesRequest(Strict, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
@@ -106,6 +117,14 @@ class ResponsesRequest(Strict, kw_only=True):
     background: Literal[False] | None = None
     include: NothingIncluded | None = None
     metadata: dict[str, str] | None = None
+
+    # vLLM's extras
+    stop: Stop | None = None
+    seed: Seed | None = None
+    top_k: TopK | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    ignore_eos: bool | None = None
+    priority: Priority | None = None
 
     store: Ignored = None
     user: Ignored = None
@@ -148,11 +167,17 @@ def chat_request(request: ResponsesRequest) -> tuple[ChatRequest, list[str]]:
         temperature=request.temperature,
         top_p=request.top_p,
         stream=request.stream,
-        stream_options=request.stream_options,
+        stream_options=None if request.stream_options is None else StreamOptions(),
         tools=tools,
         tool_choice=named,
         parallel_tool_calls=request.parallel_tool_calls,
         response_format=response_format_of(request),
+        stop=request.stop,
+        seed=request.seed,
+        top_k=request.top_k,
+        repetition_penalty=request.repetition_penalty,
+        ignore_eos=request.ignore_eos,
+        priority=request.priority,
     )
     return chat, places
 

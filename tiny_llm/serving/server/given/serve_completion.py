@@ -213,6 +213,7 @@ class AnsweringCompletion(Answer):
     async def _chunks(self) -> AsyncIterator[Completion[Choice]]:
         options = self._endpoint.request.stream_options
         has_usage = options is not None and bool(options.include_usage)
+        is_continuous = options is not None and bool(options.continuous_usage_stats)
         pending: dict[int, Part] = {}
         begun: set[int] = set()
         async for index, increment in self.job.increments():
@@ -223,7 +224,7 @@ class AnsweringCompletion(Answer):
             for choice in await self._endpoint.chunks(index, pending.pop(index), index not in begun):
                 chunk = self._response(self._endpoint.chunk_kind, [choice])
                 if has_usage:
-                    chunk.usage = None
+                    chunk.usage = self.usage if is_continuous else None
                 yield chunk
             begun.add(index)
         if has_usage:

@@ -65,7 +65,12 @@ def min_tokens(request: SamplingFields, max_tokens: int | None) -> int | None:
     if not request.ignore_eos:
         return request.min_tokens
     if max_tokens is None:
-        raise ApiError(400, "ignore_eos needs a limit, such as max_tokens or max_output_tokens", "ignore_eos", "invalid_value")
+        raise ApiError(
+            400,
+            "ignore_eos needs a limit, such as max_tokens or max_output_tokens",
+            "ignore_eos",
+            "invalid_value",
+        )
     if request.stop_token_ids:
         message = "ignore_eos would ignore stop_token_ids as well: leave one of them out"
         raise ApiError(400, message, "ignore_eos", "invalid_value")
