@@ -212,7 +212,10 @@ def test_a_constraint_lives_as_long_as_its_sequence() -> None:
     longer = extended(sequence, [1, 1])
     assert constraint_of(longer) is constraint_of(sequence) is not None
     assert constraint_of(extended(Sequence(8, [3]), [1])) is None
-    assert len(Masks.of([ScheduledTokens(longer, 0, 3, True)]).rows[0].draft_ids) == 2
+    assert (
+        len(Masks.filled_beside(mx.zeros((1, 1)), [ScheduledTokens(longer, 0, 3, True)]).rows[0].draft_ids)
+        == 2
+    )
     del sequence, longer
     assert len(constraints._known) == before
 

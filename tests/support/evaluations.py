@@ -20,8 +20,9 @@ ASKS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (mx.array, ("item", "tolist", "__int__", "__float__", "__bool__", "__index__", "__array__")),
 )
 """What makes MLX compute: functions, and methods of an array."""
-MUST_ASK = {"remove_request", "load_model"}
-"""Functions with a reason to evaluate: a row is copied before it is written over, weights are joined."""
+MUST_ASK = {"remove_request", "load_model", "filled_beside"}
+"""Functions with a reason to evaluate: a row is copied before it is written over, weights are joined, and
+masks are filled while the model computes."""
 
 
 def is_packages_line(frame: FrameType) -> bool:

@@ -48,12 +48,15 @@ class Masks:
     bits: Bits = field(default_factory=lambda: np.empty((0, 0), np.uint32))
 
     @classmethod
-    def of(cls, entries: Items[ScheduledTokens]) -> "Masks":
-        """Compute the masks of a step, if any of its entries has a grammar."""
+    def filled_beside(cls, logits: mx.array, entries: Items[ScheduledTokens]) -> "Masks":
+        """Compute a step's masks, if any of its entries has a grammar, while the model computes the logits."""
         sequences = [entry.sequence for entry in entries]
         constraints = [_known.get(sequence) for sequence in sequences] if _known else []
         rows = masked_rows(sequences, constraints) if any(constraints) else []
-        return cls(rows, fill_masks(rows)) if rows else cls()
+        if not rows:
+            return cls()
+        mx.async_eval(logits)  # type: ignore[no-untyped-call]
+        return cls(rows, fill_masks(rows))
 
     def allow_only(self, row: int, token_ids: Iterable[int]) -> bool:
         """Whether nothing but some of these tokens may come in a row."""

@@ -32,7 +32,7 @@ def adjust_logits(
     Returns:
         [B, V]; the argument itself if nothing changes.
     """
-    masks = Masks.of(entries)
+    masks = Masks.filled_beside(logits, entries)
     sequences = [(row, entry.sequence) for row, entry in enumerate(entries)]
     changed = [(row, each, params[each.id]) for row, each in sequences if params[each.id].changes_logits]
     biased = [
