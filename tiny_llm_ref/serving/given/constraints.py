@@ -49,7 +49,7 @@ class Masks:
 
     @classmethod
     def filled_beside(cls, logits: mx.array, entries: Items[ScheduledTokens]) -> "Masks":
-        """Compute a step's masks, if any of its entries has a grammar, while the model computes the logits."""
+        """Compute a step's masks, if any of its entries has a grammar, as the model computes the logits."""
         sequences = [entry.sequence for entry in entries]
         constraints = [_known.get(sequence) for sequence in sequences] if _known else []
         rows = masked_rows(sequences, constraints) if any(constraints) else []
