@@ -334,6 +334,18 @@ def store_rows_cases() -> Cases:
         yield f"rows of {size}", Case(inputs, [expected], (4 * size,), error=0)
 
 
+def mask_rows_cases() -> Cases:
+    forbidden = np.float32(-np.inf).view(np.int32)
+    for V, bound in itertools.product((1, 31, 32, 33, 100, 40_000), (1, 2**32)):
+        rows, bits = np.array([2, 0]), integers(0, bound, 2, -(-V // 32)).astype(np.uint32)
+        bits[:, 1::2] = 2**32 - 1
+        is_allowed = (bits[:, :, None] >> np.arange(32, dtype=np.uint32) & 1).reshape(2, -1)[:, :V]
+        expected = np.full((3, V), -1, np.int32)  # what driver.cpp leaves where nothing is written
+        expected[rows] = np.where(is_allowed, expected[rows], forbidden)
+        case = Case([normal(3, V), rows.astype(np.int32), bits], [expected], error=0, dtype=np.int32)
+        yield f"{V} tokens, words below {bound}", case
+
+
 def sample_rows_cases() -> Cases:
     cuts = [(0, None, 0), (0.9, None, 0), (0, 7, 0), (0, None, 0.2), (0.95, 40, 0.01)]
     params = [(temperature, *cut) for temperature in (0, 0.7, 2) for cut in cuts]
