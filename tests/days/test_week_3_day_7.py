@@ -19,7 +19,15 @@ from tests.support.fakes import FakeModel, FakeTokenizer, continuation, prompt_o
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tests.support.server_engines import ENGINES, SECONDS, failing, make_engine
 from tests.support.text_tokenizers import ByteTokenizer
-from tiny_llm import CostModel, Engine, SamplingParams, ScheduledTokens, SchedulerConfig, SchedulerOutput
+from tiny_llm import (
+    CostModel,
+    Engine,
+    SamplingParams,
+    ScheduledTokens,
+    SchedulerConfig,
+    SchedulerOutput,
+    Simulator,
+)
 from tiny_llm.batching.answer import TokenLogprobs
 from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.server import engine_thread
@@ -714,8 +722,9 @@ def test_task_4_a_new_engine_begins_with_empty_caches() -> None:
 
     engine = RecoveringEngine(make)
     request = engine.add_request(prompt_of(9), SamplingParams(max_tokens=3))
-    while not request.is_done:
+    for _ in range(MAX_STEPS):
         engine.step()
+    check_equal(request.is_done, True, f"whether the request ended within {MAX_STEPS} steps")
     check_equal(len(made), 2, "engines made after one failed step")
     check_equal(made[0].is_closed, True, "whether the failed engine is closed")
     blocks: Any = engine.engine.scheduler.blocks
@@ -727,8 +736,7 @@ def test_task_4_ids_go_on_in_the_new_engine() -> None:
     engine = RecoveringEngine(engines.pop)
     engine.add_request(prompt_of(3, 0), SamplingParams(max_tokens=5))
     engine.add_request(prompt_of(3, 1), SamplingParams(max_tokens=5))
-    while not engine.step().is_failed:
-        pass
+    assert any(engine.step().is_failed for _ in range(MAX_STEPS)), "no step failed"
     added = engine.add_request(prompt_of(3, 2), SamplingParams(max_tokens=5))
     check_equal(
         added.prompt_idx, 2, "id of a request that is added after a failed step", {"ids begin again": 0}
@@ -750,6 +758,20 @@ def test_task_4_an_answer_that_ended_before_the_fault_is_delivered(monkeypatch: 
     check_equal(ids, [0], "answers delivered by a step that fails after one ended", {"it is lost": []})
     check_equal(engine.step().finished == (second,), True, "whether the next step finishes the other one")
     check_equal(first.token_ids, continuation(prompt_of(3, 0), 1), "tokens of the first")
+
+
+def test_task_4_a_request_that_ended_during_its_trial_has_not_failed() -> None:
+    engine = RecoveringEngine(make_engine)
+    first, second = (engine.add_request(prompt_of(3, id), SamplingParams(max_tokens=1)) for id in range(2))
+    requests = dict(engine.engine.requests)
+    first.accept(continuation(prompt_of(3, 0), 1)[0])
+    engine.on_trial = 0
+    step = engine.recover(requests, KeyError("fault"))
+    seen = ([request.prompt_idx for request in step.finished], list(step.failed))
+    what = "the finished and the failed, if the one on trial ended before the step failed"
+    mistakes = {"it failed although its answer is complete": ([0], [0])}
+    check_equal(seen, ([0], []), what, mistakes)
+    check_equal(second.is_done, False, "whether the other one is done")
 
 
 def test_task_4_those_held_before_stay_behind_those_that_ran() -> None:
@@ -966,6 +988,21 @@ def test_task_6_work_is_cancelled_when_the_client_goes(messages: list[str]) -> N
     check_equal(events, ["watching", "cleaned up"], "what happened before it returned", mistakes)
 
 
+def test_task_6_work_that_is_done_is_returned_though_the_client_is_gone() -> None:
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def run() -> object:
+        try:
+            return await unless_disconnected(receive, work_of(0, []))
+        except ClientGoneError as error:
+            return type(error).__name__
+
+    mistakes = {"the result is thrown away": "ClientGoneError"}
+    what = "the result, if the work is done and the client goes in the same turn"
+    check_equal(asyncio.run(run()), "an answer", what, mistakes)
+
+
 def test_task_6_another_message_is_no_disconnect() -> None:
     result, _ = raced(lambda events: work_of(100, events), "http.request", "http.request")
     mistakes = {"any message counts as a disconnect": "ClientGoneError"}
@@ -1005,6 +1042,19 @@ def test_task_6_being_cancelled_cancels_both() -> None:
 COST = CostModel(per_step=0.01, per_token=0.001)
 
 
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a simulation fail that goes on and on."""
+    step, left = Simulator.step, iter(range(MAX_STEPS))
+
+    def counted(simulator: Simulator) -> Any:
+        if next(left, None) is None:
+            pytest.fail(f"the simulation goes on after {MAX_STEPS} steps, although there is room")
+        return step(simulator)
+
+    monkeypatch.setattr(Simulator, "step", counted)
+
+
 @pytest.mark.parametrize(
     ("unfinished", "expected", "mistakes"),
     [
@@ -1022,7 +1072,7 @@ COST = CostModel(per_step=0.01, per_token=0.001)
     ],
 )
 def test_task_7_there_is_room_when_the_first_request_ends(
-    unfinished: list[tuple[int, int]], expected: float, mistakes: dict[str, float]
+    few_steps: None, unfinished: list[tuple[int, int]], expected: float, mistakes: dict[str, float]
 ) -> None:
     work = [RemainingWork(*each) for each in unfinished]
     found = seconds_until_room(SchedulerConfig(8, 2), COST, work)
