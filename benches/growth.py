@@ -12,12 +12,12 @@ from typing import Annotated
 import mlx.core as mx
 import typer
 
-from benches.load import EndlessTokenizer
 from benches.rounds import Repeats, Rounds, itself
 from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tiny_llm_ref import simple_generate, simple_generate_with_kv_cache
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 from tiny_llm_ref.model.loader import load_model
 
 WAYS = {"without a cache": simple_generate, "with a cache": simple_generate_with_kv_cache}

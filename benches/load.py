@@ -14,21 +14,6 @@ SHARE_OF_LONG = 0.25
 ANSWER = (16, 48)  # tokens, fewest and most
 
 
-class EndlessTokenizer:
-    """A tokenizer for prompts that are token ids already, and whose answers never end."""
-
-    bos_token = None
-    eos_token_ids: set[int] = set()
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Not asked for: every prompt here is made of ids."""
-        raise ValueError("give token ids, not text")
-
-    def decode(self, token_ids: list[int]) -> str:
-        """Return no text: it is never read."""
-        return ""
-
-
 @dataclass(frozen=True)
 class LoadRequest:
     """A prompt, how many tokens its answer has, and when it arrives, in seconds from the start."""

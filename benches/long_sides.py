@@ -71,8 +71,8 @@ class Ours:
         self.read()
 
     def start(self, tokens: list[int]) -> None:
-        from benches.load import EndlessTokenizer
         from tiny_llm_ref import BlockManager, Engine, SamplingParams, SchedulerConfig, UnlimitedBlocks
+        from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 
         if self.engine is not None:
             self.engine.close()

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from benches.load import EndlessTokenizer
 from benches.rounds import MOST, Repeats, Rounds, itself, written
 from benches.speed import machine
 from benches.watched import Results
@@ -29,6 +28,7 @@ from tiny_llm_ref import (
     Sequence,
     UnlimitedBlocks,
 )
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 from tiny_llm_ref.serving.given.blocks import Blocks
 
 CHUNKS = (16, 64, 256)

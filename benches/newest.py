@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from benches.load import EndlessTokenizer
 from tiny_llm_ref import (
     BatchGenerator,
     BlockManager,
@@ -14,6 +13,7 @@ from tiny_llm_ref import (
     SchedulerConfig,
     UnlimitedBlocks,
 )
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 from tiny_llm_ref.serving.given.blocks import Blocks
 
 BLOCK_SIZE = 16

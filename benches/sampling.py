@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from benches.load import EndlessTokenizer
 from benches.mixed import alternate, report
 from benches.rounds import MOST, Repeats, Rounds, itself
 from benches.speed import machine
@@ -16,6 +15,7 @@ from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from tiny_llm_ref import BlockManager, Engine, ModelConfig, Qwen3Model, SamplingParams, SchedulerConfig
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 
 ROWS = (1, 8, 64)
 PROMPT_TOKENS, BLOCK_SIZE = 8, 16

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from benches.load import EndlessTokenizer, Load
+from benches.load import Load
 from benches.mlx_lm_side import MlxLmRecorder, SharedKernels, own_model
 from scripts.run.engine_recorder import EngineRecorder
 from scripts.run.recorder import Recorder
@@ -26,6 +26,7 @@ from tiny_llm_ref import (
     SamplingParams,
     SchedulerConfig,
 )
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 from tiny_llm_ref.serving.given.overlapping_engine import OverlappingEngine
 
 ONE_BUDGET, WHOLE, OVERLAPPED = "one budget", "whole prompts", "overlapped"

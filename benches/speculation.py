@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benches.load import EndlessTokenizer, take, token_stream
+from benches.load import take, token_stream
 from benches.rounds import Repeats, Rounds, say
 from benches.speculation_prediction import Try, predicted_gain
 from benches.speed import machine
@@ -34,13 +34,13 @@ from tiny_llm_ref import (
     SpeculativeEngine,
 )
 from tiny_llm_ref.generation.generate import Tokenizer
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 from tiny_llm_ref.serving.given.adaptive_drafter import (
     FIRST_RATE,
     MOST_DRAFTS,
     AdaptiveDrafter,
-    DraftCost,
-    profiled,
 )
+from tiny_llm_ref.serving.given.draft_cost import DraftCost, profiled
 from tiny_llm_ref.serving.given.drafter import Drafter
 from tiny_llm_ref.serving.speculation.draft_length import Acceptance
 

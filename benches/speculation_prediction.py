@@ -4,7 +4,7 @@ from collections.abc import Sequence as Items
 from random import Random
 
 from tiny_llm_ref import BlockManager, SchedulerConfig, SimulatedRequest, Simulator
-from tiny_llm_ref.serving.given.adaptive_drafter import DraftCost
+from tiny_llm_ref.serving.given.draft_cost import DraftCost
 from tiny_llm_ref.serving.simulator import SimulatedStep
 
 ANY_TOKEN = 0
@@ -26,7 +26,7 @@ class DraftSimulator(Simulator):
     def __init__(
         self, config: SchedulerConfig, blocks: BlockManager, cost: DraftCost, tries: Items[Try], seed: int = 0
     ) -> None:
-        super().__init__(config, cost.step, blocks)
+        super().__init__(config, cost.of(config.max_num_seqs), blocks)
         self.draft_cost = cost
         self.tries = tries
         self.random = Random(seed)
@@ -37,7 +37,7 @@ class DraftSimulator(Simulator):
         tries = {entry.sequence.id: self.random.choice(self.tries) for entry in output.final}
         granted = self.scheduler.grant_drafts(output, {id: each[0] for id, each in tries.items()})
         drafted = output.with_drafts({id: [ANY_TOKEN] * number for id, number in granted.items()})
-        seconds = self.cost.seconds(drafted)
+        seconds = self.draft_cost.seconds(drafted)
         seconds += max(granted.values(), default=0) * self.draft_cost.seconds_of_a_pass(output)
         step = SimulatedStep(drafted, self.now, self.now + seconds)
         self.now = step.end

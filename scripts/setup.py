@@ -38,15 +38,21 @@ OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "engines")
 
 def main() -> None:
     """Install if the last set-up here was of another lock file or of fewer groups, then run a module."""
-    parser = argparse.ArgumentParser(description="Install what pdm.lock names, if it is not installed yet.")
+    # argparse would drop a "--" that belongs to the module
+    given = sys.argv[1:]
+    end = given.index("-m") if "-m" in given else len(given)
+    own, module = given[:end], given[end + 1 :]
+    parser = argparse.ArgumentParser(
+        description="Install what pdm.lock names, if it is not installed yet.",
+        epilog="With -m MODULE and its arguments at the end, run that module then.",
+    )
     parser.add_argument("--dev", action="store_true", help="the linter and the type checker too")
     parser.add_argument("--group", action="append", default=[], choices=OPTIONAL_GROUPS, help="a group more")
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run then")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(own)
     set_up({*arguments.group} | ({"dev"} if arguments.dev else set()))
-    if arguments.module:
+    if module:
         os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", *arguments.module])
+        os.execv(sys.executable, [sys.executable, "-m", *module])
 
 
 def set_up(extra_groups: set[str]) -> None:

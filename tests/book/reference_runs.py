@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 
-from benches.load import EndlessTokenizer
 from scripts.run.recorder import Recorder
 from tiny_llm_ref import (
     BatchGenerator,
@@ -16,6 +15,7 @@ from tiny_llm_ref import (
     Simulator,
     TinyKvFullCache,
 )
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 
 
 class Clock:

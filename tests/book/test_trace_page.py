@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 from py_mini_racer import MiniRacer
 
-from benches.load import EndlessTokenizer
 from scripts.course import ROOT
 from scripts.run.recorder import Recorder
 from scripts.run.run_report import as_json
@@ -20,6 +19,7 @@ from tests.book.figure_pages import VIZ, new_page, plain_numbers, serious_faults
 from tests.book.reference_runs import Clock, PacedModel
 from tests.book.twins import twin
 from tiny_llm_ref import BatchGenerator, SamplingParams
+from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
 
 NUM_CASES = 1000
 

@@ -34,7 +34,8 @@ from tiny_llm import (
     Sequence,
     SpeculativeEngine,
 )
-from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter, DraftCost
+from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
+from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.sampling import SamplingBatch
@@ -1254,7 +1255,7 @@ def test_task_8_where_drafts_are_never_right_hardly_any_are_computed() -> None:
         check_equal(answers_of(steps), {0: continuation(prompt_of(5), 40)}, "tokens")
         return [len(entry.draft_ids) for step in steps for entry in step.scheduled.final]
 
-    cheap, dear = DraftCost(CostModel(1.0, 0.01)), DraftCost(CostModel(0.0, 1.0))
+    cheap, dear = DraftCost({1: CostModel(1.0, 0.01)}), DraftCost({1: CostModel(0.0, 1.0)})
     assert max(drafts_of(cheap, ())) == 4, "right drafts in nearly free rows should be computed"
     wrong = drafts_of(cheap, range(64))
     assert sum(wrong[-10:]) < sum(wrong[:10]), f"drafts that are always wrong are still computed: {wrong}"

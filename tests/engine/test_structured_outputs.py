@@ -29,9 +29,10 @@ from tiny_llm import (
 )
 from tiny_llm.serving.cost_model import CostModel
 from tiny_llm.serving.given import constraints
-from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter, DraftCost
+from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
 from tiny_llm.serving.given.adjusted_logits import adjust_logits
 from tiny_llm.serving.given.constraints import Masks, constrain, constraint_of
+from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafter, Drafts, extended
 from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.grammars import compile_grammar, tokenizer_of
@@ -264,7 +265,7 @@ def test_forced_tokens_are_drafted_while_the_drafter_rests() -> None:
         def propose(self, output: object, granted: Mapping[int, int], params: object) -> Drafts:
             return Drafts({id: [40] * number for id, number in granted.items()})  # always wrong
 
-    cost = DraftCost(CostModel(0.0, 1.0))  # drafts never pay
+    cost = DraftCost({1: CostModel(0.0, 1.0)})  # drafts never pay
     with engine_with(AdaptiveDrafter(Asleep(), cost)) as engine:
         steps = []
         while engine.has_unfinished_requests:

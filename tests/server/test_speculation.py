@@ -10,7 +10,7 @@ import pytest
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.servers import in_memory
 from tiny_llm import CostModel, SchedulerConfig, load
-from tiny_llm.serving.given.adaptive_drafter import DraftCost, profiled
+from tiny_llm.serving.given.draft_cost import DraftCost, profiled
 from tiny_llm.serving.server.given.app import create_app
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_factory import EngineFactory
@@ -31,7 +31,7 @@ BODY = {
     "temperature": 0,
 }
 CONFIG = SchedulerConfig(max_num_prefill_only_tokens=512)
-FREE = DraftCost(CostModel(1.0, 0.0), CostModel(0.0, 0.0))
+FREE = DraftCost({1: CostModel(1.0, 0.0)}, CostModel(0.0, 0.0))
 
 
 def app_with(make_drafter: DrafterFactory | None) -> Any:
@@ -112,5 +112,5 @@ def test_a_draft_model_with_another_tokenizer_is_refused() -> None:
 def test_costs_are_measured() -> None:
     for draft in (None, load(DRAFT)[0]):
         cost = profiled(load(MODEL)[0], draft, repeats=1)
-        assert cost.step.per_step + cost.step.per_token > 0
+        assert all(each.per_step + each.per_token + each.per_context > 0 for each in cost.steps.values())
         assert (cost.draft_pass is None) == (draft is None)

@@ -72,6 +72,7 @@ ROWS_OF_SERVING = [
         "given.lookup_drafter",
         "given.draft_runner",
         "given.adaptive_drafter",
+        "given.draft_cost",
         "given.speculative_runner",
         "structured.grammar_drafter",
     },

@@ -141,9 +141,9 @@ def test_groups_are_added_and_kept_and_nothing_is_installed_twice(
 def test_a_module_is_run_once_its_packages_are_there(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda program, arguments: ran.append(arguments))
-    options = ("--group", "book", "-m", "scripts.book", "--port", "3", "-m")
+    options = ("--group", "book", "-m", "scripts.book", "--port", "3", "-m", "--", "-k")
     assert [set_up(*options), set_up(*options)] == [[{"default", "cpu", "book"}], []]
-    assert ran == [[sys.executable, "-m", "scripts.book", "--port", "3", "-m"]] * 2
+    assert ran == [[sys.executable, "-m", "scripts.book", "--port", "3", "-m", "--", "-k"]] * 2
 
 
 def test_no_module_is_run_where_set_up_failed(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,8 +205,10 @@ class Scheduler:
         granted = {}
         for entry in output.final:
             sequence = entry.sequence
+            if not wanted.get(sequence.id):
+                continue
             num_drafts = min(
-                wanted.get(sequence.id, 0),
+                wanted[sequence.id],
                 spare,
                 sequence.max_num_tokens - sequence.num_tokens - 1,
                 self.blocks.room_for_drafts(sequence, entry.num_tokens),

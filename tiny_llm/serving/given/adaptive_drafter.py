@@ -1,45 +1,25 @@
 """Another drafter's drafts, as many as pay."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
-from itertools import product
 
 from ...generation.sampler import SamplingParams
-from ...model.qwen3 import Qwen3Model
-from ..block_manager import BlockManager
-from ..cost_model import CostModel, fit_cost_model
 from ..sequence import Sequence
 from ..speculation.draft_length import Acceptance, best_num_drafts
-from ..speculation.draft_model import DraftModel
+from .draft_cost import DraftCost
 from .drafter import Drafter, Drafts
-from .lookup_drafter import LookupDrafter
 from .scheduler_output import ScheduledTokens, SchedulerOutput
-from .speculative_runner import SpeculativeRunner
 
 FIRST_RATE = 0.7
 MOST_DRAFTS = 32
 NUM_OWN = 8
 """From so many steps with drafts on, a sequence has its own rates."""
+LEAST_GAIN = 1.1
+"""Drafts must promise to raise the tokens per second this much: promises err, and asking costs time."""
 STEPS_OF_REST = 32
 """Where drafts don't pay, this many steps go without, unless a request ends."""
 RESTS_BETWEEN_TRIALS = 4
 """After so many rests one draft is tried all the same, to notice when drafts would pay."""
-NUM_PROFILED = (1, 2, 4, 8, 16, 32)
-NUM_DRAFTS_PROFILED = (0, 1, 3)
-
-
-@dataclass(frozen=True)
-class DraftCost:
-    """What a step with drafts costs, and what a pass of the draft model costs, if there is one."""
-
-    step: CostModel
-    draft_pass: CostModel | None = None
-
-    def seconds_of_a_pass(self, output: SchedulerOutput) -> float:
-        """Predicted seconds in which every sequence of a step gets one draft more."""
-        return self.draft_pass.seconds(output) if self.draft_pass else 0.0
 
 
 class AdaptiveDrafter:
@@ -78,22 +58,20 @@ class AdaptiveDrafter:
                 self._learn(entry.sequence)
         if self._is_resting:
             return {}
-        most = self.drafter.wanted(entries)
-        if not any(most.values()):
-            return {}
-        of_all = self.of_all.survival
-        survival = {id: self._own_survival(id, of_all)[:number] for id, number in most.items()}
-        output, step = SchedulerOutput(tuple(entries)), self.cost.step
-        chosen = best_num_drafts(
-            survival, step.seconds(output), step.per_token, self.cost.seconds_of_a_pass(output)
-        )
-        if any(chosen.values()):
-            self._num_rests = 0
-            return chosen
+        survival = self._survival(entries)
+        is_trial = self._num_rests == RESTS_BETWEEN_TRIALS
+        first = {id: each[:1] for id, each in survival.items()}  # later drafts are less certain
+        if is_trial or any(self._best(entries, first).values()):
+            most = self.drafter.wanted(entries)
+            survival = {id: survival[id][:number] for id, number in most.items()}
+            if not any(survival.values()):
+                self._steps_of_rest, self._num_at_rest = len(entries) - 1, len(entries)
+                return {}
+            chosen = self._best(entries, survival)
+            if is_trial or any(chosen.values()):
+                self._num_rests = 0
+                return chosen if any(chosen.values()) else {max(survival, key=lambda id: survival[id][:1]): 1}
         self._num_rests += 1
-        if self._num_rests > RESTS_BETWEEN_TRIALS:
-            self._num_rests = 0
-            return {max(survival, key=lambda id: survival[id][:1]): 1}
         self._steps_of_rest, self._num_at_rest = STEPS_OF_REST, len(entries)
         return {}
 
@@ -129,63 +107,19 @@ class AdaptiveDrafter:
             each.record(num_drafts, num_accepted)
         self._num_learned[id] = self._num_learned.get(id, 0) + 1
 
-    def _own_survival(self, id: int, of_all: list[float]) -> list[float]:
-        return self.of[id].survival if self._num_learned.get(id, 0) >= NUM_OWN else of_all
+    def _survival(self, entries: Items[ScheduledTokens]) -> dict[int, list[float]]:
+        """The survival of each sequence's drafts, if it had as many as possible."""
+        of_all, ids = self.of_all.survival, [entry.sequence.id for entry in entries]
+        return {id: self.of[id].survival if self._num_learned.get(id, 0) >= NUM_OWN else of_all for id in ids}
 
-
-def profiled(model: Qwen3Model, draft: Qwen3Model | None = None, repeats: int = 5) -> DraftCost:
-    """Measure what steps cost, with a model and a draft model or lookup. It takes a moment."""
-    sizes = product(NUM_PROFILED, NUM_DRAFTS_PROFILED)
-    step = fitted([verification(model, *size) for size in sizes], repeats)
-    if draft is None:
-        return DraftCost(step)
-    return DraftCost(step, fitted([a_pass(draft, size) for size in NUM_PROFILED], repeats))
-
-
-Timed = tuple[SchedulerOutput, Callable[[], object]]
-
-
-def fitted(steps: Items[Timed], repeats: int) -> CostModel:
-    """The cost model of some steps, each run several times in turns, of which the fastest run counts."""
-    seconds = [[seconds_of(run) for _, run in steps] for _ in range(1 + repeats)][1:]
-    return fit_cost_model(
-        zip([output for output, _ in steps], map(min, zip(*seconds, strict=True)), strict=True)
-    )
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def verification(model: Qwen3Model, num_sequences: int, num_drafts: int) -> Timed:
-    """A step that verifies so many drafts of each sequence."""
-    blocks, output = decodes(num_sequences)
-    drafts = Drafts({id: [1] * num_drafts for id in range(num_sequences)} if num_drafts else {})
-    runner = SpeculativeRunner(model, blocks, LookupDrafter())
-    drafted, params = output.with_drafts(drafts.token_ids), dict.fromkeys(output.final_ids, SamplingParams())
-    return drafted, lambda: runner.verify(drafted, params, drafts)
-
-
-def a_pass(draft: Qwen3Model, num_sequences: int) -> Timed:
-    """A pass of a draft model, which draws one draft for each sequence."""
-    blocks, output = decodes(num_sequences)
-    drafter, granted = DraftModel(draft, blocks), dict.fromkeys(output.final_ids, 1)
-    params = dict.fromkeys(output.final_ids, SamplingParams())
-    return output, lambda: drafter.propose(output, granted, params)
-
-
-def decodes(
-    num_sequences: int, num_tokens: int = 96, block_size: int = 16
-) -> tuple[BlockManager, SchedulerOutput]:
-    """A step in which so many sequences decode, with room for a block of drafts each."""
-    num_blocks = num_tokens // block_size + 1
-    blocks = BlockManager(num_sequences * num_blocks, block_size)
-    sequences = [Sequence(id, [1] * num_tokens) for id in range(num_sequences)]
-    for sequence in sequences:
-        blocks.allocate(sequence, num_blocks * block_size)
-    return blocks, SchedulerOutput(
-        tuple(ScheduledTokens(each, num_tokens - 1, 1, True) for each in sequences)
-    )
+    def _best(self, entries: Items[ScheduledTokens], survival: Mapping[int, Items[float]]) -> dict[int, int]:
+        """The number of drafts for each sequence; 0 for all if they don't gain enough."""
+        output = SchedulerOutput(tuple(entries))
+        step, row = self.cost.seconds(output), self.cost.seconds_of_a_row(output)
+        draft_pass = self.cost.seconds_of_a_pass(output)
+        chosen = best_num_drafts(survival, step, row, draft_pass)
+        tokens = len(entries) + sum(sum(survival[id][:number]) for id, number in chosen.items())
+        seconds = step + sum(chosen.values()) * row + max(chosen.values(), default=0) * draft_pass
+        if tokens / seconds > LEAST_GAIN * len(entries) / step:
+            return chosen
+        return dict.fromkeys(chosen, 0)

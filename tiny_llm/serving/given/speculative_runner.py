@@ -50,7 +50,7 @@ class SpeculativeRunner(ModelRunner):
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
         """Compute a step without drafts, as `ModelRunner` does."""
-        self.verifier.expect(output.final, Drafts())
+        self.verifier.expect((), Drafts())
         return super().run(output, params)
 
     def verify(
@@ -66,8 +66,12 @@ class SpeculativeRunner(ModelRunner):
         Returns:
             For each final entry, its accepted drafts and the token sampled after them.
         """
-        if not output.entries:
-            return Verified({}, {})
+        if not drafts.token_ids:
+            samples = self.run(output, params)
+            return Verified(
+                {id: [token] for id, token in samples.token_ids.items()},
+                {id: [samples.logprobs[id]] if id in samples.logprobs else [] for id in samples.token_ids},
+            )
         self.verifier.expect(output.final, drafts)
         batch = ForwardBatch.of(output, self.blocks.tables, self.pool)
         rows = mx.array(rows_to_verify(output.entries, np.array(batch.query_start_loc)))
@@ -96,6 +100,8 @@ class SpeculativeRunner(ModelRunner):
 class Verifier:
     """A sampler that also tells which rows accept their draft. The token of such a row is its draft.
 
+    Unless drafts are expected, it only samples.
+
     Args:
         sampler: samples the rows.
 
@@ -111,7 +117,7 @@ class Verifier:
         self._probs: list[mx.array] = []
 
     def expect(self, final: Items[ScheduledTokens], drafts: Drafts) -> None:
-        """Note the drafts of a step's final entries, which the next call verifies."""
+        """Note the drafts of a step's final entries, which the next call verifies; no entries, no drafts."""
         self._draft_ids = mx.array([id for entry in final for id in (*entry.draft_ids, NO_DRAFT)], mx.int32)
         self._with_probs, self._probs, start = [], [], 0
         for entry in final:
@@ -124,6 +130,8 @@ class Verifier:
     def __call__(self, logits: mx.array, batch: SamplingBatch) -> mx.array:
         """Sample every row: [R, V] -> [R]."""
         token_ids = self.sampler(logits, batch)
+        if not self._draft_ids.size:
+            return token_ids
         self.is_accepted = token_ids == self._draft_ids
         if not self._with_probs:
             return token_ids

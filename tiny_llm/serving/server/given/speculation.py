@@ -8,7 +8,8 @@ import msgspec
 from ....generation.generate import Tokenizer
 from ....model.qwen3 import Qwen3Model
 from ...block_manager import BlockManager
-from ...given.adaptive_drafter import AdaptiveDrafter, DraftCost, profiled
+from ...given.adaptive_drafter import AdaptiveDrafter
+from ...given.draft_cost import DraftCost, profiled
 from ...given.drafter import Drafter
 from ...given.lookup_drafter import LookupDrafter
 from ...speculation.draft_model import DraftModel
