@@ -12,8 +12,9 @@ from rich.live import Live
 
 from scripts.command import run_command
 from scripts.errors import usage_errors
+from scripts.options import with_options
 from scripts.run.run_chart import write_record
-from scripts.run.run_options import RunOptions, with_run_options
+from scripts.run.run_options import RunOptions
 from scripts.run.run_report import AnyRecorder, as_json, final_report, live_picture
 from scripts.run.runs import make_recorder, package_of, prompts_of, serve
 
@@ -22,7 +23,7 @@ SECONDS_BETWEEN_PICTURES = 0.08
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 
 
-@with_run_options
+@with_options(RunOptions)
 def main(make_options: Callable[[], RunOptions], json_output: JsonOutput = False) -> None:
     """Serve a batch of requests, and watch them wait, prefill and decode, and what it costs.
 

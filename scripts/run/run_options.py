@@ -1,8 +1,6 @@
 """The options of the commands that serve a batch of requests and watch it."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -85,29 +83,3 @@ class RunOptions:
         settings["batch_size"] = self.batch_size
         settings["rounds"] = self.rounds
         return settings | {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed}
-
-
-def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A typer command whose first argument is a `make_options`, as one with an option for each of its fields.
-
-    `make_options()` makes the RunOptions of what was typed, or raises ValueError for what does not fit.
-    """
-    own = list(inspect.signature(command).parameters.values())[1:]
-    shared = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
-        )
-        for field in fields(RunOptions)
-        if field.default is not MISSING
-    ]
-    names = [parameter.name for parameter in shared]
-
-    def main(**values: Any) -> None:
-        typed = {name: values.pop(name) for name in names}
-        command(lambda: RunOptions(**typed), **values)
-
-    parameters = [*shared, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own)]
-    main.__doc__ = command.__doc__
-    main.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    main.__annotations__ = {each.name: each.annotation for each in parameters}
-    return main

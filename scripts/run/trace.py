@@ -30,7 +30,8 @@ import typer
 from scripts.command import run_command
 from scripts.course import ROOT
 from scripts.errors import usage_errors
-from scripts.run.run_options import RunOptions, with_run_options
+from scripts.options import with_options
+from scripts.run.run_options import RunOptions
 from scripts.run.run_report import as_json, totals_text
 from scripts.run.runs import make_recorder, package_of, prompts_of, serve
 
@@ -41,7 +42,7 @@ Out = Annotated[Path, typer.Option(help="The JSON file that is written.")]
 Html = Annotated[Path | None, typer.Option(help="Write one page with the run in it instead, to be sent.")]
 
 
-@with_run_options
+@with_options(RunOptions)
 def main(make_options: Callable[[], RunOptions], out: Out = Path("trace.json"), html: Html = None) -> None:
     """Serve a batch of requests and record it: what each call of the model computed, for whom and when.
 

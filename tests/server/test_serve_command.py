@@ -1,6 +1,7 @@
 """`pdm run serve`: what it refuses, how it starts, and how it ends."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -66,6 +67,16 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         (["--api-key", " "], "api_key"),
         (["--port", "70000"], "--port"),
         (["--max-num-queued-reqs", "-1"], "--max-num-queued-reqs"),
+        (["--max-num-seqs", "0"], "--max-num-seqs"),
+        (["--num-speculative-tokens", "4"], "--num-speculative-tokens needs --speculation"),
+        (["--draft-model", "qwen3-kjv-1m"], "--draft-model needs --speculation draft-model"),
+        (["--draft-model", "qwen3-kjv-1m", "--speculation", "lookup"], "--speculation draft-model"),
+        (["--speculation", "draft-model", "--draft-model", "nope"], "nope"),
+        (["--served-model-name", ""], "--served-model-name"),
+        (["--served-model-name", "a", "--served-model-name", "a"], "must differ"),
+        (["--api-key", ""], "api_key"),
+        (["--api-key", "clé"], "ASCII"),
+        (["--api-key", "key", "--no-auth"], "--no-auth"),
     ],
 )
 def test_what_it_refuses(options: list[str], sentence: str) -> None:
@@ -73,6 +84,37 @@ def test_what_it_refuses(options: list[str], sentence: str) -> None:
     assert result.returncode == 2, result.stderr
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def copied(folder: Path, name: str, **contents: bytes) -> str:
+    """A copy of a shipped checkpoint, in which some files, named by their stems, are different."""
+    for path in (ROOT / "models" / name).glob("*.*"):
+        changed = contents.get(path.stem)
+        (folder / path.name).write_bytes(path.read_bytes() if changed is None else changed)
+    return str(folder)
+
+
+@pytest.mark.parametrize("stem", ["config", "model", "tokenizer"])
+def test_a_checkpoint_that_cannot_be_read(stem: str, tmp_path: Path) -> None:
+    broken = {stem: b"{"}
+    options = ["--model", copied(tmp_path, MODEL, **broken), "--port", "0"]
+    result = subprocess.run(command(*options), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_draft_model_with_another_tokenizer(tmp_path: Path) -> None:
+    tokenizer = (ROOT / "models" / "qwen3-kjv-1m" / "tokenizer.json").read_text()
+    other = json.loads(tokenizer)
+    other["normalizer"] = {"type": "Lowercase"}
+    draft = copied(tmp_path, "qwen3-kjv-1m", tokenizer=json.dumps(other).encode())
+    options = ["--speculation", "draft-model", "--draft-model", draft, "--port", "0"]
+    result = subprocess.run(command(*options), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr == (
+        "error: the draft model has another tokenizer than the model: choose one with the same\n"
+    )
 
 
 def test_a_port_that_is_taken() -> None:
@@ -165,5 +207,6 @@ def test_help_names_every_option() -> None:
         "--max-num-seqs",
         "--max-num-batched-tokens",
         "--speculation",
+        "qwen3-kjv-1m",
     ):
         assert option in text

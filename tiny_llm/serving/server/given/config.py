@@ -25,7 +25,8 @@ class ServerConfig:
         has_priorities: whether the policy of the scheduler knows priorities.
 
     Raises:
-        ValueError: a limit is below its minimum, or the address needs an API key.
+        ValueError: a limit is below its minimum, a name is empty or given twice, no client could send the API
+            key, or the address needs one.
     """
 
     model_names: tuple[str, ...]
@@ -42,18 +43,36 @@ class ServerConfig:
     has_priorities: bool = False
 
     def __post_init__(self) -> None:
+        self._check_names()
+        self._check_access()
         if self.max_num_queued_reqs < 0:
             raise ValueError(f"max_num_queued_reqs must not be negative, got {self.max_num_queued_reqs}")
         if self.max_num_queued_tokens is not None and self.max_num_queued_tokens < 1:
             raise ValueError(f"max_num_queued_tokens must be at least 1, got {self.max_num_queued_tokens}")
-        if self.api_key is not None and not self.api_key.strip():
-            raise ValueError("api_key must not be empty: leave it out for no access control")
-        if self.host not in LOOPBACK and self.api_key is None and not self.no_auth:
-            raise ValueError(
-                f"other machines can reach {self.host}: set --api-key, or give --no-auth to let anyone in"
-            )
 
     @property
     def max_num_reqs(self) -> int:
         """Largest number of unfinished requests."""
         return self.scheduler.max_num_seqs + self.max_num_queued_reqs
+
+    def _check_names(self) -> None:
+        if not self.model_names or not all(name.strip() for name in self.model_names):
+            raise ValueError("a model needs a name that is not empty: give another --served-model-name")
+        if len(set(self.model_names)) < len(self.model_names):
+            names = ", ".join(self.model_names)
+            raise ValueError(f"the names of the model must differ, got {names}")
+
+    def _check_access(self) -> None:
+        key = self.api_key
+        if key is not None and not key.strip():
+            raise ValueError("api_key must not be empty: leave it out for no access control")
+        if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+            raise ValueError(
+                "api_key must be printable ASCII without spaces around it: clients send it in a header"
+            )
+        if key is not None and self.no_auth:
+            raise ValueError("--no-auth lets everyone in, but an API key is set: leave out one of them")
+        if self.host not in LOOPBACK and key is None and not self.no_auth:
+            raise ValueError(
+                f"other machines can reach {self.host}: set --api-key, or give --no-auth to let anyone in"
+            )

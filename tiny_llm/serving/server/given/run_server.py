@@ -112,6 +112,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()  # two sockets may be bound to an address, but only one may listen
     except (OSError, OverflowError) as error:
         listener.close()
         raise ValueError(

@@ -1,0 +1,97 @@
+"""The options of `pdm run serve`. They have vLLM's names."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
+
+Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
+Names = Annotated[
+    list[str] | None, typer.Option("--served-model-name", help="What clients call it; repeat for more names.")
+]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for any free one.")]
+ApiKey = Annotated[str | None, typer.Option(envvar="TINY_LLM_API_KEY", help="What clients must send.")]
+NoAuth = Annotated[bool, typer.Option("--no-auth", help="Let any machine in that can reach the address.")]
+MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Most tokens of a request, prompt and answer.")]
+MaxNumSeqs = Annotated[int, typer.Option(min=1, help="Most requests that run at once.")]
+MaxNumBatchedTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a step.")]
+MaxNumQueuedReqs = Annotated[int, typer.Option(min=0, help="Most requests that wait; others get 429.")]
+MaxNumQueuedTokens = Annotated[
+    int | None, typer.Option(min=1, help="Most prompt tokens that wait; others get 429.")
+]
+NumBlocks = Annotated[
+    int | None, typer.Option("--num-gpu-blocks-override", min=1, help="Blocks of the pool.")
+]
+BlockSize = Annotated[int, typer.Option(min=1, help="Tokens of a block.")]
+NoPrefixCaching = Annotated[
+    bool, typer.Option("--no-enable-prefix-caching", help="Compute equal beginnings again.")
+]
+SchedulingPolicy = Annotated[Literal["fcfs", "priority"], typer.Option(help="Which requests go first.")]
+Speculation = Annotated[
+    Literal["off", "lookup", "draft-model"],
+    typer.Option(help="Where drafts come from: the tokens so far, or a smaller model."),
+]
+NumSpeculativeTokens = Annotated[
+    int | None,
+    typer.Option(min=1, max=32, help="Most drafts of a request in a step. [default: 8, or 3 of a model]"),
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(help=f"The smaller model, with the same tokenizer. [default: {DRAFT_MODEL}]"),
+]
+Mine = Annotated[bool, typer.Option("--mine", help="Serve with tiny_llm, your own.")]
+
+NUM_DRAFTS = {"off": 0, "lookup": 8, "draft-model": 3}
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What is served, to whom, and within which limits.
+
+    Raises:
+        ValueError: an option of speculation is given without the kind of speculation that reads it.
+    """
+
+    model: Model = SHIPPED_MODEL
+    served_model_name: Names = None
+    host: Host = "127.0.0.1"
+    port: Port = 8000
+    api_key: ApiKey = None
+    no_auth: NoAuth = False
+    max_model_len: MaxModelLen = None
+    max_num_seqs: MaxNumSeqs = 8
+    max_num_batched_tokens: MaxNumBatchedTokens = 128
+    max_num_queued_reqs: MaxNumQueuedReqs = 256
+    max_num_queued_tokens: MaxNumQueuedTokens = None
+    num_gpu_blocks_override: NumBlocks = None
+    block_size: BlockSize = 16
+    no_enable_prefix_caching: NoPrefixCaching = False
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    speculation: Speculation = "off"
+    num_speculative_tokens: NumSpeculativeTokens = None
+    draft_model: DraftModel = None
+    mine: Mine = False
+
+    def __post_init__(self) -> None:
+        if self.num_speculative_tokens is not None and self.speculation == "off":
+            raise ValueError("--num-speculative-tokens needs --speculation lookup or draft-model")
+        if self.draft_model is not None and self.speculation != "draft-model":
+            raise ValueError("--draft-model needs --speculation draft-model")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What clients may call the model."""
+        return tuple(self.served_model_name or [self.model])
+
+    @property
+    def num_drafts(self) -> int:
+        """Most drafts of a request in a step; 0 without speculation."""
+        return self.num_speculative_tokens or NUM_DRAFTS[self.speculation]
+
+    @property
+    def draft_model_name(self) -> str | None:
+        """The model that drafts, if one does."""
+        return (self.draft_model or DRAFT_MODEL) if self.speculation == "draft-model" else None
