@@ -81,6 +81,7 @@ def make_config(options: ServeOptions, scheduler: "SchedulerConfig", package: Mo
         options.max_num_queued_tokens,
         num_speculative_tokens=options.num_drafts,
         has_priorities=options.scheduling_policy == "priority",
+        allowed_origins=tuple(options.allowed_origins or ()),
     )
     return config
 

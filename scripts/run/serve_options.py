@@ -15,6 +15,12 @@ Host = Annotated[str, typer.Option(help="The address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for any free one.")]
 ApiKey = Annotated[str | None, typer.Option(envvar="TINY_LLM_API_KEY", help="What clients must send.")]
 NoAuth = Annotated[bool, typer.Option("--no-auth", help="Let any machine in that can reach the address.")]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-origins", help="A website whose pages may use the server; repeat for more, * for all."
+    ),
+]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Most tokens of a request, prompt and answer.")]
 MaxNumSeqs = Annotated[int, typer.Option(min=1, help="Most requests that run at once.")]
 MaxNumBatchedTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a step.")]
@@ -61,6 +67,7 @@ class ServeOptions:
     port: Port = 8000
     api_key: ApiKey = None
     no_auth: NoAuth = False
+    allowed_origins: Origins = None
     max_model_len: MaxModelLen = None
     max_num_seqs: MaxNumSeqs = 8
     max_num_batched_tokens: MaxNumBatchedTokens = 128

@@ -75,8 +75,9 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         (["--served-model-name", ""], "--served-model-name"),
         (["--served-model-name", "a", "--served-model-name", "a"], "must differ"),
         (["--api-key", ""], "api_key"),
-        (["--api-key", "clé"], "ASCII"),
+        (["--api-key", "key "], "spaces"),
         (["--api-key", "key", "--no-auth"], "--no-auth"),
+        (["--allowed-origins", "https://example.org/"], "an allowed origin"),
     ],
 )
 def test_what_it_refuses(options: list[str], sentence: str) -> None:

@@ -5,12 +5,44 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .config import LOOPBACK, ServerConfig
 from .errors import ApiError
 
 OPEN_PATHS = ("/", "/health", "/ready")
 OPEN_FOLDER = "/page/"
+
+
+def guards(config: ServerConfig) -> list[Middleware]:
+    """What a request passes on its way to the application, the outermost first.
+
+    A browser asks whether a page may send a request before it sends it (a preflight). It asks without the
+    key, so that is answered before the key is checked. In front of that is only the check against DNS
+    rebinding, since allowing a website says nothing about names that lead to this machine.
+    """
+    found = []
+    if config.api_key is None and config.host in LOOPBACK:
+        found.append(Middleware(RequireName, names=LOOPBACK))
+    if config.allowed_origins:
+        found.append(cross_origin(config.allowed_origins))
+    if config.api_key is not None:
+        found.append(Middleware(RequireKey, api_key=config.api_key))
+    return found
+
+
+def cross_origin(origins: Collection[str]) -> Middleware:
+    """Let pages of other websites read responses (CORS), and send the headers that clients use."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        allow_private_network=True,  # a public website may talk to a server on loopback
+        expose_headers=("Retry-After",),
+    )
 
 
 class RequireKey:

@@ -10,18 +10,17 @@ from typing import TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ...engine import Engine
 from ..disconnects import ClientGoneError
-from .access import RequireKey, RequireName
+from .access import guards
 from .body import read_body
 from .chat import ChatEndpoint
 from .completions import CompletionEndpoint
-from .config import LOOPBACK, ServerConfig
+from .config import ServerConfig
 from .conversation import encode_messages
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
@@ -97,11 +96,6 @@ def create_app(
             await client.stop()
             codec.close()
 
-    middleware = []
-    if config.api_key is not None:
-        middleware.append(Middleware(RequireKey, api_key=config.api_key))
-    elif config.host in LOOPBACK:
-        middleware.append(Middleware(RequireName, names=LOOPBACK))
     return Starlette(
         routes=[
             Route("/", page),
@@ -119,7 +113,7 @@ def create_app(
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
         ],
-        middleware=middleware,
+        middleware=guards(config),
         lifespan=lifespan,
         exception_handlers={
             ApiError: on_api_error,

@@ -1,6 +1,7 @@
 """The settings of a server."""
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from ...scheduler import SchedulerConfig
 
@@ -23,10 +24,12 @@ class ServerConfig:
         keepalive: seconds of silence after which a stream gets a comment.
         num_speculative_tokens: largest number of drafts of a request in a step; 0 without speculation.
         has_priorities: whether the policy of the scheduler knows priorities.
+        allowed_origins: the websites whose pages may read responses, such as "https://example.org"; "*" for
+            all.
 
     Raises:
         ValueError: a limit is below its minimum, a name is empty or given twice, no client could send the API
-            key, or the address needs one.
+            key, the address needs one, or an origin is none.
     """
 
     model_names: tuple[str, ...]
@@ -41,10 +44,13 @@ class ServerConfig:
     keepalive: float = 15.0
     num_speculative_tokens: int = 0
     has_priorities: bool = False
+    allowed_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_names()
         self._check_access()
+        for origin in self.allowed_origins:
+            check_origin(origin)
         if self.max_num_queued_reqs < 0:
             raise ValueError(f"max_num_queued_reqs must not be negative, got {self.max_num_queued_reqs}")
         if self.max_num_queued_tokens is not None and self.max_num_queued_tokens < 1:
@@ -66,9 +72,9 @@ class ServerConfig:
         key = self.api_key
         if key is not None and not key.strip():
             raise ValueError("api_key must not be empty: leave it out for no access control")
-        if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+        if key is not None and not (key.isprintable() and key == key.strip()):
             raise ValueError(
-                "api_key must be printable ASCII without spaces around it: clients send it in a header"
+                "api_key must be printable, without spaces around it: clients send it in a header"
             )
         if key is not None and self.no_auth:
             raise ValueError("--no-auth lets everyone in, but an API key is set: leave out one of them")
@@ -76,3 +82,18 @@ class ServerConfig:
             raise ValueError(
                 f"other machines can reach {self.host}: set --api-key, or give --no-auth to let anyone in"
             )
+
+
+def check_origin(origin: str) -> None:
+    """Raise ValueError unless a browser could send this as a page's origin, or it is "*" for all."""
+    if origin == "*":
+        return
+    try:
+        parts = urlsplit(origin)
+        written = f"{parts.scheme}://{parts.netloc}"
+        is_origin = bool(parts.scheme and parts.hostname) and origin == written.lower() and "@" not in origin
+        parts.port  # noqa: B018 - raises ValueError
+    except ValueError:
+        is_origin = False
+    if not is_origin:
+        raise ValueError(f"an allowed origin looks like https://example.org or *, got {origin!r}")
