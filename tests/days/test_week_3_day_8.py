@@ -1,7 +1,7 @@
 """Week 3, day 8: structured output."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -54,6 +54,11 @@ def allowed_now(constraint: Constraint) -> list[int]:
     return [token for token in range(VOCAB_SIZE) if mask >> token & 1]
 
 
+def spelled(tokens: Items[int]) -> str:
+    """Tokens as the letters of the grammar and as the numbers of the comparison."""
+    return f"{' '.join('end' if token == EOS else letters.decode([token]) for token in tokens)} {tokens}"
+
+
 def tokens_of(bits: np.ndarray) -> list[list[int]]:
     """The tokens whose bits are 1, for each row."""
     return [[token for token in range(VOCAB_SIZE) if row[token // 32] >> token % 32 & 1] for row in bits]
@@ -93,7 +98,7 @@ def test_task_1_a_forbidden_token_changes_nothing(tokens: list[int]) -> None:
     place = next(
         i for i in range(len(tokens)) if not re.match("^(A(B*(D)?)?)?$", letters.decode(tokens[: i + 1]))
     )
-    with check_value_error(token=tokens[place], place=place, what=f"tokens {tokens} in AB*D"):
+    with check_value_error(token=tokens[place], place=place, what=f"tokens {spelled(tokens)} in AB*D"):
         constraint.advance(tokens)
     check_equal(constraint.matcher.is_error(), False, "whether the matcher is in its error state, for good")
     mistakes = {"the allowed tokens before it stay read": place}
@@ -141,11 +146,40 @@ def test_task_1_drafts_are_allowed_up_to_the_first_forbidden_one(
     constraint = constraint_of("A(BC*)*D?")
     constraint.advance([A])
     found = constraint.allowed_prefix(drafts)
-    mistakes = {"all of them": drafts, "an end-of-text id among them": drafts[: len(expected) + 1]}
+    mistakes = {
+        "all of them": drafts,
+        "one too many: the end-of-text id, or the first forbidden draft": drafts[: len(expected) + 1],
+        "each draft is judged alone": [token for token in drafts if token in (B, D)],
+    }
     mistakes = {name: wrong for name, wrong in mistakes.items() if wrong != expected}
-    check_equal(found, expected, f"drafts of {drafts} that A(BC*)*D? allows after A", mistakes)
+    check_equal(found, expected, f"drafts of {spelled(drafts)} that A(BC*)*D? allows after A", mistakes)
     check_equal(constraint.num_tokens, 1, "num_tokens afterwards")
     check_equal(allowed_now(constraint), [EOS, B, D], "tokens that may come, afterwards")
+
+
+UNKNOWN = [VOCAB_SIZE, VOCAB_SIZE + 40]
+STUCK = {"the matcher was asked about an id that it doesn't know, so it is in its error state": [EOS]}
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+def test_task_1_unknown_ids_never_reach_the_matcher(unknown: int) -> None:
+    # A model may have more ids than its tokenizer, a prompt may contain them, and lookup proposes them.
+    constraint = constraint_of("(AB)*")
+    what = f"drafts A {unknown} B that (AB)* allows; the matcher knows {VOCAB_SIZE} tokens"
+    check_equal(constraint.allowed_prefix([A, unknown, B]), [A], what)
+    check_equal(allowed_now(constraint), [EOS, A], "tokens that may come, afterwards", STUCK)
+    with check_value_error(token=unknown, place=1):
+        constraint.advance([A, unknown])
+    check_equal(allowed_now(constraint), [EOS, A], "tokens that may come, afterwards", STUCK)
+
+
+@pytest.mark.parametrize("drafts", [[D, A, B], [D, EOS, A], [UNKNOWN[0], A], [EOS, EOS], []])
+def test_task_1_drafts_are_readable_up_to_an_end_of_text_or_an_unknown_id(drafts: list[int]) -> None:
+    constraint = constraint_of("AB")
+    expected = [*drafts, EOS][: next(i for i, id in enumerate([*drafts, EOS]) if id in (EOS, *UNKNOWN))]
+    mistakes = {"forbidden ones are left out too": constraint.allowed_prefix(drafts), "all of them": drafts}
+    mistakes = {name: wrong for name, wrong in mistakes.items() if wrong != expected}
+    check_equal(constraint.readable_prefix(drafts), expected, f"readable drafts of {drafts} in AB", mistakes)
 
 
 def test_task_1_two_constraints_share_nothing() -> None:
@@ -173,6 +207,7 @@ def test_task_2_only_requests_with_grammars_have_masks() -> None:
     mistakes = {
         "rows are counted among those with grammars": [(0, 1, ()), (1, 3, ())],
         "tokens that the constraint has read count as drafts": [(1, 1, ()), (3, 3, (B, B))],
+        "all tokens of the sequence, the prompt's too": [(1, 1, (7, 8, 9)), (3, 3, (7, 8, 9, B, B))],
     }
     seen = [(row.row, {second: 1, fourth: 3}[row.constraint], row.draft_ids) for row in found]
     check_equal(seen, [(1, 1, ()), (3, 3, ())], "row, request and drafts of each masked row", mistakes)
@@ -197,16 +232,28 @@ def test_task_2_unread_tokens_are_drafts() -> None:
     check_equal(found, [(0, ()), (1, (C,)), (2, (C, A))], "row and drafts of each masked row", mistakes)
 
 
-def test_task_2_drafts_end_before_an_end_of_text() -> None:
+def test_task_2_drafts_end_before_an_unreadable_one() -> None:
     constraint, sequence = constraint_of("A*"), sequence_of([])
-    drafts = [[A], [A, EOS], [A, EOS, A], [EOS, EOS]]
+    drafts = [[A], [A, EOS], [A, EOS, A], [EOS, EOS], [A, UNKNOWN[0], A]]
     sequences = [extended(sequence, each) for each in drafts]
     found = [row.draft_ids for row in masked_rows(sequences, [constraint] * len(drafts))]
-    mistakes = {"nothing is left out": [tuple(each) for each in drafts]}
-    check_equal(found, [(A,), (A,), (A,), ()], f"drafts of the rows after {drafts}", mistakes)
+    mistakes = {
+        "nothing is left out": [tuple(each) for each in drafts],
+        "the end-of-text id stays": [(A,), (A, EOS), (A, EOS), (EOS,), (A,)],
+        "only end-of-text ids end the drafts": [(A,), (A,), (A,), (), (A, UNKNOWN[0], A)],
+        "rows after it are left out": [(A,)],
+    }
+    check_equal(found, [(A,), (A,), (A,), (), (A,)], f"drafts of the rows after {drafts}", mistakes)
 
 
 # Task 3: all masks in one call
+
+
+def not_filled(number: int) -> dict[str, list[list[int]]]:
+    """Masks that the library did not fill, by what they were before."""
+    cause = "the library filled another array: view shares memory, astype copies"
+    before: dict[str, list[int]] = {"zeros": [], "ones": [*range(VOCAB_SIZE)]}
+    return {f"still {name}, since {cause}": [mask] * number for name, mask in before.items()}
 
 
 class CountingExecutor:
@@ -232,7 +279,8 @@ def test_task_3_a_mask_for_each_row() -> None:
     check_equal(found.shape, (4, WORDS), "shape of the masks")
     check_equal(found.dtype, np.dtype(np.uint32), "type of the masks")
     lower = list(range(letters.encode("a")[0], VOCAB_SIZE - 2))
-    check_equal(tokens_of(found), [[A, B], [C], lower, [EOS, D]], "tokens that each mask allows")
+    expected = [[A, B], [C], lower, [EOS, D]]
+    check_equal(tokens_of(found), expected, "tokens that each mask allows", not_filled(4))
     check_equal([each.num_tokens for each in constraints], [0, 1, 0, 0], "num_tokens afterwards")
 
 
@@ -250,7 +298,7 @@ def test_task_3_drafts_are_read_and_forgotten() -> None:
     constraint = constraint_of("A(B|CD)E")
     constraint.advance([A])
     found = fill_masks([MaskedRow(row, constraint, drafts) for row, drafts in enumerate([(), (C,), (C, D)])])
-    mistakes = {"the same mask for all rows": [[B, C]] * 3, "in reverse": [[E], [D], [B, C]]}
+    mistakes = {"the same mask for all rows": [[B, C]] * 3, "in reverse": [[E], [D], [B, C]]} | not_filled(3)
     check_equal(tokens_of(found), [[B, C], [D], [E]], "tokens after A, A C and A C D in A(B|CD)E", mistakes)
     check_equal(
         (constraint.num_tokens, allowed_now(constraint)), (1, [B, C]), "num_tokens and tokens, afterwards"
@@ -268,14 +316,16 @@ def test_task_3_rows_are_in_the_order_they_came_in() -> None:
     ]
     F = letters.encode("F")[0]
     expected = [[A], [EOS, B], [C], [D], [E, F]]
-    check_equal(tokens_of(fill_masks(rows)), expected, "tokens that each mask allows")
+    check_equal(tokens_of(fill_masks(rows)), expected, "tokens that each mask allows", not_filled(5))
 
 
 def test_task_3_a_row_may_stand_alone_behind_its_drafts() -> None:
     # A draft model asks for the last row only, and drafts behind an end-of-text id are left out.
     constraint, other = constraint_of("AB*C"), constraint_of("D")
     rows = [MaskedRow(0, constraint, (A, B)), MaskedRow(1, constraint, (A, B)), MaskedRow(2, other)]
-    check_equal(tokens_of(fill_masks(rows)), [[B, C], [B, C], [D]], "tokens that each mask allows")
+    mistakes = {"the first masks of the array, not the one of each row": [[A], [B, C], [B, C]]}
+    found = tokens_of(fill_masks(rows))
+    check_equal(found, [[B, C], [B, C], [D]], "tokens that each mask allows", mistakes | not_filled(3))
 
 
 def test_task_3_a_finished_answer_may_only_end() -> None:
@@ -305,6 +355,27 @@ def expected_masked(logits: mx.array, rows: Items[int], allowed: Items[Items[int
     return expected
 
 
+def misread_masks(
+    logits: mx.array, rows: Items[int], allowed: Items[Items[int]]
+) -> dict[str, Callable[[], np.ndarray]]:
+    """What the known ways to misread masks give."""
+    V = logits.shape[-1]
+    bits = np.zeros((len(allowed), -(-V // 32), 32), bool)
+    for row, tokens in zip(bits, allowed, strict=True):
+        row.reshape(-1)[list(tokens)] = True
+
+    def masked(changed: np.ndarray, rows: Items[int] = rows) -> np.ndarray:
+        flat = changed.reshape(len(rows), -1)[:, :V]
+        return expected_masked(logits, rows, [np.flatnonzero(row).tolist() for row in flat])
+
+    return {
+        "the first token of a word is taken for its highest bit": lambda: masked(bits[..., ::-1]),
+        "bits and words have changed places before the reshape": lambda: masked(bits.swapaxes(1, 2)),
+        "a bit of 1 forbids its token": lambda: masked(~bits),
+        "mask i is used for row i": lambda: masked(bits, range(len(rows))),
+    }
+
+
 def check_masks(apply: Any, B: int, V: int, rows: list[int], dtype: mx.Dtype = mx.float32) -> None:
     logits, random = normal(B, V, seed=V, dtype=dtype), np.random.default_rng(V)
     allowed = [
@@ -314,7 +385,8 @@ def check_masks(apply: Any, B: int, V: int, rows: list[int], dtype: mx.Dtype = m
     found = apply(logits, mx.array(rows, mx.int32), masks_of(allowed, V))
     check_equal(found.shape, (B, V), "shape of the result")
     what = f"masked logits of rows {rows}, [{B}, {V}] in {str(dtype).removeprefix('mlx.core.')}"
-    check_close(found.astype(mx.float32), expected_masked(logits, rows, allowed), what)
+    mistakes = misread_masks(logits, rows, allowed)
+    check_close(found.astype(mx.float32), expected_masked(logits, rows, allowed), what, mistakes=mistakes)
     check_equal(
         np.array_equal(np.array(logits.astype(mx.float32)), before), True, "whether the argument is as before"
     )
@@ -463,24 +535,27 @@ def test_task_5_half_precision_is_widened() -> None:
 
 
 class Fixed:
-    """A drafter that proposes what it was told to, and records what it is asked."""
+    """A drafter that proposes what it was told to, and records what it is asked and what it returns."""
 
     def __init__(self, drafts: Mapping[int, Items[int]], probs: Mapping[int, mx.array] | None = None) -> None:
         self.drafts = drafts
         self.probs = probs or {}
         self.asked: list[list[int]] = []
         self.granted: list[dict[int, int]] = []
+        self.returned: list[dict[int, Any]] = []
 
     def rests(self, sequences: Items[Sequence]) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         self.asked.append([entry.sequence.id for entry in entries])
-        return {id: len(tokens) for id, tokens in self.drafts.items()}
+        self.returned.append({id: len(tokens) for id, tokens in self.drafts.items()})
+        return self.returned[-1]
 
     def propose(self, output: Any, granted: Mapping[int, int], params: Any) -> Drafts:
         self.granted.append(dict(granted))
-        return Drafts({id: list(self.drafts[id][:number]) for id, number in granted.items()}, self.probs)
+        self.returned.append({id: list(self.drafts[id][:number]) for id, number in granted.items()})
+        return Drafts(self.returned[-1], self.probs)
 
     def release(self, sequence_id: int) -> None: ...
 
@@ -539,6 +614,29 @@ def test_task_6_forced_tokens_come_before_other_drafts() -> None:
         "what the other drafter is granted",
         {"forced ones too": [{0: 3, 1: 2, 2: 1}]},
     )
+    own = [{0: 2, 1: 2, 2: 2}, {1: [D, D], 2: [A]}]
+    check_equal(other.returned, own, "what the other drafter has returned, afterwards: copy it, then change")
+
+
+def test_task_6_forced_tokens_are_those_of_this_step() -> None:
+    constraint = constraint_of("AB(C|D)*")
+    drafter = GrammarDrafter(Fixed({0: [C, D, C]}))
+    check_equal(drafter.wanted(step_of([constraint]).final), {0: 2}, "drafts wanted; A B is forced")
+    constraint.advance([A, B])
+    step = step_of([constraint])
+    mistakes: dict[str, Any] = {"A B is still in `forced`, from the step before": {0: 2}}
+    check_equal(drafter.wanted(step.final), {0: 3}, "drafts wanted after A B; nothing is forced", mistakes)
+    check_equal(drafter.forced, {}, "forced")
+    check_equal(dict(drafter.propose(step, {0: 3}, {}).token_ids), {0: [C, D, C]}, "drafts after A B")
+
+
+def test_task_6_the_other_drafter_is_called_in_every_step() -> None:
+    # A draft model computes the new tokens of all sequences when it is called.
+    other = Fixed({0: [A]})
+    step = step_of([constraint_of("ABC")])
+    check_equal(dict(proposed(GrammarDrafter(other), step).token_ids), {0: [A, B, C]}, "drafts, all forced")
+    mistakes = {"not called, since nothing is left for it": []}
+    check_equal(other.granted, [{}], "what each call grants the other drafter", mistakes)
 
 
 def test_task_6_what_is_not_granted_is_not_proposed() -> None:
@@ -557,6 +655,7 @@ def test_task_6_drafts_stop_where_the_grammar_forbids_them() -> None:
     mistakes = {
         "forbidden drafts stay": {0: [A, B, D, A], 1: [A, B, D, A]},
         "a request without a grammar is cut as well": {0: [A, B], 1: [A, B]},
+        "each draft is judged alone": {0: [A, B, A], 1: [A, B, D, A]},
     }
     check_equal(
         dict(drafts.token_ids), {0: [A, B], 1: [A, B, D, A]}, "drafts of A B D A in [AB]*(C[DE])?", mistakes
@@ -586,6 +685,7 @@ def test_task_6_drafts_drawn_at_random_are_not_cut() -> None:
     drafts = proposed(drafter, step_of([constraint_of("[AB]*")]))
     mistakes = {"cut: what is then sampled instead is not distributed like max(p - q, 0)": {0: [A]}}
     check_equal(dict(drafts.token_ids), {0: [A, D, A]}, "drafts with probabilities", mistakes)
+    check_equal(sorted(drafts.probs), [0], "sequences with probabilities", {"they are lost": []})
     check_equal(drafts.probs[0].shape, (3, VOCAB_SIZE), "shape of their probabilities")
 
 

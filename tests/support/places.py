@@ -84,7 +84,7 @@ def place_at(file: Path, line: int) -> Place:
 
 def on_one_line(lines: Sequence[str]) -> str:
     """A statement as it would stand in one line."""
-    return " ".join(" ".join(lines).split()).replace("( ", "(").replace(" )", ")").replace(",)", ")")
+    return " ".join(" ".join(lines).split()).replace("( ", "(").replace(", )", ")").replace(" )", ")")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Drafts that keep to grammars, and tokens that a grammar forces as drafts."""
+"""Drafts that keep to their grammars, and forced tokens as drafts."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -11,14 +11,14 @@ from ..sequence import Sequence
 
 
 class GrammarDrafter:
-    """Propose what a grammar forces; where it leaves a choice, another drafter's drafts that it allows.
+    """Propose forced tokens where there are any, and the allowed drafts of another drafter elsewhere.
 
     Args:
         drafter: another source of drafts.
 
     Attributes:
-        forced: the forced tokens of the sequences that have any, by id, as the last call of `wanted` found
-            them.
+        forced: the forced tokens that the last call of `wanted` found, by sequence id. A sequence without any
+            has no entry.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -32,19 +32,22 @@ class GrammarDrafter:
         return is_resting and not any(each is not None and each.forced_tokens() for each in decoding)
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
-        """Number of forced tokens where there are any, and what the other drafter wants everywhere else.
+        """Return the number of forced tokens where there are any, and the other drafter's number elsewhere.
 
-        The other drafter is asked about all entries in any case.
+        The other drafter is always asked about all entries. Its answer is not changed.
         """
         raise NotImplementedError("week 3 day 8 task 6: GrammarDrafter.wanted is not written yet")
 
     def propose(
         self, output: SchedulerOutput, granted: Mapping[int, int], params: Mapping[int, SamplingParams]
     ) -> Drafts:
-        """Return as many drafts as are granted: forced tokens, or the other drafter's.
+        """Return at most as many drafts as are granted: forced tokens, or the other drafter's.
 
-        Of drafts without probabilities, a sequence with a grammar keeps those that it allows. In place of the
-        others come the tokens that it forces after them, as far as granted. Drafts with probabilities stay as
+        The other drafter is called in every step, and granted only what goes to sequences without forced
+        tokens. What it returns is not changed.
+
+        Its drafts without probabilities are cut before the first that the sequence's grammar forbids. The
+        tokens that are forced at that place follow, as far as granted. Its drafts with probabilities stay as
         they are, since rejecting a forbidden draft is part of sampling exactly.
         """
         raise NotImplementedError("week 3 day 8 task 6: GrammarDrafter.propose is not written yet")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from itertools import takewhile
 
 from llguidance import LLMatcher
 
@@ -10,13 +11,17 @@ class Constraint:
     """How far an answer has come in its grammar, and what may follow.
 
     The matcher reads tokens, not text, and it can go back. It never raises an error: its methods return how
-    far they came, and once it is in an error state, it stays there. End-of-text ids are not part of an
-    answer, so the matcher never gets them: it would count some of them as tokens, and others not.
+    far they came, and once it is in its error state, it stays there and allows nothing but the end.
+
+    Two kinds of ids must never reach it. It counts an end-of-text id as a token or not, depending on the
+    grammar. And an id that it doesn't know, `vocab_size` or more, puts it in its error state, even if it is
+    only asked whether the id may come.
 
     Args:
         matcher: at the start of the grammar.
         end_ids: the end-of-text ids.
-        vocab_size: number of tokens that the matcher knows; the model may have more.
+        vocab_size: number of tokens that the matcher knows. The model may have more, and a prompt may contain
+            them.
 
     Attributes:
         num_tokens: number of tokens that the matcher has read.
@@ -37,13 +42,14 @@ class Constraint:
         """Read tokens that the answer has gained.
 
         Raises:
-            ValueError: the grammar forbids one of the tokens, or it is an end-of-text id. Shows the `token`
-                and its `place` in the answer. The matcher has read none of the tokens then.
+            ValueError: one of the tokens is forbidden by the grammar, an end-of-text id, or unknown to the
+                matcher. Shows the first such `token` and its `place` in the answer, counted from 0. The
+                matcher has read none of the tokens then.
         """
         allowed = self.allowed_prefix(token_ids)
         if len(allowed) < len(token_ids):
             token, place = token_ids[len(allowed)], self.num_tokens + len(allowed)
-            raise ValueError(f"the grammar forbids token {token} after {place} tokens of the answer")
+            raise ValueError(f"the grammar forbids token {token} at place {place} of the answer")
         self.num_tokens += self.matcher.try_consume_tokens(allowed)
 
     def rollback(self, num_tokens: int) -> None:
@@ -57,19 +63,25 @@ class Constraint:
         self.matcher.rollback(num_tokens)
         self.num_tokens -= num_tokens
 
+    def readable_prefix(self, draft_ids: Items[int]) -> list[int]:
+        """Return the drafts before the first one that must not reach the matcher.
+
+        That is an end-of-text id or an id that the matcher doesn't know. The grammar is not asked.
+        """
+        return list(takewhile(lambda token: token < self.vocab_size and token not in self.end_ids, draft_ids))
+
     def allowed_prefix(self, draft_ids: Items[int]) -> list[int]:
-        """Return the drafts before the first one that the grammar forbids or that is an end-of-text id.
+        """Return the readable drafts before the first one that the grammar forbids.
 
         Nothing changes.
         """
-        ends = [place for place, token in enumerate(draft_ids) if token in self.end_ids]
-        drafts = list(draft_ids[: min(ends, default=len(draft_ids))])
+        drafts = self.readable_prefix(draft_ids)
         return drafts[: self.matcher.validate_tokens(drafts)]
 
     def forced_tokens(self) -> list[int]:
-        """Return the tokens that spell what the grammar leaves no choice about; empty where it does.
+        """Return the tokens that spell the text that must come next; an empty list if there is a choice.
 
-        Where there are any, the mask allows only the first of them, although others may spell the same text.
-        Nothing changes.
+        If any token is forced, the mask allows only the first of them, even where another token spells the
+        same text. Nothing changes.
         """
         return self.matcher.compute_ff_tokens()

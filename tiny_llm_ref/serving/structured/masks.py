@@ -1,4 +1,4 @@
-"""Which tokens may come next, a bit for each, and what that does to the logits."""
+"""Which tokens may come next, one bit per token, and how that changes the logits."""
 
 from collections.abc import Sequence as Items
 from functools import cache
@@ -19,10 +19,10 @@ ALL_BITS = 2**BITS_PER_WORD - 1
 
 
 class MaskedRow(NamedTuple):
-    """A row of logits that a grammar limits.
+    """A row of logits under a grammar.
 
     Attributes:
-        row: its number.
+        row: its number in the batch.
         constraint: of its request. It has read the tokens of the answer, and no drafts.
         draft_ids: the drafts before the token that is sampled in this row.
     """
@@ -33,40 +33,45 @@ class MaskedRow(NamedTuple):
 
 
 def masked_rows(sequences: Items[Sequence], constraints: Items[Constraint | None]) -> list[MaskedRow]:
-    """Find the rows of a step that grammars limit, and the drafts before each.
+    """Find the rows of a step that are under a grammar, and the drafts before each.
 
-    The tokens of an answer that its constraint has not read are drafts. Those from an end-of-text id on are
-    left out: nothing after it matters.
+    The tokens of an answer that its constraint has not read are drafts. Those from the first unreadable one
+    on are left out, since verification stops there. Later rows keep their place; their masks don't matter.
 
     Args:
-        sequences: one per row of logits, with the drafts before the row.
+        sequences: one per row of logits. Each ends with the drafts before its row.
         constraints: of the same rows; None for a request without a grammar.
+
+    Returns:
+        One `MaskedRow` for each row with a constraint, in the order of the rows.
     """
     rows = []
     for row, (sequence, constraint) in enumerate(zip(sequences, constraints, strict=True)):
         if constraint is not None:
             drafts = sequence.token_ids[sequence.num_prompt_tokens + constraint.num_tokens :]
-            ends = [place for place, token in enumerate(drafts) if token in constraint.end_ids]
-            rows.append(MaskedRow(row, constraint, tuple(drafts[: min(ends, default=len(drafts))])))
+            rows.append(MaskedRow(row, constraint, tuple(constraint.readable_prefix(drafts))))
     return rows
 
 
 def fill_masks(rows: Items[MaskedRow]) -> Bits:
-    """Compute the masks of all rows: those without drafts in one call, and those with drafts in another.
+    """Compute the masks of all rows: one call for constraints without drafts, another for those with drafts.
 
-    These are `fill_next_token_bitmask_par` and `fill_next_token_bitmask_par_with_draft_tokens` of
-    llguidance.numpy, with `executor()`. A call uses all threads, so calling it for one row after the other
-    would leave them idle. Of rows with the same constraint, the drafts of each are a prefix of those of the
-    next one. So the matcher reads the longest drafts once, and what it allows after each is written on the
-    way. It is rolled back by itself.
+    The calls are `fill_next_token_bitmask_par` and `fill_next_token_bitmask_par_with_draft_tokens` of
+    llguidance.numpy, with `executor()`. Each spreads its matchers over all threads. So a call per row would
+    leave threads idle, and a matcher that appears twice in a call raises "Already borrowed".
+
+    Among the rows of a constraint, the drafts of each are a prefix of the next row's. So the matcher reads
+    the longest drafts only, and the call writes a mask before the first draft and one after each. It rolls
+    the matcher back itself.
 
     Args:
-        rows: at least one. Those of a constraint stand in the order of their number of drafts. All
-            constraints have the same vocab_size.
+        rows: at least one. The rows of a constraint are in the order of their number of drafts. All
+            constraints have the same `vocab_size`.
 
     Returns:
-        [R, W], a bit for each token, 32 in a word. Bit t % 32 of word t // 32, counted from the lowest, is 1
-        if token t may come. After a draft that the grammar forbids, masks have no meaning.
+        [R, W], uint32, one mask per row, with one bit per token. W is vocab_size / 32, rounded up. Bit t % 32
+        of word t // 32, counted from the lowest, is 1 if token t may come next. After a draft that the
+        grammar forbids, masks have no meaning.
     """
     longest = {row.constraint: row.draft_ids for row in rows}
     starts: dict[Constraint, int] = {}
@@ -109,5 +114,5 @@ def mask_rows_simple(logits: mx.array, rows: mx.array, bits: mx.array) -> mx.arr
 
 @cache
 def executor() -> LLExecutor:
-    """The threads that compute masks."""
+    """Return the threads that compute masks, the same for all calls."""
     return LLExecutor()
