@@ -79,6 +79,7 @@ def make_config(options: ServeOptions, scheduler: "SchedulerConfig", package: Mo
         options.no_auth,
         options.max_num_queued_reqs,
         options.max_num_queued_tokens,
+        timeout_graceful_shutdown=options.timeout_graceful_shutdown,
         num_speculative_tokens=options.num_drafts,
         has_priorities=options.scheduling_policy == "priority",
         allowed_origins=tuple(options.allowed_origins or ()),

@@ -1,4 +1,4 @@
-"""The options of `pdm run serve`. They have vLLM's names."""
+"""The options of `pdm run serve`. They have the names of vLLM's, or of uvicorn's."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -48,6 +48,12 @@ DraftModel = Annotated[
     str | None,
     typer.Option(help=f"The smaller model, with the same tokenizer. [default: {DRAFT_MODEL}]"),
 ]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout-graceful-shutdown", min=0, help="Seconds after Ctrl-C at which answers are cut off."
+    ),
+]
 Mine = Annotated[bool, typer.Option("--mine", help="Serve with tiny_llm, your own.")]
 
 NUM_DRAFTS = {"off": 0, "lookup": 8, "draft-model": 3}
@@ -80,6 +86,7 @@ class ServeOptions:
     speculation: Speculation = "off"
     num_speculative_tokens: NumSpeculativeTokens = None
     draft_model: DraftModel = None
+    timeout_graceful_shutdown: Timeout = 300.0
     mine: Mine = False
 
     def __post_init__(self) -> None:

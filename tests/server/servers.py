@@ -1,5 +1,6 @@
 """Servers for tests: in this process on a fake model, over real sockets or over none."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,9 +52,11 @@ def in_memory(app: Starlette) -> Iterator[TestClient]:
 
 
 @contextmanager
-def on_socket(app: Starlette, **settings: Any) -> Iterator[str]:
-    """The address of an application served by uvicorn."""
+def on_socket(app: Starlette, send_buffer: int | None = None, **settings: Any) -> Iterator[str]:
+    """The address of an application served by uvicorn, whose sockets may have a small buffer."""
     listener = listen("127.0.0.1", 0)
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", **settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -22,10 +22,13 @@ from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconne
 from tiny_llm.serving.server.given.engine_client import EngineClient
 
 
-def send(url: str, body: dict[str, Any]) -> socket.socket:
+def send(url: str, body: dict[str, Any], receive_buffer: int | None = None) -> socket.socket:
     """Send a completion request over a raw socket, and leave the connection open."""
     host, port = url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)))
+    connection = socket.socket()
+    if receive_buffer is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.connect((host, int(port)))
     content = json.dumps({"model": MODEL} | body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\n\r\n"
     connection.sendall(head.encode() + content)
@@ -143,6 +146,51 @@ def test_draining_lets_streams_end() -> None:
             received += connection.recv(1000)
         assert received.count(b'"finish_reason":"length"') == 1
         connection.close()
+
+
+LONG = {"prompt": "A", "max_tokens": 600, "stream": True, "logprobs": 5}  # more than all buffers hold
+
+
+@contextmanager
+def long_answers(**settings: Any) -> Iterator[tuple[str, EngineClient]]:
+    """A server whose answers may be long, with small buffers."""
+    app = app_of(lambda: make_engine(eos_token_ids=(), max_seq_len=1000, num_blocks=300), **settings)
+    with on_socket(app, send_buffer=4096) as url:
+        yield url, client_of(app)
+
+
+def test_a_stream_whose_client_takes_nothing_ends(caplog: pytest.LogCaptureFixture) -> None:
+    with long_answers(send_timeout=0.3, keepalive=0.1) as (url, client), send(url, LONG, receive_buffer=2048):
+        wait_for(lambda: "took nothing for 0.3 s" in caplog.text)
+        wait_for(lambda: client.admission.num_reqs == 0)
+        assert httpx2.get(f"{url}/ready").status_code == 200
+
+
+def test_an_answer_goes_on_while_its_client_takes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tiny_llm.requests")
+    with long_answers() as (url, client), send(url, LONG, receive_buffer=2048) as connection:
+        wait_for(lambda: "tokens=600" in caplog.text)
+        wait_for(lambda: client.admission.num_reqs == 0)
+        received = everything(connection)
+    assert received.count(b'"finish_reason":"length"') == 1
+    assert received.count(b'"token_logprobs"') > 100
+
+
+def test_a_stream_whose_client_takes_a_little_goes_on() -> None:
+    start = time.monotonic()
+    with long_answers(send_timeout=0.5) as (url, _), send(url, LONG, receive_buffer=2048) as connection:
+        everything(connection, pause=0.01)
+    assert time.monotonic() - start > 0.5
+
+
+def everything(connection: socket.socket, pause: float = 0.0) -> bytes:
+    """Read a stream to its end, with a pause after each piece."""
+    received, last = b"", b"?"
+    while b"[DONE]" not in received[-100:] and last:
+        last = connection.recv(8000)
+        received += last
+        time.sleep(pause)
+    return received
 
 
 def test_many_clients_that_come_and_go_leave_nothing_behind() -> None:

@@ -211,3 +211,59 @@ def test_help_names_every_option() -> None:
         "qwen3-kjv-1m",
     ):
         assert option in text
+
+
+STALLED = {
+    "model": MODEL,
+    "prompt": "And",
+    "stream": True,
+    "ignore_eos": True,
+    "n": 8,
+    "max_tokens": 900,
+    "logprobs": 5,
+}
+
+
+def stalled(url: str, body: dict[str, object]) -> socket.socket:
+    """A connection to a stream that nobody reads."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    connection.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+    content = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+def test_a_client_that_reads_nothing_does_not_hold_up_the_end() -> None:
+    with serving() as (process, url), stalled(url, STALLED):
+        for line in process.stderr:  # type: ignore[union-attr]
+            if "tokens=900" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        log = process.stderr.read()  # type: ignore[union-attr]
+        assert "clients that did not read their answers within 5 s: 1" in log
+        assert "Traceback" not in log
+
+
+def test_draining_ends_at_its_timeout() -> None:
+    with serving("--timeout-graceful-shutdown", "0.5") as (process, url):
+        body = {
+            "model": MODEL,
+            "prompt": "And",
+            "max_tokens": 2000,
+            "ignore_eos": True,
+            "n": 8,
+            "stream": True,
+        }
+        with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=SECONDS) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            rest = list(lines)
+        assert '"code":"stopped"' in rest[-2] + rest[-1]
+        assert process.wait(SECONDS) == 0
+        log = process.stderr.read()  # type: ignore[union-attr]
+        assert "draining took 0.5 s: 8 answers are cut off" in log
+        assert "Traceback" not in log

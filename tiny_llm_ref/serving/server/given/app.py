@@ -152,7 +152,7 @@ async def metrics(http: Request) -> Response:
 async def events(http: Request) -> Response:
     """What the engine does, for the page: a stream without end."""
     server = server_of(http)
-    return EventStream(server.client.feed.events(server.client), lambda: None, server.config.keepalive)
+    return EventStream(server.client.feed.events(server.client), lambda: None, server.config)
 
 
 async def describe(http: Request) -> Response:

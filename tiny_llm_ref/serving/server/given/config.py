@@ -22,6 +22,8 @@ class ServerConfig:
         max_num_queued_tokens: largest number of prompt tokens of requests without a token; None for no limit.
         max_body_bytes: largest body of a request.
         keepalive: seconds of silence after which a stream gets a comment.
+        send_timeout: seconds after which a stream ends whose client takes nothing.
+        timeout_graceful_shutdown: seconds after which draining cuts answers off.
         num_speculative_tokens: largest number of drafts of a request in a step; 0 without speculation.
         has_priorities: whether the policy of the scheduler knows priorities.
         allowed_origins: the websites whose pages may read responses, such as "https://example.org"; "*" for
@@ -42,6 +44,8 @@ class ServerConfig:
     max_num_queued_tokens: int | None = None
     max_body_bytes: int = 2 * 2**20
     keepalive: float = 15.0
+    send_timeout: float = 60.0
+    timeout_graceful_shutdown: float = 300.0
     num_speculative_tokens: int = 0
     has_priorities: bool = False
     allowed_origins: tuple[str, ...] = ()

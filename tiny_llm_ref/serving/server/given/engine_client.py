@@ -116,6 +116,14 @@ class EngineClient:
             self.state = "draining"
             self.feed.changed()
 
+    def cut_off(self) -> int:
+        """Abort all requests; their clients get an error. Return how many there were."""
+        tickets = list(self._running)
+        for ticket in tickets:
+            self._thread.abort(ticket)
+            self._fail(ticket, stopped_early())
+        return len(tickets)
+
     async def stop(self) -> None:
         """Drop all requests, and wait until the thread has freed everything and ended."""
         self.begin_draining()
@@ -213,7 +221,7 @@ class EngineClient:
     def _receive_stopped(self, report: Stopped) -> None:
         self.state, self.error = "stopped", report.error
         for ticket in list(self._running):
-            self._fail(ticket, ApiError(503, "the server stopped before the answer ended", code="stopped"))
+            self._fail(ticket, stopped_early())
         self.ready.set()
         self.stopped.set()
 
@@ -233,3 +241,8 @@ class EngineClient:
         running.reservation.release_one()
         if not self._running:
             self.metrics.idle()
+
+
+def stopped_early() -> ApiError:
+    """The error of an answer that the end of the server cuts off."""
+    return ApiError(503, "the server stopped before the answer ended", code="stopped")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -18,27 +19,54 @@ from .text_codec import ChatTokenizer
 
 log = logging.getLogger("tiny_llm.server")
 SIGNALLED = 128  # what shells add to a signal's number
+CLOSING_SECONDS = 5
+"""How long clients may take to read the rest of their answers, once all answers have ended."""
 
 
 class DrainingServer(uvicorn.Server):
     """A server that lets running requests end after the first signal, and exits at once after the second."""
 
     client: EngineClient | None = None
-    is_signalled = False
+    deadline: float | None = None  # when draining cuts answers off; None before a signal
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM."""
-        if self.is_signalled:
+        if self.deadline is not None:
             os._exit(SIGNALLED + sig)
-        self.is_signalled = True
+        self.deadline = time.monotonic() + self.drain_timeout
         if self.client is not None:
             self.client.begin_draining()
             log.info("draining: requests that have begun will end; a second signal exits at once")
 
+    @property
+    def drain_timeout(self) -> float:
+        """Seconds from the first signal to the deadline."""
+        return 0.0 if self.client is None else self.client.config.timeout_graceful_shutdown
+
     async def on_tick(self, counter: int) -> bool:
         """Say whether to exit: after a signal, once no request is left. Until then new ones get a 503."""
-        is_drained = self.client is None or not self.client.admission.num_reqs
-        return await super().on_tick(counter) or (self.is_signalled and is_drained)
+        should_exit = await super().on_tick(counter)
+        if self.deadline is None:
+            return should_exit
+        if time.monotonic() >= self.deadline:
+            self._cut_off()
+        return should_exit or self.client is None or not self.client.admission.num_reqs
+
+    def _cut_off(self) -> None:
+        num_cut_off = 0 if self.client is None else self.client.cut_off()
+        if num_cut_off:
+            log.warning("draining took %g s: %d answers are cut off", self.drain_timeout, num_cut_off)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the connections, in the end even those whose clients do not read."""
+        asyncio.get_running_loop().call_later(CLOSING_SECONDS, self._end_streams)
+        await super().shutdown(sockets)
+
+    def _end_streams(self) -> None:
+        number = len(self.server_state.connections)
+        if number:
+            log.warning("clients that did not read their answers within %d s: %d", CLOSING_SECONDS, number)
+        AppStatus.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then watch the engine's thread."""
@@ -91,6 +119,7 @@ def run_server(
                 access_log=False,
                 server_header=False,
                 lifespan="on",
+                timeout_graceful_shutdown=CLOSING_SECONDS + 1,
             )
         )
         server.run(sockets=[listener])

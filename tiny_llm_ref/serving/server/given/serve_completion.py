@@ -1,5 +1,6 @@
 """Handle one completion: admit, encode, submit, answer at once or in a stream, and clean up."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
@@ -9,6 +10,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import UNSET, UnsetType
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,6 +20,7 @@ from ....generation.sampler import SamplingParams
 from ..admission import QueueFullError, Reservation
 from ..disconnects import unless_disconnected
 from .completions import Endpoint, Part
+from .config import ServerConfig
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, of_queue
 from .job import Job
@@ -25,6 +28,7 @@ from .params import check_fits, check_shared
 from .responses import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
 from .speculation import SpeculativeDecoding
 
+log = logging.getLogger("tiny_llm.server")
 DONE = ServerSentEvent("[DONE]", sep="\n")
 
 
@@ -62,7 +66,7 @@ async def serve_completion(
         raise
     answer = make_answer(job) if make_answer else AnsweringCompletion(job, endpoint)
     if request.stream:
-        return EventStream(answer.events(), job.close, client.config.keepalive)
+        return EventStream(answer.events(), job.close, client.config)
     try:
         completion = await unless_disconnected(http.receive, answer.completion())
     finally:
@@ -124,20 +128,24 @@ async def compiled_params(endpoint: Endpoint, outputs: StructuredOutputsParams) 
 class EventStream(EventSourceResponse):
     """A stream of events that cleans up after itself, however it ends: even if it is never sent.
 
+    A client may stop reading and keep the connection open. Its answer is computed to its end, at most, and
+    waits in memory. Once the client has taken nothing for `send_timeout`, the stream ends.
+
     Args:
         events: what to send.
         on_end: called when the stream has ended or the client has gone.
-        keepalive: seconds between the comments that keep a silent connection open.
+        config: has the times.
     """
 
     def __init__(
-        self, events: AsyncIterator[ServerSentEvent], on_end: Callable[[], None], keepalive: float
+        self, events: AsyncIterator[ServerSentEvent], on_end: Callable[[], None], config: ServerConfig
     ) -> None:
         super().__init__(
             events,
-            ping=keepalive,
+            ping=config.keepalive,
             sep="\n",
             ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
+            send_timeout=config.send_timeout,
         )
         self._on_end = on_end
 
@@ -145,6 +153,8 @@ class EventStream(EventSourceResponse):
         """Send the events."""
         try:
             await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            log.warning("a stream ended: its client took nothing for %g s", self.send_timeout)
         finally:
             self._on_end()
 
