@@ -1114,34 +1114,51 @@ def test_task_8_arrivals_do_not_wait_for_each_other() -> None:
     check_equal(other == times[0], False, "whether another seed gives the same first time")
 
 
+class Runs:
+    """A server that sustains a rate, and the rates at which it was run; none is run twice."""
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity = capacity
+        self.tried: list[float] = []
+
+    def meets(self, rate: float) -> bool:
+        tried = self.shown
+        check_equal(rate in self.tried, False, f"whether {rate:.3g} was tried before, as one of {tried}")
+        check_equal(len(self.tried) < 200, True, f"whether the search ends; its last rates are {tried[-5:]}")
+        self.tried.append(rate)
+        return rate <= self.capacity
+
+    @property
+    def shown(self) -> list[float]:
+        return [float(f"{rate:.3g}") for rate in self.tried]
+
+
 @pytest.mark.parametrize("capacity", [0.5, 1, 3.3, 7, 99.9, 100, 400])
 def test_task_8_the_highest_rate_that_meets_the_target_is_found(capacity: float) -> None:
-    tried: list[float] = []
-
-    def meets(rate: float) -> bool:
-        tried.append(rate)
-        return rate <= capacity
-
-    found = highest_rate(meets, 1, 100, precision=0.05)
+    runs = Runs(capacity)
+    found = highest_rate(runs.meets, 1, 100, precision=0.05)
     if capacity < 1:
-        check_equal((found, tried), (0, [1]), "rate found, and rates tried, if the lowest is too high")
+        expected = (0, [1])
+        check_equal((found, runs.tried), expected, "rate found, and rates tried, if `low` is too high")
         return
-    check_equal(
-        found <= capacity, True, f"whether the rate found, {found:.2f}, meets the target; {capacity} does"
+    if capacity >= 100:
+        expected = (100, [1, 100])
+        check_equal((found, runs.tried), expected, "rate found, and rates tried, if `high` is sustained")
+        return
+    check_equal(found <= capacity, True, f"whether the rate found, {found:.2f}, is at most {capacity}")
+    check_equal(found >= capacity * 0.95, True, f"whether {found:.2f} is within 5 % of {capacity}")
+    causes = (
+        "the middle halves the difference, not the ratio; or the search stops later than `precision` says"
     )
-    close = found >= min(capacity, 100) * 0.95
-    check_equal(close, True, f"whether the rate found, {found:.2f}, is within 5 % of {min(capacity, 100)}")
-    check_equal(
-        len(tried), len(set(tried)), f"rates tried, and different ones: {[round(each, 2) for each in tried]}"
-    )
-    causes = "halving differences takes more runs than halving ratios"
-    check_equal(len(tried) <= 9, True, f"whether at most 9 rates are tried; got {len(tried)}; {causes}")
+    what = f"whether at most 9 rates are tried; got {len(runs.tried)}, {runs.shown}; {causes}"
+    check_equal(len(runs.tried) <= 9, True, what)
 
 
 @settings(max_examples=50)
 @given(st.floats(0.2, 500), st.floats(0.02, 0.5))
 def test_task_8_any_capacity_is_found(capacity: float, precision: float) -> None:
-    found = highest_rate(lambda rate: rate <= capacity, 0.5, 300, precision)
+    found = highest_rate(Runs(capacity).meets, 0.5, 300, precision)
     least = 0 if capacity < 0.5 else min(capacity, 300) * (1 - precision)
-    what = f"whether {found:.3g} is found for a capacity of {capacity:.3g} and precision {precision:.2g}"
+    limits = f"from {least:.3g} to {min(capacity, 300):.3g}"
+    what = f"whether {found:.3g} is {limits}, for a capacity of {capacity:.3g} and precision {precision:.2g}"
     check_equal(least <= found <= capacity, True, what)

@@ -22,13 +22,13 @@ def highest_rate(meets: Callable[[float], bool], low: float, high: float, precis
 
     Args:
         meets: whether the server meets its target at a rate. A run at a rate takes minutes, so call this as
-            seldom as possible.
-        low: a rate that is tried first; positive.
-        high: no higher rate is tried.
-        precision: stop when the highest rate that met the target and the lowest that did not differ by less
-            than this fraction of the latter.
+            seldom as possible, and never twice for the same rate.
+        low: the rate that is tried first; positive.
+        high: the rate that is tried second. No higher rate is tried.
+        precision: stop when the highest rate that met the target and the lowest that did not differ by at
+            most this fraction of the latter.
 
     Returns:
-        The highest rate that met the target; 0 if `low` did not.
+        The highest rate that was tried and met the target; 0 if `low` did not.
     """
     raise NotImplementedError("week 3 day 7 task 8: highest_rate is not written yet")
