@@ -639,6 +639,21 @@ def test_task_6_the_other_drafter_is_called_in_every_step() -> None:
     check_equal(other.granted, [{}], "what each call grants the other drafter", mistakes)
 
 
+def test_task_6_tokens_that_were_forced_before_are_drafts_no_more() -> None:
+    constraint = constraint_of("AB[CD]E")
+    other = Fixed({0: [D], 1: [A]})
+    drafter = GrammarDrafter(other)
+    step = step_of([constraint, None])
+    check_equal(drafter.wanted(step.final), {0: 2, 1: 1}, "drafts wanted, where AB[CD]E forces A B")
+    constraint.advance([A, B])
+    step = step_of([constraint, None])
+    mistakes = {"what was forced before": {0: 2, 1: 1}}
+    check_equal(drafter.wanted(step.final), {0: 1, 1: 1}, "drafts wanted after A B", mistakes)
+    mistakes_of_drafts = {"what was forced before": {0: [A, B], 1: [A]}}
+    found = dict(drafter.propose(step, {0: 2, 1: 1}, {}).token_ids)
+    check_equal(found, {0: [D, E], 1: [A]}, "drafts after A B, of which 2 are granted", mistakes_of_drafts)
+
+
 def test_task_6_what_is_not_granted_is_not_proposed() -> None:
     drafter = GrammarDrafter(Fixed({0: [A], 1: [D]}))
     step = step_of([constraint_of("ABC"), None])

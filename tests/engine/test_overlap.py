@@ -1,13 +1,26 @@
 """Steps that overlap: what is under way while `step` returns, and what the end of an answer discards."""
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 
 from tests.support.budget import rows_of
 from tests.support.check import check_value_error
 from tests.support.schedules import IdTokenizer, random_qwen3
-from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, UnlimitedBlocks
+from tiny_llm import (
+    Engine,
+    EngineStep,
+    Fcfs,
+    PrefixCachingBlockManager,
+    SamplingParams,
+    SchedulerConfig,
+    SchedulerOutput,
+    UnlimitedBlocks,
+)
+from tiny_llm.serving.given import overlapping_engine
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+from tiny_llm.serving.given.sampling import read_samples
 
 PROMPTS = [[5, 7, 9], [11, 3, 8, 21, 6, 2, 17]]
 BLOCK_SIZE = 4
@@ -119,6 +132,35 @@ def test_penalties_count_the_tokens_that_were_just_sampled() -> None:
         plain = engine.generate(PROMPTS, SamplingParams(max_tokens=9))
     assert answers[0] == answers[1]
     assert answers[0][0] != plain[0].token_ids, "the penalties of this test change nothing"
+
+
+def test_the_policy_learns_how_long_each_step_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[tuple[object, float]] = []
+    clock = [0.0]
+
+    class Learning(Fcfs):
+        def record(self, output: SchedulerOutput, seconds: float) -> None:
+            recorded.append((output, seconds))
+
+    def read_late(*args: Any) -> Any:
+        clock[0] += 5
+        return read_samples(*args)
+
+    def accept_late(self: OverlappingEngine, *args: Any) -> EngineStep:
+        clock[0] += 100  # the next step is under way
+        return accept(self, *args)
+
+    accept = OverlappingEngine._accept
+    monkeypatch.setattr(overlapping_engine, "read_samples", read_late)
+    monkeypatch.setattr(OverlappingEngine, "_accept", accept_late)
+    blocks = PrefixCachingBlockManager(20, BLOCK_SIZE)
+    with OverlappingEngine(
+        random_qwen3(), Endless(), SchedulerConfig(8, 2), 24, blocks, Learning(), lambda: clock[0]
+    ) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=3))
+        steps = [engine.step() for _ in range(3)]
+    assert [output for output, _ in recorded] == [step.scheduled for step in steps]
+    assert [seconds for _, seconds in recorded] == [5, 105, 105]
 
 
 def test_without_a_pool_it_is_an_engine_like_any_other() -> None:

@@ -135,6 +135,7 @@ ADJUSTED = [
     SamplingParams(presence_penalty=-1.5, frequency_penalty=-0.2, logit_bias={5: 3.0, 12: -100.0}),
     SamplingParams(min_tokens=5, stop_token_ids=(1, 9)),
     SamplingParams(min_tokens=4, stop_token_ids=(1, 9)),
+    SamplingParams(min_tokens=9, stop_token_ids=(1, 61), logit_bias={1: 100.0, 9: 2.0}),
     SamplingParams(min_tokens=9, stop_token_ids=(5, 999), repetition_penalty=1.5, logit_bias={3: -2.5}),
 ]
 
@@ -261,6 +262,24 @@ def test_min_tokens_holds_back_the_end_and_stop_tokens_bring_it() -> None:
     stop = SamplingParams(stop_token_ids=[free.token_ids[1]])
     (stopped,) = make_engine(eos_at_length=8).generate([prompt_of(5)], stop)
     assert (stopped.token_ids, stopped.finish_reason) == (free.token_ids[:1], "stop")
+
+
+def test_a_bias_does_not_bring_an_end_that_is_held_back() -> None:
+    params = SamplingParams(min_tokens=3, max_tokens=9, logit_bias={0: 100.0})
+    (result,) = make_engine().generate([prompt_of(5)], params)
+    assert (len(result.token_ids), result.finish_reason) == (3, "stop")
+
+
+@pytest.mark.parametrize("priority", [True, -1, 1.0, None])
+def test_a_priority_is_a_number_from_zero(priority: Any) -> None:
+    with pytest.raises(ValueError, match="priority"):
+        make_engine().add_request(prompt_of(3), SamplingParams(max_tokens=1), priority)
+
+
+def test_a_seed_of_zero_is_a_seed() -> None:
+    engine = make_engine()
+    engine.add_request(prompt_of(5), SamplingParams(temperature=1.0, seed=0))
+    assert engine.requests[0].params.seed == 0
 
 
 def test_requests_without_a_seed_differ_and_each_keeps_its_own() -> None:

@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from kernel_runtime.checkpoint import load_tokenizer
 from tests.support.check import check_value_error
 from tests.support.fakes import EOS, FakeModel, FakeTokenizer, prompt_of
 from tests.support.schedules import IdTokenizer
@@ -28,16 +30,18 @@ from tiny_llm import (
     StructuredOutputsParams,
 )
 from tiny_llm.serving.cost_model import CostModel
-from tiny_llm.serving.given import constraints
+from tiny_llm.serving.given import constraints, grammars
 from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
 from tiny_llm.serving.given.adjusted_logits import adjust_logits
 from tiny_llm.serving.given.constraints import Masks, constrain, constraint_of
 from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafter, Drafts, extended
 from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.grammars import compile_grammar, tokenizer_of
+from tiny_llm.serving.given.grammars import compile_grammar, compiled, tokenizer_of
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+from tiny_llm.serving.structured.masks import executor
 
+MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("exactly one", {}),
     ("exactly one", {"json": {}, "regex": "a"}),
@@ -130,10 +134,42 @@ def test_a_tokenizer_is_looked_at_once_unless_its_ends_change() -> None:
     assert tokenizer_of(tokenizer).eos_tokens == [EOS, 5]
 
 
+def test_no_end_of_text_is_part_of_an_answer() -> None:
+    constraint = compile_grammar(
+        StructuredOutputsParams(regex="[A-F]+"), FakeTokenizer(eos_token_ids=(EOS, 5, 3))
+    )
+    assert constraint.end_ids == {EOS, 3, 5}
+    for end in (EOS, 3, 5):
+        assert constraint.allowed_prefix([1, 2, end, 1]) == [1, 2]
+
+
+def test_a_compiled_grammar_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = FakeTokenizer()
+    params = compiled(StructuredOutputsParams(regex="AB"), tokenizer)
+    monkeypatch.setattr(grammars, "grammar_text", None)
+    assert compiled(params, tokenizer) is params
+    first, second = (compile_grammar(params, tokenizer) for _ in range(2))
+    first.advance([1])
+    assert second.forced_tokens() == [1, 2], "two requests have places of their own"
+
+
+def test_a_tokenizer_keeps_its_settings() -> None:
+    tokenizer = load_tokenizer(MODEL)
+    backend = tokenizer.backend_tokenizer
+    backend.enable_truncation(2)
+    backend.enable_padding(length=9)
+    text = "In the beginning God created"
+    forced = compile_grammar(StructuredOutputsParams(choice=[text]), tokenizer).forced_tokens()
+    assert tokenizer.decode(forced) == text, "limits of the tokenizer are not the grammar's"
+    assert backend.truncation["max_length"] == 2
+    assert backend.padding["length"] == 9
+
+
 @pytest.mark.parametrize(
     ("values", "pattern"),
     [
         ({"choice": ["yes", 'n"o', "maybe\n"]}, 'yes|n"o|maybe\n'),
+        ({"choice": ["é", "日本"]}, "é|日本"),
         ({"regex": "[a-c]{2,4}!"}, "[a-c]{2,4}!"),
         ({"grammar": 'start: "<" word ("," word)? ">"\nword: /[a-z]{1,3}/'}, "<[a-z]{1,3}(,[a-z]{1,3})?>"),
     ],
@@ -184,6 +220,44 @@ def test_a_grammar_that_must_end_overrules_a_minimum_length() -> None:
     with Engine(FakeModel(), FakeTokenizer(), None, 60, BlockManager(40, 4)) as engine:  # type: ignore[arg-type]
         (result,) = engine.generate([prompt_of(4)], params)
     assert (result.text, result.finish_reason) == ("AB", "stop")
+
+
+def test_each_row_has_its_own_end() -> None:
+    regexes = ["AB", "[AB]*", None, "A"]
+    sequences = [Sequence(id, [7]) for id in range(4)]
+    for sequence, regex in zip(sequences, regexes, strict=True):
+        if regex is not None:
+            constraint = compile_grammar(StructuredOutputsParams(regex=regex), FakeTokenizer())
+            constraint.advance([1, 2][: len(regex)])
+            constrain(sequence, constraint)
+        sequence.token_ids += [1, 2] if regex != "A" else [1]
+    entries = [ScheduledTokens(each, 0, each.num_tokens, True) for each in sequences]
+    params = dict.fromkeys(range(4), SamplingParams(min_tokens=9, stop_token_ids=(EOS,)))
+    for order in ([0, 1, 2, 3], [1, 0, 3, 2]):
+        found = np.array(adjust_logits(mx.zeros((4, 61)), [entries[row] for row in order], params))
+        allowed = {
+            id: np.flatnonzero(np.isfinite(row)).tolist() for id, row in zip(order, found, strict=True)
+        }
+        assert allowed == {0: [EOS], 1: [1, 2], 2: list(range(1, 61)), 3: [EOS]}
+
+
+def test_a_token_that_the_tokenizer_lacks_is_forbidden() -> None:
+    sequence = Sequence(0, [7])
+    constrain(sequence, compile_grammar(StructuredOutputsParams(regex="[A-F]+"), FakeTokenizer()))
+    logits = mx.zeros((1, 200))  # a model may have more rows than its tokenizer has tokens
+    found = adjust_logits(logits, [ScheduledTokens(sequence, 0, 1, True)], {0: SamplingParams()})
+    assert np.flatnonzero(np.isfinite(np.array(found)[0])).tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_stop_token_ends_an_answer_that_its_grammar_would_go_on_with() -> None:
+    request = EngineRequest(
+        Sequence(0, [7], max_num_tokens=20),
+        FakeTokenizer(),
+        SamplingParams(stop_token_ids=(5,), structured_outputs=StructuredOutputsParams(regex="A[EF]B")),
+    )
+    request.accept(1)
+    request.accept(5)
+    assert (request.token_ids, request.finish_reason) == ([1], "stop")
 
 
 def test_an_answer_that_ends_before_its_grammar_does_is_incomplete() -> None:
@@ -300,3 +374,31 @@ def test_a_drafter_rests_with_the_other_unless_a_decode_is_forced() -> None:
     assert drafter.rests([prefill, free])
     drafter.drafter.is_resting = False  # type: ignore[attr-defined]
     assert not drafter.rests([free])
+
+
+def test_what_ends_reaches_the_other_drafter() -> None:
+    class Noting(LookupDrafter):
+        released: list[int] = []
+        is_closed = False
+
+        def release(self, sequence_id: int) -> None:
+            self.released.append(sequence_id)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    other = Noting()
+    drafter, sequence = GrammarDrafter(other), Sequence(3, [7])
+    constrain(sequence, compile_grammar(StructuredOutputsParams(regex="AB"), FakeTokenizer()))
+    drafter.wanted([ScheduledTokens(sequence, 0, 1, True)])
+    assert drafter.forced == {3: [1, 2]}
+    drafter.release(3)
+    drafter.release(4)  # unknown
+    assert drafter.forced == {}
+    assert other.released == [3, 4]
+    drafter.close()
+    assert other.is_closed
+
+
+def test_all_steps_share_the_threads_that_compute_masks() -> None:
+    assert executor() is executor()

@@ -88,6 +88,57 @@ def test_a_slow_reader_gets_the_newest_steps() -> None:
     asyncio.run(run())
 
 
+def test_each_reader_sees_each_step_and_each_end_once() -> None:
+    async def run() -> None:
+        feed = make_feed()
+        streams = [feed.events(Alive()) for _ in range(2)]
+        for stream in streams:
+            await read(stream)
+        feed.step(report_of(1), 1.0)
+        feed.ended(9, RequestRecord("gone", 0.0, 5, outcome="stop"))
+        for stream in streams:
+            event = await read(stream)
+            assert len(event["steps"]) == 1
+            assert [request["ticket"] for request in event["requests"]] == [9, 0, 1, 2]
+        feed.step(report_of(2), 2.0)
+        await streams[0].aclose()
+        event = await read(streams[1])
+        assert [step["rows"][0][1] for step in event["steps"]] == [2]
+        assert [request["ticket"] for request in event["requests"]] == [0, 1, 2]
+        assert event["num_left_out"] == 0
+        assert feed.num_watchers == 1
+        await streams[1].aclose()
+
+    asyncio.run(run())
+
+
+def test_a_step_that_computes_nothing_is_no_row() -> None:
+    async def run() -> None:
+        feed = make_feed()
+        stream = feed.events(Alive())
+        await read(stream)
+        feed.step(StepReport(refused={3: "no"}), 1.0)
+        assert (await read(stream))["steps"] == []
+        await stream.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", ["draining", "stopped"])
+def test_the_last_event_tells_the_end(state: str) -> None:
+    async def run() -> None:
+        feed, live = make_feed(), Alive()
+        stream = feed.events(live)
+        await read(stream)
+        live.state = state  # and nothing else has changed
+        assert (await read(stream))["state"] == state
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        assert feed.num_watchers == 0
+
+    asyncio.run(run())
+
+
 def test_nothing_is_sent_while_nothing_happens() -> None:
     async def run() -> None:
         stream = make_feed().events(Alive())

@@ -3,12 +3,15 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
 from tests.server.scripted import scripted_app
 from tests.server.servers import MODEL, app_of, in_memory
 from tests.support.server_engines import failing, make_engine
+from tiny_llm.serving.server.given.fields import ChatRequest
+from tiny_llm.serving.server.given.response_fields import ResponsesRequest, chat_request, echoed
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
@@ -48,6 +51,12 @@ def without_ids(value: Any) -> Any:
         ),
         (f"{WHOLE_TOKENS} So.", {"tools": [TOOL]}, ["function_call", "message"], "completed"),
         (CALL, {}, ["message"], "completed"),
+        (
+            f"{WHOLE_TOKENS} So.",
+            {"tools": [TOOL], "max_output_tokens": len(WHOLE_TOKENS) // 3},
+            ["function_call"],
+            "incomplete",
+        ),
     ],
 )
 def test_whole_and_streamed(text: str, fields: dict[str, Any], kinds: list[str], status: str) -> None:
@@ -123,6 +132,94 @@ def test_the_conversation_that_the_template_gets() -> None:
     ]
 
 
+def test_all_that_a_request_says_is_said_to_the_chat() -> None:
+    shared = {
+        "model": MODEL,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "stream": True,
+        "parallel_tool_calls": False,
+        "stop": ["A"],
+        "seed": 0,
+        "top_k": 3,
+        "repetition_penalty": 1.5,
+        "ignore_eos": False,
+        "priority": 2,
+    }
+    function = {"name": "weather", "description": "Of a city.", "parameters": {"type": "object"}}
+    call = {"type": "function_call", "name": "weather", "arguments": "{}", "call_id": "a"}
+    schema = {"name": "a", "schema": {"type": "object"}, "strict": True}
+    request = msgspec.convert(
+        shared
+        | {
+            "input": [{"role": "user", "content": "A"}, call, {"role": "developer", "content": "B"}],
+            "instructions": "C",
+            "max_output_tokens": 7,
+            "stream_options": {},
+            "tools": [{"type": "function", **function}],
+            "tool_choice": {"type": "function", "name": "weather"},
+            "text": {"format": {"type": "json_schema", **schema}},
+        },
+        ResponsesRequest,
+    )
+    written = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    expected = msgspec.convert(
+        shared
+        | {
+            "messages": [
+                {"role": "system", "content": "C"},
+                {"role": "user", "content": "A"},
+                {"role": "assistant", "tool_calls": [written]},
+                {"role": "developer", "content": "B"},
+            ],
+            "max_completion_tokens": 7,
+            "stream_options": {},
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": {"type": "function", "function": {"name": "weather"}},
+            "response_format": {"type": "json_schema", "json_schema": schema},
+        },
+        ChatRequest,
+    )
+    chat, places = chat_request(request)
+    assert chat == expected
+    assert places == ["instructions", "input[0]", "input[1]", "input[2]"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "repeated"),
+    [
+        ({}, {"temperature": 1.0, "top_p": 1.0, "parallel_tool_calls": True, "max_output_tokens": None}),
+        ({"temperature": 0, "top_p": 0.5}, {"temperature": 0, "top_p": 0.5}),
+        ({"parallel_tool_calls": None}, {"parallel_tool_calls": True}),
+        ({"parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+        ({"max_output_tokens": 7, "metadata": {"a": "b"}}, {"max_output_tokens": 7, "metadata": {"a": "b"}}),
+        ({"text": {"format": {"type": "json_object"}}}, {"text": {"format": {"type": "json_object"}}}),
+        ({"instructions": "Hi", "tool_choice": "none"}, {"instructions": "Hi", "tool_choice": "none"}),
+    ],
+)
+def test_a_response_repeats_its_request(fields: dict[str, Any], repeated: dict[str, Any]) -> None:
+    request = msgspec.convert({"model": MODEL, "input": "A", **fields}, ResponsesRequest)
+    found = echoed(request)
+    assert {name: found[name] for name in repeated} == repeated
+
+
+@pytest.mark.parametrize(("most", "number"), [(None, 3), (2, 2)])
+def test_tokens_are_counted(most: int | None, number: int) -> None:
+    app, _ = scripted_app("It rains.", 3)
+    with in_memory(app) as client:
+        body = BODY | {"max_output_tokens": most}
+        counts = [
+            client.post(PATH, json=body).json()["usage"],
+            events_of(client, body)[-1]["response"]["usage"],
+        ]
+    for usage in counts:
+        assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (
+            3,
+            number,
+            3 + number,
+        )
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "param"),
     [
@@ -132,6 +229,9 @@ def test_the_conversation_that_the_template_gets() -> None:
         ({"input": None}, 400, "input"),
         ({"input": [{"role": "user"}]}, 400, "input[0].content"),
         ({"input": [{"content": "A"}]}, 400, "input[0].role"),
+        ({"input": [{}]}, 400, "input[0].role"),  # of several faults, always the first
+        ({"input": [{"type": "function_call"}]}, 400, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "name": "a"}]}, 400, "input[0].call_id"),
         ({"input": [{"role": "user", "content": "A", "output": "B"}]}, 400, "input[0].output"),
         ({"input": [{"role": "tool", "content": "A"}]}, 400, "input[0].role"),
         ({"input": [{"type": "reasoning"}]}, 400, "input[0].type"),
