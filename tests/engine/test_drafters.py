@@ -6,20 +6,18 @@ from collections.abc import Sequence as Items
 import pytest
 
 from tiny_llm import CostModel, LookupDrafter, ScheduledTokens, SchedulerOutput, Sequence
-from tiny_llm.serving.given import adaptive_drafter
 from tiny_llm.serving.given.adaptive_drafter import (
     FIRST_RATE,
     NUM_OWN,
     RESTS_BETWEEN_TRIALS,
     STEPS_OF_REST,
     AdaptiveDrafter,
-    DraftCost,
-    fitted,
 )
+from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.speculation.draft_length import Acceptance
 
-FREE, DEAR = DraftCost(CostModel(1.0, 0.0)), DraftCost(CostModel(0.0, 1.0))
+FREE, DEAR = DraftCost({1: CostModel(1.0, 0.0)}), DraftCost({1: CostModel(0.0, 1.0)})
 
 
 class Ready:
@@ -113,7 +111,7 @@ def test_only_drafts_that_were_proposed_are_learned_from() -> None:
 
 
 def test_after_some_steps_with_drafts_a_sequence_is_judged_by_its_own_rates() -> None:
-    cost = DraftCost(CostModel(1.0, 0.1))
+    cost = DraftCost({1: CostModel(1.0, 0.1)})
     drafter = AdaptiveDrafter(Ready({0: 4, 1: 4}), cost, Acceptance([0.4] * 4))
     sequences = two()
     numbers = [step(drafter, sequences, {0: 4}) for _ in range(NUM_OWN + 1)]
@@ -133,7 +131,7 @@ def test_no_more_drafts_are_wanted_than_the_other_drafter_has() -> None:
     ("draft_pass", "number"), [(None, 3), (CostModel(0.0, 0.0), 3), (CostModel(9, 0), 0)]
 )
 def test_a_pass_of_the_draft_model_has_its_price(draft_pass: CostModel | None, number: int) -> None:
-    drafter = AdaptiveDrafter(Ready({0: 3}), DraftCost(CostModel(1.0, 0.0), draft_pass))
+    drafter = AdaptiveDrafter(Ready({0: 3}), DraftCost({1: CostModel(1.0, 0.0)}, draft_pass))
     assert step(drafter, two()[:1]) == ({0: number} if number else {})
 
 
@@ -142,11 +140,6 @@ def test_where_drafts_do_not_pay_it_rests_and_then_looks_again() -> None:
     steps = [step(drafter, sequences) for _ in range(2 * STEPS_OF_REST + 3)]
     rest = [None] * STEPS_OF_REST
     assert steps == [{}, *rest, {}, *rest, {}]
-
-
-def test_a_step_in_which_nothing_is_found_is_no_reason_to_rest() -> None:
-    drafter, sequences = AdaptiveDrafter(Ready({0: 0, 1: 0}), DEAR), two()
-    assert [step(drafter, sequences) for _ in range(3)] == [{}, {}, {}]
 
 
 def test_the_end_of_a_request_ends_a_rest_and_a_new_one_does_not() -> None:
@@ -210,24 +203,6 @@ def test_a_finished_sequence_is_forgotten_by_both_drafters() -> None:
     assert drafter.of_all.rates == rates, "the drafts of the finished sequence are learned from again"
     drafter.close()
     assert other.is_closed
-
-
-def test_of_the_runs_of_a_step_the_fastest_counts_and_the_first_never(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def of(num_tokens: int) -> SchedulerOutput:
-        return SchedulerOutput((ScheduledTokens(Sequence(0, [1] * num_tokens), 0, num_tokens, True),))
-
-    outputs, cost = [of(number) for number in (1, 2, 4, 7)], CostModel(3.0, 2.0)
-    factors = [(1, 2, 1.5), (4, 1, 2), (2, 3, 1), (1, 1, 9)]
-    first = [0.5, 0.1, 30.0, 5.0]  # the first run may do more than the others, or less
-    later = [cost.seconds(outputs[i]) * factors[i][turn] for turn in range(3) for i in range(4)]
-    seconds = iter([*first, *later])
-    monkeypatch.setattr(adaptive_drafter, "seconds_of", lambda run: next(seconds))
-    found = fitted([(output, lambda: None) for output in outputs], 3)
-    assert [found.seconds(output) for output in outputs] == pytest.approx(
-        [cost.seconds(each) for each in outputs]
-    )
 
 
 def test_lookup_finds_only_for_the_sequences_of_the_step() -> None:

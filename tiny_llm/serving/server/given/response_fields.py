@@ -221,7 +221,7 @@ def messages_of(request: ResponsesRequest) -> tuple[list[Message], list[str]]:
 def check_item(item: InputItem, place: str) -> None:
     """Raise ApiError unless an item has exactly what its type needs."""
     needed = NEEDED[item.type]
-    for name in {each for names in NEEDED.values() for each in names}:
+    for name in dict.fromkeys(each for names in NEEDED.values() for each in names):
         if (getattr(item, name) is None) == (name in needed):
             message = f"{place}: an item of type {item.type} has {', '.join(needed)}"
             raise ApiError(400, message, f"{place}.{name}", "invalid_value")
