@@ -1,13 +1,9 @@
 """The application: which path does what, and how it starts and ends."""
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from time import time
-from typing import TypeVar
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -17,55 +13,24 @@ from starlette.routing import Route
 from ...engine import Engine
 from ..disconnects import ClientGoneError
 from .access import guards
-from .body import read_body
 from .chat import ChatEndpoint
 from .completions import CompletionEndpoint
 from .config import ServerConfig
-from .conversation import encode_messages
 from .engine_client import EngineClient
-from .errors import JSON, ApiError, on_api_error, on_http_error, on_other_error
-from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .errors import ApiError, on_api_error, on_http_error, on_other_error
+from .event_stream import EventStream
+from .fields import ChatRequest, CompletionRequest
 from .openapi import openapi
 from .page import page
 from .response_endpoint import ResponseEndpoint
 from .response_fields import ResponsesRequest
-from .responses import DetokenizedText, ModelCard, ModelList, Status, Tokens
-from .serve_completion import EventStream, serve_completion
+from .responses import ModelCard, ModelList, Status
+from .serve_completion import serve_completion
+from .server import Server, as_json, server_of
 from .text_codec import ChatTokenizer, TextCodec
+from .tokenize import detokenize, tokenize
 
-log = logging.getLogger("tiny_llm.server")
-T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
-
-
-@dataclass
-class Server:
-    """What the endpoints use.
-
-    Attributes:
-        config: the settings.
-        client: the engine.
-        codec: the tokenizer.
-        created: when the server started, in seconds since 1970.
-    """
-
-    config: ServerConfig
-    client: EngineClient
-    codec: TextCodec
-    created: int
-
-    async def body(self, http: Request, kind: type[T]) -> T:
-        """Read and check the body of a request, and the model that it asks for."""
-        body = await read_body(http, kind, self.config.max_body_bytes)
-        self.check_model(getattr(body, "model", None))
-        return body
-
-    def check_model(self, name: str | None) -> None:
-        """Raise ApiError with status 404 for a model that is not served here."""
-        if name is not None and name not in self.config.model_names:
-            names = ", ".join(self.config.model_names)
-            message = f"the model {name!r} does not exist: this server has {names}"
-            raise ApiError(404, message, "model", "model_not_found")
 
 
 def create_app(
@@ -196,54 +161,6 @@ async def responses(http: Request) -> Response:
     return await serve_completion(http, server.client, endpoint, endpoint.answer)
 
 
-async def tokenize(http: Request) -> Response:
-    """Turn text into token ids."""
-    server = server_of(http)
-    request = await server.body(http, TokenizeRequest)
-    server.client.check_ready()
-    if (request.prompt is None) == (request.messages is None):
-        raise ApiError(400, "give either prompt or messages", "prompt", "invalid_value")
-    try:
-        ids = await token_ids(server.codec, request)
-    except ValueError as error:
-        field = "prompt" if request.messages is None else "messages"
-        raise ApiError(400, str(error), field, "invalid_value") from None
-    return as_json(Tokens(list(ids), len(ids), server.client.max_model_len))
-
-
-async def token_ids(codec: TextCodec, request: TokenizeRequest) -> tuple[int, ...]:
-    """Token ids of a prompt, which may be empty, or of messages."""
-    if request.messages is not None:
-        options = {"add_generation_prompt": request.add_generation_prompt}
-        return await encode_messages(codec, request.messages, request.tools or (), options)
-    return await codec.encode(request.prompt, request.add_special_tokens) if request.prompt else ()
-
-
-async def detokenize(http: Request) -> Response:
-    """Turn token ids into text."""
-    server = server_of(http)
-    request = await server.body(http, DetokenizeRequest)
-    server.client.check_ready()
-    vocab_size = server.client.vocab_size
-    for place, token in enumerate(request.tokens):
-        if token >= vocab_size:
-            message = f"token {token} does not exist: the vocabulary ends with {vocab_size - 1}"
-            raise ApiError(400, message, f"tokens[{place}]", "invalid_value")
-    return as_json(DetokenizedText(await server.codec.decode(request.tokens)))
-
-
-def server_of(http: Request) -> Server:
-    """What the endpoints of this application use."""
-    server = http.app.state.server
-    assert isinstance(server, Server)
-    return server
-
-
 def card(server: Server, name: str) -> ModelCard:
     """What /v1/models says of a model."""
     return ModelCard(name, server.created, server.client.max_model_len)
-
-
-def as_json(content: object) -> Response:
-    """A response of JSON."""
-    return Response(msgspec.json.encode(content), media_type=JSON)

@@ -1,6 +1,5 @@
 """Handle one completion: admit, encode, submit, answer at once or in a stream, and clean up."""
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
@@ -9,26 +8,23 @@ from uuid import uuid4
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sse_starlette import EventSourceResponse, ServerSentEvent
-from sse_starlette.sse import SendTimeoutError
+from sse_starlette import ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from ....generation.given.structured_outputs import StructuredOutputsParams
 from ....generation.sampler import SamplingParams
 from ..admission import QueueFullError, Reservation
 from ..disconnects import unless_disconnected
 from .completions import Endpoint, Part
-from .config import ServerConfig
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, of_queue
+from .event_stream import EventStream
 from .job import Job
 from .params import check_fits, check_shared
 from .responses import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
 from .speculation import SpeculativeDecoding
 
-log = logging.getLogger("tiny_llm.server")
 DONE = ServerSentEvent("[DONE]", sep="\n")
 
 
@@ -123,40 +119,6 @@ async def compiled_params(endpoint: Endpoint, outputs: StructuredOutputsParams) 
     except ValueError as error:
         message = str(error).replace("structured_outputs", endpoint.grammar_field, 1)
         raise ApiError(400, message, endpoint.grammar_field, "invalid_value") from None
-
-
-class EventStream(EventSourceResponse):
-    """A stream of events that cleans up after itself, however it ends: even if it is never sent.
-
-    A client may stop reading and keep the connection open. Its answer is computed to its end, at most, and
-    waits in memory. Once the client has taken nothing for `send_timeout`, the stream ends.
-
-    Args:
-        events: what to send.
-        on_end: called when the stream has ended or the client has gone.
-        config: has the times.
-    """
-
-    def __init__(
-        self, events: AsyncIterator[ServerSentEvent], on_end: Callable[[], None], config: ServerConfig
-    ) -> None:
-        super().__init__(
-            events,
-            ping=config.keepalive,
-            sep="\n",
-            ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
-            send_timeout=config.send_timeout,
-        )
-        self._on_end = on_end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
-        try:
-            await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            log.warning("a stream ended: its client took nothing for %g s", self.send_timeout)
-        finally:
-            self._on_end()
 
 
 class Answer(ABC):
