@@ -121,6 +121,30 @@ class King(pydantic.BaseModel):
     land: Land
 
 
+class Number(pydantic.BaseModel):
+    b: int
+
+
+def test_strict_tools() -> None:
+    """What the client makes of a type is strict."""
+    app, _ = scripted_app('<tool_call>\n{"name": "a", "arguments": {"b":1}}\n</tool_call>', 1)
+    with on_socket(app) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        tool = openai.pydantic_function_tool(Number, name="a")
+        assert tool["function"]["strict"] is True
+        fields = {
+            "model": FAKE,
+            "messages": [{"role": "user", "content": "?"}],
+            "tools": [tool],
+            "temperature": 0,
+        }
+        (choice,) = client.chat.completions.parse(**fields).choices
+        assert choice.message.tool_calls[0].function.parsed_arguments == Number(b=1)
+        with client.chat.completions.stream(**fields) as stream:
+            (choice,) = stream.get_final_completion().choices
+        assert choice.message.tool_calls[0].function.parsed_arguments == Number(b=1)
+
+
 def test_parse(client: openai.OpenAI) -> None:
     messages = [{"role": "user", "content": "Who was king?"}]
     fields = {"model": NAME, "messages": messages, "temperature": 0, "max_completion_tokens": 300}

@@ -207,7 +207,7 @@ ASSISTANT = TURN[1]
         ({"tools": [{"type": "retrieval", "function": FUNCTION}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
         (
-            {"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]},
+            {"tools": [{"type": "function", "function": {"name": "a", "strict": 1}}]},
             "tools[0].function.strict",
         ),
         ({"tools": [WEATHER] * 129}, "tools"),

@@ -18,6 +18,7 @@ from .responses import (
     Delta,
     TopLogprob,
 )
+from .structured_outputs import has_room_for_thoughts
 from .text_codec import TextCodec
 from .tool_calls import ToolCall, ToolCallParser
 
@@ -50,7 +51,7 @@ class ChatEndpoint(Endpoint):
         options = self.request.chat_template_kwargs
         if options is not None:
             return {"enable_thinking": options.enable_thinking}
-        return {} if self.params.structured_outputs is None else {"enable_thinking": False}
+        return {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
 
     def field_of_grammar(self) -> str:
         """The field that a grammar comes from, if there is one."""

@@ -193,7 +193,9 @@ def response_format_of(request: ResponsesRequest) -> ResponseFormat | None:
 
 def function_of(tool: ResponseTool) -> Function:
     """A tool without its type, as chat completions have it."""
-    return Function(name=tool.name, description=tool.description, parameters=tool.parameters)
+    return Function(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
 
 
 def messages_of(request: ResponsesRequest) -> tuple[list[Message], list[str]]:

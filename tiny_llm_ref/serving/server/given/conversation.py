@@ -38,7 +38,14 @@ async def encode_messages(
     if (tools or place is not None) and not await codec.has_tools():
         message = "the chat template of this model has no tools: leave them out"
         raise ApiError(400, message, "tools" if tools else place, "unsupported_value")
-    return await codec.encode_chat(dicts, [msgspec.to_builtins(tool) for tool in tools], **(options or {}))
+    return await codec.encode_chat(dicts, [described(tool) for tool in tools], **(options or {}))
+
+
+def described(tool: Tool) -> dict[str, Any]:
+    """A tool as chat templates expect it. Whether it is strict concerns the server, not the model."""
+    function = msgspec.structs.replace(tool.function, strict=None)
+    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(tool, function=function))
+    return found
 
 
 def as_dict(message: Message, place: str) -> dict[str, Any]:

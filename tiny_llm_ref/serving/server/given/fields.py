@@ -174,12 +174,12 @@ class Message(Strict, kw_only=True):
 
 
 class Function(Strict, kw_only=True, omit_defaults=True):
-    """A function that the model may call. Its parameters are a JSON schema."""
+    """A function that the model may call. Its parameters are a JSON schema, kept by every call if strict."""
 
     name: Name
     description: str | None = None
     parameters: Schema | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(Strict, kw_only=True):

@@ -11,7 +11,7 @@ from .config import ServerConfig
 from .engine_client import NUM_SEEDS, EngineClient
 from .errors import ApiError
 from .fields import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
-from .structured_outputs import structured_outputs
+from .structured_outputs import has_room_for_thoughts, structured_outputs
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat's answer may be as long as there is room."""
@@ -161,7 +161,7 @@ def chat_params(request: ChatRequest) -> SamplingParams:
     max_tokens = request.max_completion_tokens or request.max_tokens
     params = sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
     options = request.chat_template_kwargs
-    if params.structured_outputs is not None and options is not None and options.enable_thinking:
+    if options is not None and options.enable_thinking and not has_room_for_thoughts(request):
         message = "an answer with a grammar has no room for thoughts: leave out enable_thinking"
         raise ApiError(400, message, "chat_template_kwargs.enable_thinking", "unsupported_value")
     return params
