@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tiny_llm.serving.server.given.run_server import listen
+from tiny_llm.serving.server.given.run_server import KEEP_ALIVE_SECONDS, listen
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -267,3 +267,9 @@ def test_draining_ends_at_its_timeout() -> None:
         log = process.stderr.read()  # type: ignore[union-attr]
         assert "draining took 0.5 s: 8 answers are cut off" in log
         assert "Traceback" not in log
+
+
+def test_idle_connections_stay_open_longer_than_clients_keep_them() -> None:
+    kept = httpx2.Limits().keepalive_expiry
+    assert kept is not None
+    assert kept < KEEP_ALIVE_SECONDS
