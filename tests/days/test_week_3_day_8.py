@@ -166,7 +166,8 @@ def test_task_1_unknown_ids_never_reach_the_matcher(unknown: int) -> None:
     # A model may have more ids than its tokenizer, a prompt may contain them, and lookup proposes them.
     constraint = constraint_of("(AB)*")
     what = f"drafts A {unknown} B that (AB)* allows; the matcher knows {VOCAB_SIZE} tokens"
-    check_equal(constraint.allowed_prefix([A, unknown, B]), [A], what)
+    mistakes: dict[str, list[int]] = {"the matcher was asked, and allows none of them": []}
+    check_equal(constraint.allowed_prefix([A, unknown, B]), [A], what, mistakes)
     check_equal(allowed_now(constraint), [EOS, A], "tokens that may come, afterwards", STUCK)
     with check_value_error(token=unknown, place=1):
         constraint.advance([A, unknown])
@@ -369,10 +370,10 @@ def misread_masks(
         return expected_masked(logits, rows, [np.flatnonzero(row).tolist() for row in flat])
 
     return {
-        "the first token of a word is taken for its highest bit": lambda: masked(bits[..., ::-1]),
-        "bits and words have changed places before the reshape": lambda: masked(bits.swapaxes(1, 2)),
-        "a bit of 1 forbids its token": lambda: masked(~bits),
-        "mask i is used for row i": lambda: masked(bits, range(len(rows))),
+        "the result with the first token of a word as its highest bit": lambda: masked(bits[..., ::-1]),
+        "the result with bits and words swapped before the reshape": lambda: masked(bits.swapaxes(1, 2)),
+        "the result with a bit of 1 for each forbidden token": lambda: masked(~bits),
+        "the result of mask i in row i": lambda: masked(bits, range(len(rows))),
     }
 
 
@@ -714,6 +715,24 @@ def test_task_6_a_grammar_saves_steps() -> None:
     check_equal(
         new, [1, 10], "new tokens of each step; after the first, nine are forced, and then the end", mistakes
     )
+
+
+class SmallTokenizer(FakeTokenizer):
+    """A tokenizer with fewer ids than the model."""
+
+    @property
+    def token_bytes(self) -> list[bytes]:
+        return super().token_bytes[:50]
+
+
+def test_task_6_a_prompt_may_contain_ids_that_the_matcher_does_not_know() -> None:
+    answers = []
+    for kind in (Engine, SpeculativeEngine):
+        with kind(FakeModel(), SmallTokenizer(), CONFIG, 64, BlockManager(60, 4)) as engine:
+            engine.add_request([A, B, 55] * 3, params_of("[AB]{8}", temperature=1.0, seed=0))
+            answers.append(answers_of(run(engine))[0])
+    what = "tokens with drafts from a prompt that repeats A B 55, and without; the matcher knows 50 tokens"
+    check_equal(answers[1], answers[0], what, {"its matcher gave up, and the answer ended": []})
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.2])

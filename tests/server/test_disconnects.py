@@ -6,20 +6,23 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, MutableMapping
 from contextlib import contextmanager
 from threading import Semaphore
 from typing import Any
 
 import httpx2
 import pytest
+from sse_starlette import ServerSentEvent
 
 from tests.server.servers import MODEL, SECONDS, app_of, client_of, on_socket, wait_for
 from tests.support.fakes import FakeModel
 from tests.support.server_engines import GatedModel, make_engine
-from tiny_llm import Engine
+from tiny_llm import Engine, SchedulerConfig
 from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
+from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_client import EngineClient
+from tiny_llm.serving.server.given.event_stream import EventStream
 
 
 def send(url: str, body: dict[str, Any], receive_buffer: int | None = None) -> socket.socket:
@@ -164,6 +167,26 @@ def test_a_stream_whose_client_takes_nothing_ends(caplog: pytest.LogCaptureFixtu
         wait_for(lambda: "took nothing for 0.3 s" in caplog.text)
         wait_for(lambda: client.admission.num_reqs == 0)
         assert httpx2.get(f"{url}/ready").status_code == 200
+
+
+def test_an_event_and_a_comment_may_both_be_stuck(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[str] = []
+
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        try:
+            yield ServerSentEvent("stuck")
+        finally:
+            await asyncio.sleep(0.2)  # meanwhile the comment's time is over too
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.sleep(SECONDS)
+
+    config = ServerConfig((MODEL,), SchedulerConfig(8, 4), keepalive=0.01, send_timeout=0.1)
+    stream = EventStream(events(), lambda: ended.append("ended"), config)
+    asyncio.run(stream({"type": "http", "method": "GET"}, receiver(), send))
+    assert "took nothing for 0.1 s" in caplog.text
+    assert ended == ["ended"]
 
 
 def test_an_answer_goes_on_while_its_client_takes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -140,8 +140,11 @@ def test_a_request_starts_no_earlier_than_it_arrives(monkeypatch: pytest.MonkeyP
 def test_what_is_reported_of_an_aborted_request_is_dropped() -> None:
     async def test(client: EngineClient) -> None:
         (gone, gone_running), (ticket, running) = submitted(client), submitted(client)
+        dropped: list[int] = []
+        client._thread.abort = dropped.append  # type: ignore[method-assign]
         client.abort(gone)
         client.abort(gone)
+        assert dropped == [gone], "the engine is told once"
         assert (client.admission.num_reqs, client.admission.num_queued_tokens) == (1, 10)
         increments = tuple(Increment(each, (7,), "G") for each in (gone, ticket))
         report = StepReport(

@@ -40,7 +40,17 @@ class EventStream(EventSourceResponse):
         """Send the events."""
         try:
             await super().__call__(scope, receive, send)
-        except SendTimeoutError:
+        except Exception as error:
+            if not is_send_timeout(error):
+                raise
             log.warning("a stream ended: its client took nothing for %g s", self.send_timeout)
         finally:
             self._on_end()
+
+
+def is_send_timeout(error: BaseException) -> bool:
+    """Whether an error says that the client took nothing; an event and a comment may both say so at once."""
+    together = getattr(error, "exceptions", None)  # of a group, which Python 3.10 has no name for
+    if together is not None:
+        return all(map(is_send_timeout, together))
+    return isinstance(error, SendTimeoutError)

@@ -20,8 +20,8 @@ from .text_codec import ChatTokenizer
 log = logging.getLogger("tiny_llm.server")
 SIGNALLED = 128  # what shells add to a signal's number
 KEEP_ALIVE_SECONDS = 75
-"""How long an idle connection stays open. It must be longer than clients keep theirs, or one may send a request
-just as the server closes the connection. uvicorn's 5 seconds are exactly those of httpx."""
+"""How long an idle connection stays open. It must be longer than clients keep theirs, or one may send a
+request just as the server closes the connection. uvicorn's 5 seconds are exactly those of httpx."""
 CLOSING_SECONDS = 5
 """How long clients may take to read the rest of their answers, once all answers have ended."""
 
