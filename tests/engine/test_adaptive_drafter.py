@@ -6,8 +6,17 @@ from collections.abc import Sequence as Items
 import pytest
 
 from tiny_llm import CostModel, LookupDrafter, SamplingParams, Sequence
-from tiny_llm.serving.given.adaptive_drafter import STEPS_OF_REST, AdaptiveDrafter
-from tiny_llm.serving.given.draft_cost import DraftCost, ProfiledDrafter
+from tiny_llm.serving.given import draft_cost
+from tiny_llm.serving.given.adaptive_drafter import RESTS_BETWEEN_TRIALS, STEPS_OF_REST, AdaptiveDrafter
+from tiny_llm.serving.given.draft_cost import (
+    CONTEXTS,
+    DRAFTS,
+    SIZES,
+    DraftCost,
+    MeasuredStep,
+    ProfiledDrafter,
+    profiled,
+)
 from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
 from tiny_llm.serving.speculation.draft_length import Acceptance
@@ -85,5 +94,40 @@ def test_a_profiled_drafter_has_exactly_the_drafts_asked_for() -> None:
     drafter.num_drafts = 3
     assert not drafter.rests([])
     assert drafter.wanted(entries) == {0: 3, 1: 3}
-    drafts = drafter.propose(SchedulerOutput(tuple(entries)), {0: 3, 1: 2}, {})
+    output = SchedulerOutput(tuple(entries))
+    drafts = drafter.propose(output, {0: 3, 1: 2}, {})
+    assert drafter.output is output
     assert {id: len(each) for id, each in drafts.token_ids.items()} == {0: 3, 1: 2}
+
+
+def test_a_trial_that_finds_nothing_rests_like_others() -> None:
+    entries, cost = decodes(2), DraftCost({1: CostModel(0.0, 1.0)})  # drafts never pay
+    drafter = AdaptiveDrafter(Counting(0), cost)
+    rests = []
+    for _ in range(RESTS_BETWEEN_TRIALS + 2):
+        assert drafter.wanted(entries) == {}
+        rests.append(steps_of_rest(drafter, entries))
+    assert rests == [STEPS_OF_REST] * (RESTS_BETWEEN_TRIALS + 2)
+
+
+def test_costs_of_steps_count_their_drafts_and_costs_of_passes_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step, draft_pass = CostModel(3.0, 0.5, 0.25), CostModel(2.0, 0.125, 0.5)
+
+    def measure(model: object, draft: object, size: int, context: int, repeats: int) -> list[MeasuredStep]:
+        sequences = [Sequence(id, [1] * context) for id in range(size)]
+        before = SchedulerOutput(tuple(ScheduledTokens(each, context - 1, 1, True) for each in sequences))
+        return [
+            MeasuredStep(output, before, step.seconds(output), draft_pass.seconds(before) * (number > 0))
+            for number in DRAFTS
+            for output in [before.with_drafts({id: [1] * number for id in range(size)})]
+        ]
+
+    monkeypatch.setattr(draft_cost, "measure", measure)
+    found = profiled(None, object())  # type: ignore[arg-type]
+    assert found.steps.keys() == set(SIZES)
+    for size in SIZES:
+        for each in measure(None, None, size, CONTEXTS[0], 1):
+            assert found.seconds(each.output) == pytest.approx(each.seconds)
+            assert found.seconds_of_a_pass(each.before) == pytest.approx(draft_pass.seconds(each.before))

@@ -65,14 +65,14 @@ class AdaptiveDrafter:
             most = self.drafter.wanted(entries)
             survival = {id: survival[id][:number] for id, number in most.items()}
             if not any(survival.values()):
-                self._steps_of_rest, self._num_at_rest = len(entries) - 1, len(entries)
+                self._rest(STEPS_OF_REST if is_trial else len(entries) - 1, len(entries))
                 return {}
             chosen = self._best(entries, survival)
             if is_trial or any(chosen.values()):
                 self._num_rests = 0
                 return chosen if any(chosen.values()) else {max(survival, key=lambda id: survival[id][:1]): 1}
         self._num_rests += 1
-        self._steps_of_rest, self._num_at_rest = STEPS_OF_REST, len(entries)
+        self._rest(STEPS_OF_REST, len(entries))
         return {}
 
     def propose(
@@ -96,6 +96,10 @@ class AdaptiveDrafter:
     def close(self) -> None:
         """Close the other drafter."""
         self.drafter.close()
+
+    def _rest(self, num_steps: int, num_sequences: int) -> None:
+        """Go without drafts for so many steps, unless one of so many sequences ends."""
+        self._steps_of_rest, self._num_at_rest = num_steps, num_sequences
 
     def _learn(self, sequence: Sequence) -> None:
         """See from a sequence's length how many of its last drafts were accepted."""

@@ -73,14 +73,22 @@ def profiled(model: Qwen3Model, draft: Qwen3Model | None = None, repeats: int = 
     if draft is None:
         return DraftCost(steps)
     passes = [each for of_size in measured.values() for each in of_size if each.pass_seconds]
-    return DraftCost(steps, fit_cost_model((each.output, each.pass_seconds) for each in passes))
+    return DraftCost(steps, fit_cost_model((each.before, each.pass_seconds) for each in passes))
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A step without the time of its drafter, and the time per pass of the draft model, if there is one."""
+    """A step without the time of its drafter, and the time per pass of the draft model, if there is one.
+
+    Attributes:
+        output: the step, with its drafts.
+        before: the same without them, as the draft model sees it.
+        seconds: of the step, without its drafter.
+        pass_seconds: of a pass; 0 for a step without drafts.
+    """
 
     output: SchedulerOutput
+    before: SchedulerOutput
     seconds: float
     pass_seconds: float
 
@@ -93,12 +101,14 @@ class ProfiledDrafter:
 
     Attributes:
         num_drafts: for each sequence; 0 rests.
-        seconds: how long the last drafts took.
+        output: the last step with drafts, without them.
+        seconds: how long its drafts took.
     """
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.num_drafts = 0
+        self.output = SchedulerOutput(())
         self.seconds = 0.0
 
     def rests(self, sequences: Items[Sequence]) -> bool:
@@ -116,7 +126,7 @@ class ProfiledDrafter:
         """Return exactly the number of drafts that is granted."""
         start = time.perf_counter()
         found = self.drafter.propose(output, granted, params).token_ids
-        self.seconds = time.perf_counter() - start
+        self.output, self.seconds = output, time.perf_counter() - start
         return Drafts(
             {id: [*found.get(id, ()), *[ANY_TOKEN] * number][:number] for id, number in granted.items()}
         )
@@ -155,4 +165,4 @@ def timed(engine: SpeculativeEngine, drafter: ProfiledDrafter, repeats: int) -> 
         output = engine.step().scheduled
         seconds.append(time.perf_counter() - start - drafter.seconds)
         pass_seconds.append(drafter.seconds / max(1, drafter.num_drafts))
-    return MeasuredStep(output, median(seconds), median(pass_seconds))
+    return MeasuredStep(output, drafter.output, median(seconds), median(pass_seconds))
