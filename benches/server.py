@@ -42,7 +42,7 @@ SIDES: dict[str, tuple[str, ...]] = {
 SETTLED = 60.0  # seconds after which memory should not grow any more
 BLOCK_SIZE = 16
 FEWEST = 3  # requests of a run, on average
-PRECISION = 0.1  # of the highest rate
+PRECISION = 0.05  # of the highest rate
 SEED = 7
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -107,7 +107,7 @@ class Bench:
 def main(
     model: Model = SHIPPED_MODEL,
     seconds: Seconds = 8.0,
-    gap_limit: GapLimit = 40.0,
+    gap_limit: GapLimit = 20.0,
     wait_limit: WaitLimit = 250.0,
     highest: Highest = 200.0,
     hold: Hold = 16.0,

@@ -30,7 +30,7 @@ BODY = {
     "max_tokens": 24,
     "temperature": 0,
 }
-CONFIG = SchedulerConfig(max_num_prefill_only_tokens=512)
+CONFIG = SchedulerConfig(max_num_batched_tokens=64)
 FREE = DraftCost({1: CostModel(1.0, 0.0)}, CostModel(0.0, 0.0))
 
 
@@ -88,6 +88,8 @@ def test_answers_with_drafts(load_draft: Any) -> None:
         assert found is not None
         assert float(found[1]) == drafts["num_draft_tokens"]
         assert client.post(PATH, json=BODY | {"n": 2}).json()["metrics"] is None
+        long = BODY | {"prompt": "And God said. " * 20, "max_tokens": 1}
+        assert client.post(PATH, json=long).status_code == 200  # some steps compute a part of the prompt only
 
         options = {"stream": True, "stream_options": {"include_usage": True}}
         lines = client.post(PATH, json=BODY | options).text.split("\n\n")

@@ -7,6 +7,7 @@ from random import Random
 from tests.support.schedules import random_qwen3
 from tiny_llm import (
     BlockManager,
+    CostModel,
     DraftModel,
     Engine,
     LookupDrafter,
@@ -16,8 +17,12 @@ from tiny_llm import (
     Sequence,
     SpeculativeEngine,
 )
+from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
+from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafter, Drafts
 
+COST = DraftCost({1: CostModel(1.0, 0.1, 0.01), 4: CostModel(1.0, 0.4, 0.01)}, CostModel(0.1, 0.01))
+"""So that drafts pay at times."""
 MakeDrafter = Callable[[BlockManager], Drafter]
 
 
@@ -53,10 +58,14 @@ class NoisyDrafter:
         return self.random.randrange(29) if self.random.random() < 0.2 else token
 
 
+def noisy(blocks: BlockManager) -> Drafter:
+    return NoisyDrafter(DraftModel(random_qwen3(), blocks, 4), 1)
+
+
 DRAFTERS: dict[str, MakeDrafter] = {
     "lookup": lambda blocks: LookupDrafter(5, 1, 3),
-    "the same model": lambda blocks: DraftModel(random_qwen3(), blocks, 4),
-    "noise": lambda blocks: NoisyDrafter(DraftModel(random_qwen3(), blocks, 4), 1),
+    "noise": noisy,
+    "those that pay": lambda blocks: AdaptiveDrafter(noisy(blocks), COST),
 }
 
 

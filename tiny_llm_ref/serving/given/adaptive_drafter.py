@@ -56,7 +56,7 @@ class AdaptiveDrafter:
         for entry in entries:
             if entry.sequence.id in self._proposed:
                 self._learn(entry.sequence)
-        if self._is_resting:
+        if self._is_resting or not entries:
             return {}
         survival = self._survival(entries)
         is_trial = self._num_rests == RESTS_BETWEEN_TRIALS
