@@ -164,16 +164,21 @@ class Capacity:
 
 def capacity_of(bench: Bench, side: str, highest: float, rate: float | None) -> Capacity:
     """Find what a server sustains, and let it serve at a rate; at the one it sustains if that is None."""
+    runs: dict[float, Felt] = {}
     with bench.serve(*SIDES[side]) as server:
         bench.at_rate(server, f"{side}, warming up,", 2.0, 3.0)
 
-        def meets(rate: float) -> bool:
-            return bench.limits.are_kept_by(bench.at_rate(server, side, rate, bench.seconds))
+        def felt_at(rate: float) -> Felt:
+            if rate not in runs:
+                runs[rate] = bench.at_rate(server, side, rate, bench.seconds)
+            return runs[rate]
 
         lowest = min(highest, max(highest / 100, FEWEST / bench.seconds))
-        sustained = highest_rate(meets, lowest, highest, PRECISION)
+        sustained = highest_rate(
+            lambda rate: bench.limits.are_kept_by(felt_at(rate)), lowest, highest, PRECISION
+        )
         rate = rate or sustained or lowest
-        return Capacity(sustained, rate, bench.at_rate(server, side, rate, bench.seconds))
+        return Capacity(sustained, rate, felt_at(rate))
 
 
 def capacities(capacity: dict[str, Capacity]) -> Table:
