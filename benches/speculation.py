@@ -99,7 +99,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a side, from the moment when every request has its first token.
+    """One run of a side, from the moment when every request has its first token until the first answer ends.
 
     `tries` has the numbers of drafts and of accepted drafts for each time when an answer got tokens.
     """
@@ -138,6 +138,8 @@ def main(
     repeats: Repeats = None,
 ) -> Results:
     """Let requests decode greedily, by all sides in turns, for each kind of text and each batch size.
+
+    Time is measured while the batch is full: from the step with all first tokens until the first answer ends.
 
     Answers that quote continue a list whose next entry is the same as the one in the prompt. Answers that
     repeat have a refrain. The prompts of the others are pieces of the demo's.
@@ -246,7 +248,7 @@ def pieces(stream: list[int], size: int) -> list[Prompt]:
 
 
 def serve(make_engine: MakeEngine, prompts: list[Prompt], max_tokens: int) -> Run:
-    """Serve prompts together, and measure from the step after which all of them decode."""
+    """Serve prompts together, and measure while all of them decode."""
     num_blocks = len(prompts) * -(-(LONGEST + max_tokens) // BLOCK_SIZE)
     config = SchedulerConfig(max(512, LONGEST * len(prompts)), len(prompts))
     with make_engine(BlockManager(num_blocks, BLOCK_SIZE), config) as engine:
@@ -255,7 +257,7 @@ def serve(make_engine: MakeEngine, prompts: list[Prompt], max_tokens: int) -> Ru
         engine.step()
         steps: list[EngineStep] = []
         start = time.perf_counter()
-        while engine.has_unfinished_requests:
+        while not (steps and steps[-1].finished):
             steps.append(engine.step())
         seconds = time.perf_counter() - start
     tries = [

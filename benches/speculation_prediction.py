@@ -8,6 +8,8 @@ from tiny_llm_ref.serving.given.draft_cost import DraftCost
 from tiny_llm_ref.serving.simulator import SimulatedStep
 
 ANY_TOKEN = 0
+NUM_RUNS = 16
+"""Simulated runs of a prediction: what happens to drafts is left to chance."""
 
 Try = tuple[int, int]
 """Number of drafts that a sequence had in a step, and how many of them were accepted."""
@@ -58,14 +60,23 @@ def predicted_gain(cost: DraftCost, tries: Items[Try], num_requests: int, prompt
         num_requests: number of requests at once.
         prompt, answer: tokens of each.
     """
-    times = [decode_seconds(cost, each, num_requests, prompt, answer) for each in ([(0, 0)], tries)]
-    return times[0] / times[1]
+    runs = [decode(cost, tries, num_requests, prompt, answer, seed) for seed in range(NUM_RUNS)]
+    num_tokens, seconds = map(sum, zip(*runs, strict=True))
+    num_plain_tokens, plain_seconds = decode(cost, [(0, 0)], num_requests, prompt, answer)
+    return float(num_tokens / seconds * plain_seconds / num_plain_tokens)
 
 
-def decode_seconds(cost: DraftCost, tries: Items[Try], num_requests: int, prompt: int, answer: int) -> float:
-    """Simulated seconds from the step after which every request has its first token."""
+def decode(
+    cost: DraftCost, tries: Items[Try], num_requests: int, prompt: int, answer: int, seed: int = 0
+) -> tuple[int, float]:
+    """Simulated tokens and seconds from the step with all first tokens until the first answer ends."""
     config = SchedulerConfig(max(512, prompt * num_requests), num_requests)
-    blocks = BlockManager(num_requests * (prompt + answer), 1)
-    simulator = DraftSimulator(config, blocks, cost, tries)
-    simulator.run(SimulatedRequest((ANY_TOKEN,) * prompt, answer) for _ in range(num_requests))
-    return simulator.now - simulator.steps[0].end
+    simulator = DraftSimulator(config, BlockManager(num_requests * (prompt + answer), 1), cost, tries, seed)
+    for _ in range(num_requests):
+        simulator.add(SimulatedRequest((ANY_TOKEN,) * prompt, answer))
+    sequences = list(simulator.scheduler.sequences.values())
+    simulator.step()
+    while len(simulator.scheduler.sequences) == num_requests:
+        simulator.step()
+    num_tokens = sum(len(sequence.generated_ids) - 1 for sequence in sequences)
+    return num_tokens, simulator.now - simulator.steps[0].end
