@@ -111,6 +111,7 @@ def test_a_draft_model_with_another_tokenizer_is_refused() -> None:
         EngineFactory(lambda: load(MODEL), CONFIG, 128, make_drafter=factory)()
 
 
+@pytest.mark.usefixtures("on_cpu")  # an emulated GPU would need minutes
 def test_costs_are_measured() -> None:
     for draft in (None, load(DRAFT)[0]):
         cost = profiled(load(MODEL)[0], draft, repeats=1)
