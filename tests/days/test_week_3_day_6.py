@@ -726,6 +726,16 @@ def test_task_5_log_probabilities_of_all_tokens() -> None:
     check_equal(answers[1], answers[0], "log-probabilities with drafts, and without")
 
 
+def test_task_5_a_step_has_the_log_probability_of_its_last_token() -> None:
+    engine = speculative_engine(Oracle(6))
+    stop = endless.decode(continuation(prompt_of(5), 3)[1:])
+    engine.add_request(prompt_of(5), SamplingParams(logprobs=2, stop=(stop,)))
+    step = engine.step()
+    (result,) = step.finished
+    check_equal(len(result.logprobs), 3, "log-probabilities of an answer that ends in mid-draft")
+    check_equal(step.logprobs[0], result.logprobs[-1], "log-probability in the step: that of the last token")
+
+
 def test_task_5_sampled_requests_get_the_tokens_they_get_without_drafts() -> None:
     params = [
         SamplingParams(1.2, seed=3, max_tokens=15),

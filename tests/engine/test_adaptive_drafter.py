@@ -94,10 +94,21 @@ def test_a_profiled_drafter_has_exactly_the_drafts_asked_for() -> None:
     drafter.num_drafts = 3
     assert not drafter.rests([])
     assert drafter.wanted(entries) == {0: 3, 1: 3}
+    assert drafter.drafter.num_asked == 1  # type: ignore[attr-defined]
     output = SchedulerOutput(tuple(entries))
     drafts = drafter.propose(output, {0: 3, 1: 2}, {})
     assert drafter.output is output
     assert {id: len(each) for id, each in drafts.token_ids.items()} == {0: 3, 1: 2}
+
+
+def test_what_ends_reaches_the_drafter_that_is_profiled() -> None:
+    other = LookupDrafter()
+    drafter = ProfiledDrafter(other)
+    drafter.wanted(decodes(2))
+    drafter.release(0)
+    assert other.indexes.keys() == {1}
+    drafter.close()
+    assert other.indexes == {}
 
 
 def test_a_trial_that_finds_nothing_rests_like_others() -> None:
@@ -128,6 +139,6 @@ def test_costs_of_steps_count_their_drafts_and_costs_of_passes_do_not(
     found = profiled(None, object())  # type: ignore[arg-type]
     assert found.steps.keys() == set(SIZES)
     for size in SIZES:
-        for each in measure(None, None, size, CONTEXTS[0], 1):
+        for each in [each for context in CONTEXTS for each in measure(None, None, size, context, 1)]:
             assert found.seconds(each.output) == pytest.approx(each.seconds)
             assert found.seconds_of_a_pass(each.before) == pytest.approx(draft_pass.seconds(each.before))

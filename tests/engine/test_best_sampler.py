@@ -9,7 +9,7 @@ import pytest
 from tests.support.check import check_equal, normal
 from tests.support.oracles import expected_kept
 from tests.support.sampling import numbers_of
-from tiny_llm import SamplingParams
+from tiny_llm import SamplingParams, ScheduledTokens, Sequence
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.serving.batch_sampler import sample_batch
 from tiny_llm.serving.given import best_sampler as module
@@ -104,6 +104,16 @@ def test_the_streams_of_all_seeds_are_even_and_do_not_meet() -> None:
     )
     assert abs(neighbours[0, 1]) < 0.02
     check_equal(random_numbers(seeds[7:8], draws[7:8])[0], numbers[7], "a number by itself, and among all")
+
+
+def test_a_request_s_nth_token_has_the_nth_number_of_its_seed() -> None:
+    sequences = [Sequence(id, [3] * (2 + id)) for id in range(3)]
+    for sequence, num_generated in zip(sequences, (0, 5, 5), strict=True):
+        sequence.token_ids += [7] * num_generated
+    entries = [ScheduledTokens(each, 0, each.num_tokens, True) for each in sequences]
+    batch = SamplingBatch.of(entries, {id: SamplingParams(1.0, seed=9) for id in range(3)})
+    expected = random_numbers(np.full(3, 9, np.uint64), np.array([0, 5, 5], np.uint64))
+    check_equal(batch.numbers.tolist(), expected.tolist(), "numbers of 0, 5 and 5 generated tokens")
 
 
 def test_rows_one_at_a_time_keep_to_their_cuts() -> None:

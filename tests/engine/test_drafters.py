@@ -77,7 +77,7 @@ def step(
         wanted = {id: number for id, number in drafter.wanted(output.final).items() if number}
         drafter.propose(output, wanted, {})
     for each in sequences:
-        each.token_ids += [7] * ((accepted or {}).get(each.id, 0) + 1)
+        each.token_ids += [7] * (accepted or {}).get(each.id, 0) + [8]
     return wanted
 
 
@@ -110,6 +110,25 @@ def test_only_drafts_that_were_proposed_are_learned_from() -> None:
     assert drafter.of_all.rates[1] == FIRST_RATE, "the second draft never came, so it was not rejected"
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param([7, 7], id="tokens of steps without drafts"),  # it was preempted as a rest began
+        pytest.param([9], id="a forced token in the place of a draft"),
+    ],
+)
+def test_only_drafts_that_are_in_the_answer_were_accepted(later: list[int]) -> None:
+    drafter, sequences = AdaptiveDrafter(Ready({0: 3}), FREE), two()[:1]
+    step(drafter, sequences, {0: 1})
+    sequences[0].token_ids += later
+    for _ in range(2):
+        drafter.wanted(decodes(sequences).final)  # learns from each draft once
+    rates = [round(rate, 6) for rate in drafter.of_all.rates[:3]]
+    assert rates == [0.73, 0.63, FIRST_RATE], (
+        "of three drafts, the first was accepted and the second rejected"
+    )
+
+
 def test_after_some_steps_with_drafts_a_sequence_is_judged_by_its_own_rates() -> None:
     cost = DraftCost({1: CostModel(1.0, 0.1)})
     drafter = AdaptiveDrafter(Ready({0: 4, 1: 4}), cost, Acceptance([0.4] * 4))
@@ -128,11 +147,25 @@ def test_no_more_drafts_are_wanted_than_the_other_drafter_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draft_pass", "number"), [(None, 3), (CostModel(0.0, 0.0), 3), (CostModel(9, 0), 0)]
+    ("draft_pass", "number"),
+    [
+        (None, 3),
+        (CostModel(0.0, 0.0), 3),
+        (CostModel(0.5, 0), 1),
+        (CostModel(0.6, 0), 0),
+        (CostModel(9, 0), 0),
+    ],
 )
 def test_a_pass_of_the_draft_model_has_its_price(draft_pass: CostModel | None, number: int) -> None:
     drafter = AdaptiveDrafter(Ready({0: 3}), DraftCost({1: CostModel(1.0, 0.0)}, draft_pass))
     assert step(drafter, two()[:1]) == ({0: number} if number else {})
+
+
+def test_drafts_of_one_sequence_must_pay_for_the_rows_of_a_whole_step() -> None:
+    cost = DraftCost({1: CostModel(0.5, 0.25)})  # two decodes take 1 s, and each draft 0.25 s
+    assert step(AdaptiveDrafter(Ready({0: 3, 1: 3}), cost), two()) == {0: 1, 1: 1}
+    drafter, sequences = AdaptiveDrafter(Ready({0: 0, 1: 3}), cost), two()
+    assert [step(drafter, sequences) for _ in range(2)] == [{}, None]
 
 
 def test_where_drafts_do_not_pay_it_rests_and_then_looks_again() -> None:
@@ -142,13 +175,15 @@ def test_where_drafts_do_not_pay_it_rests_and_then_looks_again() -> None:
     assert steps == [{}, *rest, {}, *rest, {}]
 
 
-def test_the_end_of_a_request_ends_a_rest_and_a_new_one_does_not() -> None:
-    drafter, sequences = AdaptiveDrafter(Ready({0: 3, 1: 3, 2: 3}), DEAR), two()
-    step(drafter, sequences)
+@pytest.mark.parametrize(("number", "cost"), [(3, DEAR), (0, FREE)], ids=["too dear", "none found"])
+def test_the_end_of_a_request_ends_a_rest_and_a_new_one_does_not(number: int, cost: DraftCost) -> None:
+    sequences = [Sequence(id, [1, 2, 3]) for id in range(6)]
+    drafter = AdaptiveDrafter(Ready(dict.fromkeys(range(6), number)), cost)
+    step(drafter, sequences[:5])
+    assert drafter.rests(sequences[:5])
     assert drafter.rests(sequences)
-    assert drafter.rests([*sequences, Sequence(2, [6])])
-    assert drafter.rests(sequences)
-    assert not drafter.rests(sequences[:1])
+    assert drafter.rests(sequences[:5])
+    assert not drafter.rests(sequences[:4])
 
 
 def test_a_rest_is_proposed_nothing_even_if_a_step_asks() -> None:
@@ -157,6 +192,7 @@ def test_a_rest_is_proposed_nothing_even_if_a_step_asks() -> None:
     step(drafter, sequences)
     assert drafter.rests(sequences)
     num_calls, output = other.num_calls, decodes(sequences)
+    drafter.cost = FREE  # even if drafts would pay by now
     assert drafter.wanted(output.final) == {}
     assert drafter.propose(output, {0: 1}, {}) == Drafts()
     assert other.num_calls == num_calls

@@ -134,6 +134,20 @@ def test_penalties_count_the_tokens_that_were_just_sampled() -> None:
     assert answers[0][0] != plain[0].token_ids, "the penalties of this test change nothing"
 
 
+def test_log_probabilities_reach_steps_and_results() -> None:
+    with engine_of(OverlappingEngine) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=3))
+        engine.add_request(PROMPTS[1], SamplingParams(max_tokens=3, logprobs=2))
+        steps = [engine.step() for _ in range(4)]
+    assert all(step.logprobs.keys() == step.sampled.keys() - {0} for step in steps)
+    (result,) = steps[-1].finished
+    assert result.logprobs == tuple(step.logprobs[1] for step in steps[1:])
+    tops = [each.top[0] for each in result.logprobs]
+    assert tops == [
+        (token, each.logprob) for token, each in zip(result.token_ids, result.logprobs, strict=True)
+    ]
+
+
 def test_the_policy_learns_how_long_each_step_took(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[tuple[object, float]] = []
     clock = [0.0]
@@ -176,6 +190,8 @@ def test_an_error_closes_the_engine_and_drops_the_step_under_way(monkeypatch: py
         monkeypatch.setattr(engine.runner, "compute", None)
         with pytest.raises(TypeError):
             engine.step()
+        assert engine.is_closed
+        assert engine._under_way is None  # type: ignore[attr-defined]
         with check_value_error():
             engine.step()
 

@@ -231,6 +231,14 @@ def test_logprobs_are_the_models_own_before_all_changes(asked: tuple[int | None,
         check_close(mx.array([each for _, each in found.top]), rows[id][likeliest], "their log-probabilities")
 
 
+def test_of_equally_likely_tokens_the_smallest_ids_come_first() -> None:
+    logits = mx.round(normal(1, 61, seed=8))
+    params = {0: SamplingParams(logprobs=61)}
+    found = read_samples([Sampled.of(logits, [entry_of()], params, sample_one_by_one)]).logprobs[0]
+    row = logits[0].tolist()
+    assert [token for token, _ in found.top] == sorted(range(61), key=lambda token: (-row[token], token))
+
+
 def test_the_engine_hands_out_logprobs_of_the_tokens_of_each_answer() -> None:
     engine = make_engine(eos_at_length=9)
     asking = engine.add_request(prompt_of(5), SamplingParams(logprobs=2))

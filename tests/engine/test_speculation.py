@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -32,6 +33,7 @@ from tiny_llm import (
     UnlimitedBlocks,
 )
 from tiny_llm.serving.given import draft_runner, speculative_runner
+from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.sampling import SamplingBatch
 from tiny_llm.serving.speculation.rejection import probabilities
 
@@ -81,6 +83,44 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
 def test_drafts_need_a_pool() -> None:
     with pytest.raises(ValueError, match="UnlimitedBlocks"):
         SpeculativeEngine(random_qwen3(), Endless(), None, 30, UnlimitedBlocks())
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_sampled_answer_does_not_depend_on_the_requests_beside_it() -> None:
+    answers = []
+    for num_others in range(2):
+        pool = BlockManager(40, 4)
+        drafter = DraftModel(random_qwen3(seed=5), pool, 3)
+        prompts = [[11, 3, 8]] * num_others + [[5, 7, 9]]
+        greedy, sampled = SamplingParams(seed=1, max_tokens=16), SamplingParams(1.0, seed=3, max_tokens=16)
+        with SpeculativeEngine(random_qwen3(), Endless(), None, 30, pool, drafter=drafter) as engine:
+            results = engine.generate(prompts, [*[greedy] * num_others, sampled])
+        answers.append(results[-1].token_ids)
+    assert answers[0] == answers[1]
+
+
+def test_an_aborted_request_has_no_drafts_in_its_last_step() -> None:
+    class Aborting(DraftModel):
+        def propose(self, *args: Any) -> Drafts:
+            engine.abort(0)
+            return super().propose(*args)
+
+    pool = BlockManager(20, 4)
+    drafter = Aborting(random_qwen3(), pool, 3)  # always right
+    with SpeculativeEngine(random_qwen3(), Endless(), None, 30, pool, drafter=drafter) as engine:
+        for prompt in ([5, 7, 9], [11, 3, 8]):
+            engine.add_request(prompt, SamplingParams(max_tokens=16))
+        step = engine.step()
+        assert (step.sampled.keys(), step.accepted.keys()) == ({1}, {1})
+        assert pool.tables.keys() == {1}
+
+
+def test_a_closed_engine_has_freed_its_pool() -> None:
+    engine = SpeculativeEngine(random_qwen3(), Endless(), None, 30, BlockManager(20, 4))
+    engine.generate([[5, 7, 9]], SamplingParams(max_tokens=2))
+    assert engine.runner.pool.state
+    engine.close()
+    assert engine.runner.pool.state == []
 
 
 # Distributions

@@ -13,7 +13,7 @@ import pytest
 
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.support.check import check_value_error
-from tests.support.fakes import EOS, FakeModel, FakeTokenizer, prompt_of
+from tests.support.fakes import EOS, VOCAB_SIZE, FakeModel, FakeTokenizer, prompt_of
 from tests.support.schedules import IdTokenizer
 from tests.support.schemas import ByteTokenizer, TableModel
 from tiny_llm import (
@@ -143,6 +143,13 @@ def test_no_end_of_text_is_part_of_an_answer() -> None:
         assert constraint.allowed_prefix([1, 2, end, 1]) == [1, 2]
 
 
+def test_forced_text_is_not_spelled_with_an_end_of_text() -> None:
+    spelled = ["", "A", "B", "AB", *(f"<{i}>" for i in range(4, VOCAB_SIZE))]
+    params = StructuredOutputsParams(regex="AB")
+    for end_ids, forced in (((EOS,), [3]), ((EOS, 3), [1, 2])):
+        assert compile_grammar(params, FakeTokenizer(spelled, end_ids)).forced_tokens() == forced
+
+
 def test_a_compiled_grammar_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = FakeTokenizer()
     params = compiled(StructuredOutputsParams(regex="AB"), tokenizer)
@@ -169,7 +176,7 @@ def test_a_tokenizer_keeps_its_settings() -> None:
     ("values", "pattern"),
     [
         ({"choice": ["yes", 'n"o', "maybe\n"]}, 'yes|n"o|maybe\n'),
-        ({"choice": ["é", "日本"]}, "é|日本"),
+        ({"choice": ["é", "日本", "😀\x7f"]}, "é|日本|😀\x7f"),
         ({"regex": "[a-c]{2,4}!"}, "[a-c]{2,4}!"),
         ({"grammar": 'start: "<" word ("," word)? ">"\nword: /[a-z]{1,3}/'}, "<[a-z]{1,3}(,[a-z]{1,3})?>"),
     ],
@@ -374,6 +381,25 @@ def test_a_drafter_rests_with_the_other_unless_a_decode_is_forced() -> None:
     assert drafter.rests([prefill, free])
     drafter.drafter.is_resting = False  # type: ignore[attr-defined]
     assert not drafter.rests([free])
+
+
+def test_one_drafter_minds_the_grammars_of_all_requests() -> None:
+    bound = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[AB]+"))
+    other = LookupDrafter()
+    engines = [
+        SpeculativeEngine(FakeModel(), FakeTokenizer(), None, 60, BlockManager(40, 4), drafter=other)  # type: ignore[arg-type]
+        for _ in range(2)
+    ]
+    engines[0].add_request(prompt_of(4))
+    assert engines[0].drafter is other, "nothing to mind yet"
+    requests = [engines[0].requests[engines[0].add_request(prompt_of(4), bound)] for _ in range(2)]
+    engines[0].close()
+    for request in requests:
+        engines[1].restore(request)
+    for engine in engines:
+        minding = engine.drafter
+        assert isinstance(minding, GrammarDrafter)
+        assert (minding.drafter, engine.runner.drafter) == (other, minding)
 
 
 def test_what_ends_reaches_the_other_drafter() -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
+from itertools import takewhile
+from operator import eq
 
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
@@ -37,7 +39,7 @@ class AdaptiveDrafter:
         self.of_all = Acceptance([FIRST_RATE] * MOST_DRAFTS) if of_all is None else of_all
         self.of: dict[int, Acceptance] = {}
         self._num_learned: dict[int, int] = {}
-        self._proposed: dict[int, tuple[int, int]] = {}
+        self._proposed: dict[int, tuple[int, Items[int]]] = {}
         self._is_resting = False
         self._steps_of_rest = 0
         self._num_at_rest = 0
@@ -78,13 +80,13 @@ class AdaptiveDrafter:
     def propose(
         self, output: SchedulerOutput, granted: Mapping[int, int], params: Mapping[int, SamplingParams]
     ) -> Drafts:
-        """Return the other drafter's drafts, and note how many there are."""
+        """Return the other drafter's drafts, and note them."""
         if self._is_resting:
             return Drafts()
         drafts = self.drafter.propose(output, granted, params)
         sequences = {entry.sequence.id: entry.sequence for entry in output.final}
         for id, each in drafts.token_ids.items():
-            self._proposed[id] = (sequences[id].num_tokens, len(each))
+            self._proposed[id] = (sequences[id].num_tokens, each)
         return drafts
 
     def release(self, sequence_id: int) -> None:
@@ -102,13 +104,17 @@ class AdaptiveDrafter:
         self._steps_of_rest, self._num_at_rest = num_steps, num_sequences
 
     def _learn(self, sequence: Sequence) -> None:
-        """See from a sequence's length how many of its last drafts were accepted."""
+        """See from a sequence's tokens how many of its last drafts were accepted.
+
+        Its length doesn't tell. Forced tokens may have taken the place of drafts, and a sequence that was
+        preempted may have gained more tokens in a rest.
+        """
         id = sequence.id
-        num_tokens, num_drafts = self._proposed.pop(id)
-        num_accepted = sequence.num_tokens - num_tokens - 1
+        num_tokens, drafts = self._proposed.pop(id)
+        num_accepted = len(list(takewhile(bool, map(eq, drafts, sequence.token_ids[num_tokens:]))))
         own = self.of.setdefault(id, Acceptance(self.of_all.rates))
         for each in (own, self.of_all):
-            each.record(num_drafts, num_accepted)
+            each.record(len(drafts), num_accepted)
         self._num_learned[id] = self._num_learned.get(id, 0) + 1
 
     def _survival(self, entries: Items[ScheduledTokens]) -> dict[int, list[float]]:

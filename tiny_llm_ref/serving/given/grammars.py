@@ -63,7 +63,7 @@ def grammar_text(params: StructuredOutputsParams) -> str:
     if params.regex is not None:
         return LLMatcher.grammar_from_regex(params.regex)
     if params.choice is not None:
-        strings = " | ".join(json.dumps(each, ensure_ascii=False) for each in params.choice)
+        strings = " | ".join(json.dumps(each) for each in params.choice)
         return LLMatcher.grammar_from_lark(f"start: {strings}")
     if params.grammar is not None:
         return LLMatcher.grammar_from_lark(params.grammar)
