@@ -59,6 +59,25 @@ def client() -> Any:
         yield client
 
 
+def test_what_a_client_may_leave_out() -> None:
+    class Marking(ChatFake):
+        """Begins texts with a token of its own."""
+
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [60] * add_special_tokens + super().encode(text)
+
+    config = ServerConfig((MODEL,), SchedulerConfig(8, 4))
+    messages = [{"role": "user", "content": "B"}]
+    with in_memory(create_app(make_engine, Marking, config)) as client:
+        for body, tokens in (
+            ({"prompt": "B"}, [60, 2]),
+            ({"prompt": "B", "add_special_tokens": False}, [2]),
+            ({"messages": messages}, [60, 21, 2, 1]),
+            ({"messages": messages, "add_generation_prompt": False}, [60, 21, 2]),
+        ):
+            assert client.post("/tokenize", json=body).json()["tokens"] == tokens
+
+
 def test_long_texts_are_refused(client: TestClient) -> None:
     fits, start = "A" * (MAX_BODY_BYTES - 13), '{"prompt":"'
     assert client.post("/tokenize", content=f'{start}{fits}"}}').status_code == 200
