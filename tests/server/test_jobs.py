@@ -13,74 +13,14 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.server.servers import MODEL, app_of, client_of, in_memory
-from tests.support.fakes import FakeTokenizer
+from tests.support.fakes import FakeModel, FakeTokenizer
 from tests.support.server_engines import SECONDS, ChatFake
-from tiny_llm import SamplingParams
-from tiny_llm.serving.server.admission import Admission
 from tiny_llm.serving.server.given import text_codec
-from tiny_llm.serving.server.given.engine_client import NUM_SEEDS, EngineClient, Running
-from tiny_llm.serving.server.given.job import Job
-from tiny_llm.serving.server.given.messages import Increment
+from tiny_llm.serving.server.given.engine_client import EngineClient
 from tiny_llm.serving.server.given.text_codec import ChatTokenizer
 
 COMPLETIONS = "/v1/completions"
 BODY = {"model": MODEL, "prompt": "HELLO", "max_tokens": 9, "temperature": 1.9}
-
-
-class Submissions:
-    """In place of the engine's client: notes what a job submits, and gives each answer a token at once."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, tuple[int, ...], int | None, int]] = []
-        self.aborted: list[int] = []
-        self.queue: asyncio.Queue[Any] = asyncio.Queue()
-
-    def submit(self, running: Running, prompt_ids: tuple[int, ...], priority: int) -> int:
-        self.seen.append((running.index, prompt_ids, running.params.seed, priority))
-        self.queue = running.queue
-        self.gain(running.index)
-        return len(self.seen)
-
-    def gain(self, index: int, end: str | None = None) -> None:
-        self.queue.put_nowait((index, Increment(0, (7,), "G", (), end)))
-
-    def abort(self, ticket: int) -> None:
-        self.aborted.append(ticket)
-
-
-def test_each_answer_is_submitted_once_and_after_the_first_token_of_its_prompt() -> None:
-    client: Any = Submissions()
-    admission, last_seed = Admission(6), NUM_SEEDS - 1
-    params = SamplingParams(seed=last_seed)
-    job = Job(client, "r", [(1,), (2, 2)], 3, params, 4, admission.reserve(6), 0.0)
-
-    async def test() -> None:
-        increments = job.increments()
-        found = []
-        for place in range(12):
-            if place == 6:
-                for index in range(6):
-                    client.gain(index, "stop")
-            assert place == 0 or not client.queue.empty(), "an answer that was not submitted would be awaited"
-            index, _ = await anext(increments)
-            found.append(index)
-            assert len(client.seen) == (4 if place == 0 else 6)
-        assert found == [0, 3, 1, 2, 4, 5, 0, 1, 2, 3, 4, 5]
-        with pytest.raises(StopAsyncIteration):
-            await anext(increments)
-
-    asyncio.run(asyncio.wait_for(test(), SECONDS))
-    assert client.seen == [
-        (0, (1,), last_seed, 4),
-        (3, (2, 2), last_seed, 4),
-        (1, (1,), 0, 4),
-        (2, (1,), 1, 4),
-        (4, (2, 2), 0, 4),
-        (5, (2, 2), 1, 4),
-    ]
-    job.close()
-    assert client.aborted == [1, 2, 3, 4, 5, 6]
-    assert admission.num_reqs == 0
 
 
 def texts(client: TestClient, fields: dict[str, Any]) -> list[str]:
@@ -190,7 +130,7 @@ def test_what_clients_asked_for_is_measured() -> None:
         assert registry.get_sample_value("vllm:request_params_max_tokens_sum", labels) == 18
 
 
-# Clients that go before anything is submitted
+# Clients that go
 
 
 @asynccontextmanager
@@ -233,29 +173,34 @@ class Blocked:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("what", ["encoding", "compiling"])
-def test_a_client_that_goes_while_its_request_is_made(
-    monkeypatch: pytest.MonkeyPatch, what: str, stream: bool
+@pytest.mark.parametrize(
+    ("owner", "name", "fields"),
+    [
+        (FakeTokenizer, "encode", {}),
+        (text_codec, "compiled", {"structured_outputs": {"regex": "A"}}),
+        (FakeModel, "hidden_states", {}),
+    ],
+    ids=["encoding", "compiling", "answering"],
+)
+def test_a_client_that_goes_leaves_nothing_reserved(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fields: dict[str, Any], stream: bool
 ) -> None:
-    owner = FakeTokenizer if what == "encoding" else text_codec
-    name = "encode" if what == "encoding" else "compiled"
     blocked = Blocked(getattr(owner, name))
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: blocked(*args, **kwargs))
-    fields = {"structured_outputs": {"regex": "A"}} if what == "compiling" else {}
     app = app_of()
 
     async def test() -> None:
         goes = asyncio.Event()
         async with running(app) as client:
-            if what == "compiling":
-                blocked.may_go.clear()
-            posting = asyncio.create_task(post(app, BODY | fields | {"stream": stream, "n": 2}, goes))
-            await asyncio.wait_for(asyncio.to_thread(blocked.is_waiting.wait, SECONDS), SECONDS)
-            assert client.admission.num_reqs == 2
-            goes.set()
-            await asyncio.wait_for(posting, SECONDS)
-            assert (client.admission.num_reqs, client.admission.num_queued_tokens) == (0, 0)
-            blocked.may_go.set()
+            try:
+                posting = asyncio.create_task(post(app, BODY | fields | {"stream": stream, "n": 2}, goes))
+                await asyncio.wait_for(asyncio.to_thread(blocked.is_waiting.wait, SECONDS), SECONDS)
+                assert client.admission.num_reqs == 2
+                goes.set()
+                await asyncio.wait_for(posting, SECONDS)
+                assert (client.admission.num_reqs, client.admission.num_queued_tokens) == (0, 0)
+            finally:
+                blocked.may_go.set()
 
     asyncio.run(test())
 

@@ -15,9 +15,10 @@ from tests.support.server_engines import ChatFake
 from tiny_llm.batching.answer import TokenLogprobs
 from tiny_llm.serving.server.given import serve_completion
 from tiny_llm.serving.server.given.chat import ChatEndpoint
-from tiny_llm.serving.server.given.completions import CompletionEndpoint, Endpoint
+from tiny_llm.serving.server.given.completions import CompletionEndpoint, Endpoint, Part
 from tiny_llm.serving.server.given.fields import ChatRequest, CompletionRequest
 from tiny_llm.serving.server.given.messages import Increment
+from tiny_llm.serving.server.given.responses import Choice
 from tiny_llm.serving.server.given.serve_completion import AnsweringCompletion
 from tiny_llm.serving.server.given.text_codec import TextCodec
 
@@ -99,3 +100,21 @@ def test_all_chunks_were_created_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     clock = count(100)
     monkeypatch.setattr(serve_completion, "time", SimpleNamespace(time=lambda: next(clock)))
     assert {chunk["created"] for _, chunk in chunks_of(CHAT)} == {100}
+
+
+def test_offsets_go_on_from_chunk_to_chunk() -> None:
+    chunks = chunks_of(PROMPT | {"logprobs": 0})
+    offsets = [chunk["choices"][0]["logprobs"]["text_offset"] for _, chunk in chunks]
+    assert offsets == [[0], [1, 2], [3, 4]]
+
+
+def test_of_two_tokens_with_the_same_text_the_likelier_one_is_shown() -> None:
+    async def run() -> list[Choice]:
+        codec = TextCodec(lambda: ChatFake(["", "A", "A"]))
+        part = Part([1], "A", [TokenLogprobs(-1.0, ((1, -1.0), (2, -3.0)))])
+        chunks = await endpoint_of(PROMPT | {"logprobs": 2}, codec).chunks(0, part, False)
+        codec.close()
+        return chunks
+
+    (chunk,) = msgspec.to_builtins(asyncio.run(run()))
+    assert chunk["logprobs"]["top_logprobs"] == [{"A": -1.0}]
