@@ -1,5 +1,6 @@
 """Servers for tests: in this process on a fake model, over real sockets or over none."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ import httpx2
 import uvicorn
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.support.server_engines import SECONDS, ChatFake, make_engine
 from tiny_llm import Engine, SchedulerConfig
@@ -43,9 +45,21 @@ def wait_for(condition: Callable[[], bool], what: str = "the server") -> None:
         time.sleep(0.002)
 
 
+class Deadline:
+    """End a request that would wait forever. A client without sockets has no timeout of its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = self.app(scope, receive, send)
+        await (asyncio.wait_for(work, SECONDS) if scope["type"] == "http" else work)
+
+
 @contextmanager
 def in_memory(app: Starlette) -> Iterator[TestClient]:
     """A client without sockets."""
+    app.add_middleware(Deadline)
     with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
         wait_for(lambda: client.get("/ready", headers={"Authorization": "Bearer k"}).status_code == 200)
         yield client

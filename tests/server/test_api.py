@@ -252,12 +252,15 @@ def test_every_chunk_can_have_the_usage_so_far(
 
 
 def test_the_answers_of_n_differ_and_share_the_prompt(client: TestClient) -> None:
-    body = PROMPT | {"prompt": ["A" * 17, "B" * 17], "n": 3, "temperature": 1.9, "seed": 1, "max_tokens": 9}
+    body = PROMPT | {"prompt": ["A" * 17, "B" * 17], "n": 3, "temperature": 1.9, "seed": 1}
+    body |= {"max_tokens": 9, "ignore_eos": True}
     before = hits_of(client)
     answer = client.post(COMPLETIONS, json=body).json()
     assert [choice["index"] for choice in answer["choices"]] == list(range(6))
     assert len({choice["text"] for choice in answer["choices"]}) == 6
     assert answer["usage"]["prompt_tokens"] == 34
+    assert answer["usage"]["completion_tokens"] == 6 * 9
+    assert answer["usage"]["total_tokens"] == 34 + 6 * 9
     assert hits_of(client) - before == 4 * 16
     again = client.post(COMPLETIONS, json=body).json()
     assert [choice["text"] for choice in again["choices"]] == [choice["text"] for choice in answer["choices"]]

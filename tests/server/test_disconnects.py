@@ -184,6 +184,7 @@ def test_an_event_and_a_comment_may_both_be_stuck(caplog: pytest.LogCaptureFixtu
 
     config = ServerConfig((MODEL,), SchedulerConfig(8, 4), keepalive=0.01, send_timeout=0.1)
     stream = EventStream(events(), lambda: ended.append("ended"), config)
+    assert stream.ping_interval == config.keepalive
     asyncio.run(stream({"type": "http", "method": "GET"}, receiver(), send))
     assert "took nothing for 0.1 s" in caplog.text
     assert ended == ["ended"]

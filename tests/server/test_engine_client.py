@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from threading import Event
@@ -18,7 +19,7 @@ from tiny_llm.serving.server.given import engine_client
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_client import EngineClient, Running
 from tiny_llm.serving.server.given.errors import ApiError
-from tiny_llm.serving.server.given.messages import Increment, StepReport, Stopped
+from tiny_llm.serving.server.given.messages import Increment, Report, StepReport, Stopped
 from tiny_llm.serving.server.given.record import RequestRecord
 
 CONFIG = ServerConfig((MODEL,), SchedulerConfig(8, 4))
@@ -300,6 +301,23 @@ def test_an_engine_that_cannot_be_made_stops_the_server() -> None:
         with pytest.raises(ApiError, match="has failed"):
             client.check_ready()
         await client.stop()
+
+    asyncio.run(test())
+
+
+def test_the_thread_has_ended_when_the_client_has_stopped() -> None:
+    class Lingering(EngineClient):
+        """Its thread still has something to do after its last report."""
+
+        def _post(self, report: Report) -> None:
+            super()._post(report)
+            if isinstance(report, Stopped):
+                time.sleep(0.2)
+
+    async def test() -> None:
+        client = Lingering(make_engine, CONFIG)
+        await client.stop()
+        assert not client._thread._thread.is_alive()
 
     asyncio.run(test())
 

@@ -224,8 +224,15 @@ def test_a_model_loaded_in_another_thread_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "report", [StepReport(increments=([1],)), StepReport(started={1: mx.array(1)}), Stopped(mx.array(1))]
+    ("report", "place"),
+    [
+        (StepReport(increments=([1],)), r"report\.increments\[0\]"),  # type: ignore[arg-type]
+        (StepReport(started={1: mx.array(1)}), r"report\.started\[1\]"),  # type: ignore[dict-item]
+        (StepReport(started={frozenset(): 1}), r"a key of report\.started"),  # type: ignore[dict-item]
+        (Stopped(mx.array(1)), r"report\.error"),  # type: ignore[arg-type]
+    ],
+    ids=["list", "array", "key", "field"],
 )
-def test_what_may_not_leave_the_thread(report: Report) -> None:
-    with pytest.raises(TypeError, match="only text and numbers may leave the thread"):
+def test_what_may_not_leave_the_thread(report: Report, place: str) -> None:
+    with pytest.raises(TypeError, match=f"^{place} .* only text and numbers may leave the thread"):
         check_plain(report)

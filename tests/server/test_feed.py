@@ -8,6 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.server.servers import MODEL, app_of, client_of, in_memory
+from tests.support.server_engines import SECONDS
 from tiny_llm import SchedulerConfig
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.feed import MOST_REQUESTS, MOST_STEPS, Feed
@@ -35,7 +36,7 @@ def report_of(number: int) -> StepReport:
 
 async def read(stream: Any) -> dict[str, Any]:
     """The next event of a feed."""
-    event = await anext(stream)
+    event = await asyncio.wait_for(anext(stream), SECONDS)
     content = json.loads(event.data)
     assert isinstance(content, dict)
     return content
@@ -82,6 +83,8 @@ def test_a_slow_reader_gets_the_newest_steps() -> None:
         assert [step["rows"][0][1] for step in event["steps"]] == list(range(5, MOST_STEPS + 5))
         assert event["num_left_out"] == 5
         assert len(event["requests"]) == MOST_REQUESTS + 3
+        feed.step(report_of(0), 0.0)
+        assert (await read(stream))["num_left_out"] == 0
         await stream.aclose()
         assert feed.num_watchers == 0
 

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.server.servers import MODEL, app_of, client_of, in_memory
-from tests.support.fakes import FakeTokenizer
+from tests.support.fakes import FakeModel, FakeTokenizer
 from tests.support.server_engines import SECONDS, ChatFake
 from tiny_llm.serving.server.given import text_codec
 from tiny_llm.serving.server.given.engine_client import EngineClient
@@ -130,7 +130,7 @@ def test_what_clients_asked_for_is_measured() -> None:
         assert registry.get_sample_value("vllm:request_params_max_tokens_sum", labels) == 18
 
 
-# Clients that go before anything is submitted
+# Clients that go
 
 
 @asynccontextmanager
@@ -173,29 +173,34 @@ class Blocked:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("what", ["encoding", "compiling"])
-def test_a_client_that_goes_while_its_request_is_made(
-    monkeypatch: pytest.MonkeyPatch, what: str, stream: bool
+@pytest.mark.parametrize(
+    ("owner", "name", "fields"),
+    [
+        (FakeTokenizer, "encode", {}),
+        (text_codec, "compiled", {"structured_outputs": {"regex": "A"}}),
+        (FakeModel, "hidden_states", {}),
+    ],
+    ids=["encoding", "compiling", "answering"],
+)
+def test_a_client_that_goes_leaves_nothing_reserved(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fields: dict[str, Any], stream: bool
 ) -> None:
-    owner = FakeTokenizer if what == "encoding" else text_codec
-    name = "encode" if what == "encoding" else "compiled"
     blocked = Blocked(getattr(owner, name))
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: blocked(*args, **kwargs))
-    fields = {"structured_outputs": {"regex": "A"}} if what == "compiling" else {}
     app = app_of()
 
     async def test() -> None:
         goes = asyncio.Event()
         async with running(app) as client:
-            if what == "compiling":
-                blocked.may_go.clear()
-            posting = asyncio.create_task(post(app, BODY | fields | {"stream": stream, "n": 2}, goes))
-            await asyncio.wait_for(asyncio.to_thread(blocked.is_waiting.wait, SECONDS), SECONDS)
-            assert client.admission.num_reqs == 2
-            goes.set()
-            await asyncio.wait_for(posting, SECONDS)
-            assert (client.admission.num_reqs, client.admission.num_queued_tokens) == (0, 0)
-            blocked.may_go.set()
+            try:
+                posting = asyncio.create_task(post(app, BODY | fields | {"stream": stream, "n": 2}, goes))
+                await asyncio.wait_for(asyncio.to_thread(blocked.is_waiting.wait, SECONDS), SECONDS)
+                assert client.admission.num_reqs == 2
+                goes.set()
+                await asyncio.wait_for(posting, SECONDS)
+                assert (client.admission.num_reqs, client.admission.num_queued_tokens) == (0, 0)
+            finally:
+                blocked.may_go.set()
 
     asyncio.run(test())
 

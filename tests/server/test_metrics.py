@@ -47,6 +47,26 @@ def test_what_never_happened_takes_no_time(started: float | None, num_waits: int
     assert value(metrics, "request_decode_time_seconds_count") == 0
 
 
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (
+            RequestRecord("r", 0.0, 5, 2, 7, 0.0, 1.5, 3.0, 4.0, outcome="stop"),
+            "r prompt=5 cached=2 tokens=7 queue=0.000s ttft=1.500s total=4.000s end=stop",
+        ),
+        (
+            RequestRecord("r", 1.0, 5, ended=2.5),
+            "r prompt=5 cached=0 tokens=0 queue=- ttft=- total=1.500s end=abort",
+        ),
+    ],
+    ids=["ended", "aborted"],
+)
+def test_the_line_of_the_log(caplog: pytest.LogCaptureFixture, record: RequestRecord, line: str) -> None:
+    with caplog.at_level("INFO", "tiny_llm.requests"):
+        record.log_line()
+    assert caplog.messages == [line]
+
+
 def test_a_step_in_numbers() -> None:
     metrics = ServerMetrics(MODEL)
     stats = EngineStats(

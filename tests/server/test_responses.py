@@ -84,6 +84,8 @@ def test_whole_and_streamed(text: str, fields: dict[str, Any], kinds: list[str],
         assert {each["item_id"] for each in mine if "item_id" in each} == {item["id"]}
         assert mine[0]["type"] == "response.output_item.added"
         assert mine[0]["item"]["status"] == "in_progress"
+        assert not mine[0]["item"].get("content")
+        assert not mine[0]["item"].get("arguments")
         assert mine[-1]["type"] == "response.output_item.done"
         assert mine[-1]["item"] == item
         deltas = "".join(each.get("delta", "") for each in mine)

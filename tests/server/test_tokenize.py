@@ -15,6 +15,8 @@ from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.tokenize import MAX_BODY_BYTES
 
 CROWD = 8
+TOOL = {"type": "function", "function": {"name": "weather"}}
+MESSAGES = [{"role": "user", "content": "B"}]
 
 
 class GatedTokenizer(ChatFake):
@@ -57,6 +59,42 @@ def client() -> Any:
         create_app(make_engine, ChatFake, ServerConfig((MODEL,), SchedulerConfig(8, 4)))
     ) as client:
         yield client
+
+
+def test_what_a_client_may_leave_out() -> None:
+    class Marking(ChatFake):
+        """Begins texts with a token of its own."""
+
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [60] * add_special_tokens + super().encode(text)
+
+    config = ServerConfig((MODEL,), SchedulerConfig(8, 4))
+    with in_memory(create_app(make_engine, Marking, config)) as client:
+        for body, tokens in (
+            ({"prompt": "B"}, [60, 2]),
+            ({"prompt": "B", "add_special_tokens": False}, [2]),
+            ({"messages": MESSAGES}, [60, 21, 2, 1]),
+            ({"messages": MESSAGES, "add_generation_prompt": False}, [60, 21, 2]),
+        ):
+            assert client.post("/tokenize", json=body).json()["tokens"] == tokens
+
+
+@pytest.mark.parametrize(
+    ("has_template", "body", "param"),
+    [
+        (True, {}, "prompt"),
+        (True, {"prompt": "B", "messages": MESSAGES}, "prompt"),
+        (True, {"messages": MESSAGES, "tools": [TOOL]}, "tools"),  # the template has none
+        (False, {"messages": MESSAGES}, "messages"),
+    ],
+)
+def test_the_field_at_fault(has_template: bool, body: dict[str, Any], param: str) -> None:
+    class Chat(ChatFake):
+        has_chat_template = has_template
+
+    with in_memory(create_app(make_engine, Chat, ServerConfig((MODEL,), SchedulerConfig(8, 4)))) as client:
+        response = client.post("/tokenize", json=body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 def test_long_texts_are_refused(client: TestClient) -> None:

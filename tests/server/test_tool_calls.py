@@ -30,6 +30,7 @@ BODY = {
 }
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
 TWO = f"{CALL}\n{CALL.replace('Ulm', 'Köln')}"
+NESTED = '<tool_call>{"name": "weather", "arguments": {"city": ' + "[" * 5000
 SHIPPED = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 QWEN_STYLE = """
 {%- if tools %}<|im_start|>system
@@ -79,11 +80,12 @@ def pieces_of(text: str, size: int) -> list[str]:
         (TWO, "", ["Ulm", "Köln"]),
         (f"Let me see.\n{CALL}", "Let me see.", ["Ulm"]),
         (f"{CALL}\n", "", ["Ulm"]),
+        (CALL.replace("Ulm", "<tool_call>"), "", ["<tool_call>"]),
         (f"a <tool b\n<tool_cal {CALL} c", "a <tool b\n<tool_cal  c", ["Ulm"]),
         (CALL.removesuffix("</tool_call>"), "", ["Ulm"]),
         ("<tool_call>nothing</tool_call> more", "<tool_call>nothing</tool_call> more", []),
         ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", []),
-        ("<tool_call>" + "[" * 5000, "<tool_call>" + "[" * 5000, []),
+        (NESTED, NESTED, []),
         (CALL[:-30], CALL[:-30], []),
         ("\n\n<tool_call", "\n\n<tool_call", []),
         ("</tool_call>", "</tool_call>", []),
@@ -160,6 +162,14 @@ def test_an_answer_cut_off_in_a_call_ends_by_length() -> None:
         assert choice["finish_reason"] == "length"
         assert choice["message"]["content"] == CALL[:18]
         assert "tool_calls" not in choice["message"]
+
+
+def test_an_answer_cut_off_after_a_call_ends_by_length_too() -> None:
+    app, _ = scripted_app(f"{CALL} And so on.", 2)
+    with in_memory(app) as client:
+        (choice,) = client.post(CHAT, json=BODY | {"max_tokens": len(CALL) // 2 + 2}).json()["choices"]
+        assert choice["finish_reason"] == "length"
+        assert len(choice["message"]["tool_calls"]) == 1
 
 
 def test_what_the_template_gets() -> None:

@@ -122,7 +122,7 @@ class Reservation:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.tokens_computed(self.num_tokens)
-        while self.num_reqs:
+        for _ in range(self.num_reqs):
             self.release_one()
 
 

@@ -1,0 +1,67 @@
+"""The engines that serve: their pools and policies, and one model for all of them."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.batching import small_model
+from tests.support.fakes import FakeTokenizer
+from tiny_llm import PrefixCachingBlockManager, Priority, SchedulerConfig
+from tiny_llm.serving.server.given.engine_factory import EngineFactory
+
+CONFIG = SchedulerConfig(8, 3)
+
+
+def factory(**settings: Any) -> EngineFactory:
+    return EngineFactory(
+        lambda: (small_model(), FakeTokenizer()), CONFIG, **{"max_model_len": 40, **settings}
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_blocks", "block_size"),
+    [
+        ({}, 9, 16),
+        ({"block_size": 10}, 15, 10),  # room for as many tokens as 9 blocks of 16 have, at least
+        ({"block_size": 8, "num_blocks": 5}, 5, 8),
+    ],
+)
+@pytest.mark.parametrize("is_caching", [False, True])
+def test_the_pool(settings: dict[str, Any], num_blocks: int, block_size: int, is_caching: bool) -> None:
+    with factory(prefix_caching=is_caching, **settings)() as engine:
+        blocks: Any = engine.scheduler.blocks
+        assert (blocks.num_blocks, blocks.block_size) == (num_blocks, block_size)
+        assert isinstance(blocks, PrefixCachingBlockManager) == is_caching
+
+
+@pytest.mark.parametrize(("name", "is_priority"), [("fcfs", False), ("priority", True)])
+def test_the_policy(name: str, is_priority: bool) -> None:
+    with factory(policy=name)() as engine:
+        assert isinstance(engine.scheduler.policy, Priority) == is_priority
+
+
+def test_all_engines_have_the_model_that_was_loaded_once() -> None:
+    loaded = []
+
+    def load() -> Any:
+        loaded.append((small_model(), FakeTokenizer()))
+        return loaded[-1]
+
+    make = EngineFactory(load, CONFIG, 40)
+    for _ in range(2):
+        with make():
+            pass
+    assert len(loaded) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"max_model_len": 0}, "max_model_len must be from 1 to"),
+        ({"max_model_len": 10**9}, "max_model_len must be from 1 to"),
+        ({"num_blocks": 4, "block_size": 8}, "4 blocks of 8 tokens, too few for a request of 40"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        factory(**settings)()
