@@ -332,7 +332,8 @@ def test_a_request_that_fails_alone_gets_500_and_others_their_answers() -> None:
     with in_memory(app_of(make)) as client:
         response = client.post(COMPLETIONS, json=PROMPT | {"prompt": [55]})
         assert response.status_code == 500
-        assert response.json()["error"]["code"] == "step_failed"
+        error = response.json()["error"]
+        assert (error["type"], error["code"]) == ("server_error", "step_failed")
         events = events_of(client.post(COMPLETIONS, json=PROMPT | {"prompt": [55], "stream": True}))
         assert [list(event) for event in events] == [["error"]]
         response = client.post(COMPLETIONS, json=PROMPT | {"prompt": [1], "max_tokens": 1, "temperature": 0})

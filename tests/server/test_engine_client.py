@@ -186,6 +186,23 @@ def test_an_error_ends_the_answers_it_concerns(
     run(test)
 
 
+def test_all_answers_are_cut_off_with_an_error() -> None:
+    async def test(client: EngineClient) -> None:
+        submissions = dict(submitted(client) for _ in range(2))
+        dropped: list[int] = []
+        client._thread.abort = dropped.append  # type: ignore[method-assign]
+        assert client.cut_off() == 2
+        assert dropped == list(submissions)
+        for running in submissions.values():
+            _, error = running.queue.get_nowait()
+            assert isinstance(error, ApiError)
+            assert (error.status, error.body.code) == (503, "stopped")
+        assert client.admission.num_reqs == 0
+        assert client.cut_off() == 0
+
+    run(test)
+
+
 def test_no_request_is_left_in_the_gauges_after_the_last_one() -> None:
     async def test(client: EngineClient) -> None:
         (first, _), (last, _) = submitted(client), submitted(client)
@@ -254,6 +271,7 @@ def test_an_estimate_serves_for_a_second(clock: SimpleNamespace) -> None:
         assert client.seconds_until_room() == pytest.approx(3)
         clock.now = math.nextafter(clock.now, math.inf)
         assert client.seconds_until_room() == pytest.approx(6)
+        assert client.admission.full("num_queued_reqs").retry_after == 6
 
     run(test)
 

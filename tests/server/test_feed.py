@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.server.servers import MODEL, app_of, client_of, in_memory
-from tests.support.server_engines import SECONDS
+from tests.support.server_engines import NUM_BLOCKS, SECONDS
 from tiny_llm import SchedulerConfig
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.feed import MOST_REQUESTS, MOST_STEPS, Feed
@@ -161,6 +161,7 @@ def test_steps_of_requests_are_counted_without_watchers() -> None:
         feed = client_of(app).feed
         assert (feed.totals.num_hit_tokens, feed.totals.num_admitted_tokens) == (8, 20)
         assert feed.stats.num_running == 0
+        assert feed.num_blocks == NUM_BLOCKS
 
 
 def files_of(client: TestClient) -> dict[str, Any]:
