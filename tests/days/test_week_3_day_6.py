@@ -540,6 +540,7 @@ class Oracle:
     def __init__(self, num_drafts: int = 3, mistakes_at: Items[int] = ()) -> None:
         self.num_drafts = num_drafts
         self.mistakes_at = mistakes_at
+        self.asked: list[list[int]] = []
         self.calls: list[tuple[list[int], dict[int, int]]] = []
         self.released: list[int] = []
         self.is_closed = False
@@ -551,6 +552,7 @@ class Oracle:
         return len(self.asked_to_rest) > self.rests_from
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+        self.asked.append([entry.sequence.id for entry in entries])
         return {entry.sequence.id: self.num_drafts for entry in entries}
 
     def propose(
@@ -679,15 +681,25 @@ def test_task_5_the_budget_holds_with_drafts() -> None:
     check_equal(streamed(steps), {id: continuation(prompt_of(5, id), 9) for id in range(2)}, "tokens")
     expected = [([0, 1], {}), ([0, 1], {0: 5})]
     check_equal(oracle.calls[:2], expected, "ids of the first two steps, and the drafts they grant")
+    mistakes = {"the chunk of a prompt is asked about too": [[0, 1], [0, 1]]}
+    check_equal(oracle.asked[:2], [[0], [0, 1]], "ids that the drafter is asked about", mistakes)
+    check_equal(dict(steps[0].accepted), {}, "accepted drafts of the first step")
 
 
 def test_task_5_the_policy_learns_of_drafts() -> None:
-    policy = SpyPolicy()
-    engine = speculative_engine(Oracle(3), policy=policy)
+    policy, now = SpyPolicy(), [0.0]
+
+    class Slow(FakeModel):
+        def hidden_states(self, *args: Any) -> mx.array:
+            now[0] += 2
+            return super().hidden_states(*args)
+
+    engine = speculative_engine(Oracle(3), policy=policy, model=Slow(), clock=lambda: now[0])
     engine.add_request(prompt_of(5), length(4))
     run(engine)
     mistakes = {"the drafts are left out: they cost time too": [[(0, 0, 5, True)]]}
     check_equal([rows for rows, _ in policy.recorded], [[(0, 0, 8, True)]], "rows that record got", mistakes)
+    check_equal([seconds for _, seconds in policy.recorded], [2.0], "seconds that record got")
 
 
 def test_task_5_an_answer_that_ends_in_mid_draft_gives_all_back() -> None:

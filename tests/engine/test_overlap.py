@@ -177,6 +177,19 @@ def test_the_policy_learns_how_long_each_step_took(monkeypatch: pytest.MonkeyPat
     assert [seconds for _, seconds in recorded] == [5, 105, 105]
 
 
+def test_a_step_within_a_step_is_refused() -> None:
+    class Impatient(Fcfs):
+        def record(self, output: SchedulerOutput, seconds: float) -> None:
+            with check_value_error():
+                engine.step()
+
+    blocks = PrefixCachingBlockManager(20, BLOCK_SIZE)
+    config = SchedulerConfig(8, 2)
+    with OverlappingEngine(random_qwen3(), Endless(), config, 24, blocks, Impatient()) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=2))
+        assert [len(engine.step().finished) for _ in range(2)] == [0, 1]
+
+
 def test_without_a_pool_it_is_an_engine_like_any_other() -> None:
     with OverlappingEngine(random_qwen3(), Endless(), SchedulerConfig(8, 2), 24, UnlimitedBlocks()) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=1))
@@ -197,11 +210,14 @@ def test_an_error_closes_the_engine_and_drops_the_step_under_way(monkeypatch: py
 
 
 def test_a_step_without_samples_has_ended_before_the_next_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
+    calls: list[tuple[str, int]] = []
     for name in ("synchronize", "async_eval"):
         original = getattr(mx, name)
-        monkeypatch.setattr(mx, name, lambda *args, n=name, f=original: calls.append(n) or f(*args))
+        monkeypatch.setattr(
+            mx, name, lambda *args, n=name, f=original: calls.append((n, sum(map(len, args)))) or f(*args)
+        )
     with engine_of(OverlappingEngine) as engine:
         engine.add_request([7] * 20, SamplingParams(max_tokens=2))
         engine.step()
-        assert calls == ["async_eval", "synchronize", "async_eval"]
+        begun = ("async_eval", len(engine.runner.pool.state))  # type: ignore[attr-defined]
+        assert calls == [begun, ("synchronize", 0), begun]

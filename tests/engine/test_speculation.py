@@ -25,6 +25,7 @@ from tiny_llm import (
     BlockManager,
     DraftModel,
     Engine,
+    LookupDrafter,
     PrefixCachingBlockManager,
     SamplingParams,
     ScheduledTokens,
@@ -113,6 +114,12 @@ def test_an_aborted_request_has_no_drafts_in_its_last_step() -> None:
         step = engine.step()
         assert (step.sampled.keys(), step.accepted.keys()) == ({1}, {1})
         assert pool.tables.keys() == {1}
+
+
+def test_drafts_are_looked_up_by_default() -> None:
+    engine = SpeculativeEngine(random_qwen3(), Endless(), None, 30, BlockManager(20, 4))
+    assert isinstance(engine.drafter, LookupDrafter)
+    assert engine.drafter.num_drafts == LookupDrafter().num_drafts
 
 
 def test_a_closed_engine_has_freed_its_pool() -> None:

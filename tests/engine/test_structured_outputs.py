@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 import numpy as np
@@ -132,6 +133,9 @@ def test_a_tokenizer_is_looked_at_once_unless_its_ends_change() -> None:
     assert tokenizer_of(tokenizer) is first
     tokenizer.eos_token_ids = {EOS, 5}
     assert tokenizer_of(tokenizer).eos_tokens == [EOS, 5]
+    is_there = ref(tokenizer)
+    del tokenizer
+    assert is_there() is None, "it is kept although nothing else knows it"
 
 
 def test_no_end_of_text_is_part_of_an_answer() -> None:
