@@ -85,6 +85,8 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (COMPLETIONS, PROMPT | {"prompt": ["A"] * 65}, 400, "prompt"),
         (CHAT, MESSAGES | {"messages": []}, 400, "messages"),
         (CHAT, MESSAGES | {"messages": [{"role": "user", "content": "A" * 50}]}, 400, "messages"),
+        (CHAT, MESSAGES | {"messages": [{"role": "user", "content": "A" * 38}]}, 400, "messages"),
+        (CHAT, MESSAGES | {"messages": [{"role": "user", "content": "A" * 37}]}, 200, None),
         (
             CHAT,
             MESSAGES | {"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}]},

@@ -75,6 +75,7 @@ def test_whole_and_streamed(text: str, fields: dict[str, Any], kinds: list[str],
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
     assert [each["type"] for each in events[:2]] == ["response.created", "response.in_progress"]
     assert events[0]["response"]["output"] == []
+    assert events[0]["response"]["status"] == "in_progress"
     assert events[-1]["type"] == f"response.{status}"
     streamed = events[-1]["response"]
     streamed["usage"]["input_tokens_details"] = whole["usage"]["input_tokens_details"]

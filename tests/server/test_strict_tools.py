@@ -145,6 +145,12 @@ def test_responses_keep_strict_tools(client: TestClient) -> None:
         jsonschema.validate(json.loads(call["arguments"]), WEATHER)
 
 
+def test_the_tool_at_fault_of_a_response(client: TestClient) -> None:
+    flat = {"type": "function", "name": "a", "parameters": IMPOSSIBLE | {"not": {}}, "strict": True}
+    response = client.post(RESPONSES, json=INPUT | {"tools": [flat]})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+
+
 def test_thoughts_stay_possible_and_templates_see_no_strict(
     client: TestClient, tokenizer: TagTokenizer
 ) -> None:
