@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 from sse_starlette import ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
 
 from tests.server.servers import MODEL, SECONDS, app_of, client_of, on_socket, wait_for
 from tests.support.fakes import FakeModel
@@ -22,7 +23,7 @@ from tiny_llm import Engine, SchedulerConfig
 from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_client import EngineClient
-from tiny_llm.serving.server.given.event_stream import EventStream
+from tiny_llm.serving.server.given.event_stream import EventStream, is_send_timeout
 
 
 def send(url: str, body: dict[str, Any], receive_buffer: int | None = None) -> socket.socket:
@@ -188,6 +189,44 @@ def test_an_event_and_a_comment_may_both_be_stuck(caplog: pytest.LogCaptureFixtu
     asyncio.run(stream({"type": "http", "method": "GET"}, receiver(), send))
     assert "took nothing for 0.1 s" in caplog.text
     assert ended == ["ended"]
+
+
+class GroupError(Exception):
+    """Several errors, as `ExceptionGroup`, which Python 3.10 has no name for."""
+
+    def __init__(self, *exceptions: Exception) -> None:
+        super().__init__("together")
+        self.exceptions = exceptions
+
+
+@pytest.mark.parametrize(
+    ("error", "is_timeout"),
+    [
+        (SendTimeoutError(), True),
+        (OSError(), False),
+        (GroupError(SendTimeoutError(), GroupError(SendTimeoutError())), True),
+        (GroupError(SendTimeoutError(), OSError()), False),
+    ],
+)
+def test_other_errors_are_no_timeouts(error: Exception, is_timeout: bool) -> None:
+    assert is_send_timeout(error) == is_timeout
+
+
+def test_other_errors_of_a_stream_are_not_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[str] = []
+
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        yield ServerSentEvent("a")
+        raise OSError("broken")
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        pass
+
+    stream = EventStream(events(), lambda: ended.append("ended"), ServerConfig((MODEL,), SchedulerConfig()))
+    with pytest.raises(Exception, match=r"broken|errors in a TaskGroup"):
+        asyncio.run(stream({"type": "http", "method": "GET"}, receiver(), send))
+    assert ended == ["ended"]
+    assert "took nothing" not in caplog.text
 
 
 def test_an_answer_goes_on_while_its_client_takes_nothing(caplog: pytest.LogCaptureFixture) -> None:
