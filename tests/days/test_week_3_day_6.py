@@ -687,7 +687,7 @@ def test_task_5_the_budget_holds_with_drafts() -> None:
 
 
 def test_task_5_the_policy_learns_of_drafts() -> None:
-    policy, now = SpyPolicy(), [0.0]
+    policy, now = SpyPolicy(), [5.0]
 
     class Slow(FakeModel):
         def hidden_states(self, *args: Any) -> mx.array:

@@ -122,12 +122,15 @@ def test_drafts_are_looked_up_by_default() -> None:
     assert engine.drafter.num_drafts == LookupDrafter().num_drafts
 
 
-def test_a_closed_engine_has_freed_its_pool() -> None:
-    engine = SpeculativeEngine(random_qwen3(), Endless(), None, 30, BlockManager(20, 4))
-    engine.generate([[5, 7, 9]], SamplingParams(max_tokens=2))
-    assert engine.runner.pool.state
+def test_a_closed_engine_has_freed_the_pools_of_both_models() -> None:
+    blocks = BlockManager(20, 4)
+    drafter = DraftModel(random_qwen3(), blocks)
+    engine = SpeculativeEngine(random_qwen3(), Endless(), None, 30, blocks, drafter=drafter)
+    engine.generate([[5, 7, 9]], SamplingParams(max_tokens=4))
+    pools = [runner.pool for runner in (engine.runner, drafter.runner)]
+    assert all(pool.state for pool in pools)
     engine.close()
-    assert engine.runner.pool.state == []
+    assert [pool.state for pool in pools] == [[], []]
 
 
 # Distributions

@@ -400,6 +400,7 @@ def test_one_drafter_minds_the_grammars_of_all_requests() -> None:
     engines[0].close()
     for request in requests:
         engines[1].restore(request)
+    assert list(engines[1].requests.values()) == requests
     for engine in engines:
         minding = engine.drafter
         assert isinstance(minding, GrammarDrafter)
