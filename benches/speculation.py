@@ -84,7 +84,7 @@ Predictions = dict[int, dict[str, float]]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Draft = Annotated[str, typer.Option(help="The same for the draft model, which needs the same tokenizer.")]
 Batch = Annotated[list[int], typer.Option(min=1, help="Requests at once; give it several times.")]
-MaxTokens = Annotated[int, typer.Option(min=2, help="Tokens of an answer.")]
+MaxTokens = Annotated[int, typer.Option(help="Tokens of an answer; at least two more than drafts of a step.")]
 Adaptive = Annotated[bool, typer.Option("--adaptive", help="As many drafts as pay (task 8), up to these.")]
 NumDrafts = Annotated[int, typer.Option(min=1, help="Drafts of the model in a step; lookup gets 8.")]
 
@@ -152,6 +152,7 @@ def main(
     with usage_errors():
         from scripts.checkpoints.models import load_by_name
 
+        check_length(max_tokens, num_drafts)
         rounds = Rounds(repeats)
         loaded, tokenizer = load_by_name(model)
         sides = make_sides(loaded, draft_of(draft, tokenizer), max_tokens, num_drafts, adaptive)
@@ -168,6 +169,15 @@ def main(
             console.print(f"\n{text}: tokens per second without drafts, and what drafts gain")
             console.print(comparison(runs, predictions(sides, runs, max_tokens)))
     return Results(rounds)
+
+
+def check_length(max_tokens: int, num_drafts: int) -> None:
+    """Raise ValueError if an answer could end in its first step, before anything is measured."""
+    least = max(num_drafts, LookupDrafter().num_drafts) + 2
+    if max_tokens < least:
+        raise ValueError(
+            f"an answer of {max_tokens} tokens may end in its first step: ask for {least} or more"
+        )
 
 
 def measure(

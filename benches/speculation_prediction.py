@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Items
 from random import Random
 
-from tiny_llm_ref import BlockManager, SchedulerConfig, SimulatedRequest, Simulator
+from tiny_llm_ref import BlockManager, SchedulerConfig, Sequence, SimulatedRequest, Simulator
 from tiny_llm_ref.serving.given.draft_cost import DraftCost
 from tiny_llm_ref.serving.simulator import SimulatedStep
 
@@ -69,14 +69,19 @@ def predicted_gain(cost: DraftCost, tries: Items[Try], num_requests: int, prompt
 def decode(
     cost: DraftCost, tries: Items[Try], num_requests: int, prompt: int, answer: int, seed: int = 0
 ) -> tuple[int, float]:
-    """Simulated tokens and seconds from the step with all first tokens until the first answer ends."""
+    """Simulated tokens and seconds after the step with all first tokens, until the first answer ends."""
     config = SchedulerConfig(max(512, prompt * num_requests), num_requests)
     simulator = DraftSimulator(config, BlockManager(num_requests * (prompt + answer), 1), cost, tries, seed)
     for _ in range(num_requests):
         simulator.add(SimulatedRequest((ANY_TOKEN,) * prompt, answer))
     sequences = list(simulator.scheduler.sequences.values())
     simulator.step()
+    num_before, start = num_generated(sequences), simulator.now
     while len(simulator.scheduler.sequences) == num_requests:
         simulator.step()
-    num_tokens = sum(len(sequence.generated_ids) - 1 for sequence in sequences)
-    return num_tokens, simulator.now - simulator.steps[0].end
+    return num_generated(sequences) - num_before, simulator.now - start
+
+
+def num_generated(sequences: Items[Sequence]) -> int:
+    """Tokens of all answers so far."""
+    return sum(len(sequence.generated_ids) for sequence in sequences)

@@ -98,7 +98,7 @@ def drafted(grammars: bool = False) -> tuple[Any, Callable[..., None]]:
     from tests.support.speculation import DRAFTERS, speculative
 
     pools = [pool for name, pool in POOLS.items() if name != "dense"]
-    sources = st.sampled_from(["lookup", "noise", "those that pay"])
+    sources = st.sampled_from(sorted(DRAFTERS))
 
     def check(drawn: tuple[Any, str]) -> None:
         schedule, source = drawn

@@ -51,7 +51,7 @@ class Endless(IdTokenizer):
 
 
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("name", ["lookup", "noise", "those that pay"])
+@pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("pools", [name for name in POOLS if name != "dense"])
 @settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

@@ -46,14 +46,17 @@ def wait_for(condition: Callable[[], bool], what: str = "the server") -> None:
 
 
 class Deadline:
-    """End a request that would wait forever. A client without sockets has no timeout of its own."""
+    """End a request that would wait forever. A client without sockets has no timeout of its own.
+
+    On an emulated GPU, an answer may take most of a minute.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = self.app(scope, receive, send)
-        await (asyncio.wait_for(work, SECONDS) if scope["type"] == "http" else work)
+        await (asyncio.wait_for(work, 5 * SECONDS) if scope["type"] == "http" else work)
 
 
 @contextmanager

@@ -90,13 +90,13 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
         (
             "speculation",
             True,
-            "--batch 1 --batch 3 --max-tokens 4 --repeats 1",
+            "--batch 1 --batch 3 --max-tokens 10 --repeats 1",
             [r"answers that quote", *(rf" {size} +\d+" + r" +[\d.]+x" * 2 for size in (1, 3))],
         ),
         (
             "speculation",
             True,
-            "--batch 1 --max-tokens 4 --repeats 1 --adaptive",
+            "--batch 1 --max-tokens 10 --repeats 1 --adaptive",
             [r"other answers", r" 1 +\d+ +[\d.]+x +- "],
         ),
         (
