@@ -429,7 +429,7 @@ def test_task_3_sums_are_float32(dtype: mx.Dtype) -> None:
     check_close(actual, expected_rows(inputs, range(0, 3)), f"attention of {dtype} inputs, summed in float32")
 
 
-def test_task_3_one_block_of_scores_at_a_time() -> None:
+def test_task_3_one_block_of_scores_at_a_time(on_cpu: None) -> None:
     inputs = block_inputs(L=64, S=16384)
     mx.eval(inputs)
     peak, all_scores = (
@@ -665,7 +665,7 @@ def peak_of(attend: Attend, length: int, dtype: mx.Dtype = mx.float32) -> int:
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
-def test_task_4_memory_grows_with_the_length_not_its_square(dtype: mx.Dtype) -> None:
+def test_task_4_memory_grows_with_the_length_not_its_square(dtype: mx.Dtype, on_cpu: None) -> None:
     short, long = (peak_of(flash_causal, length, dtype) for length in (1024, 4096))
     assert long <= 4.4 * short, f"4 times the length took {long / short:.1f} times the memory"
     all_scores = 4 * 4096 * 4096

@@ -335,7 +335,7 @@ def test_task_2_nothing_but_the_cache_is_kept() -> None:
     assert kept < 20_000, f"{kept} bytes are held beside the cache after 30 chunks"
 
 
-def test_task_2_peak_memory_does_not_grow_with_the_number_of_chunks() -> None:
+def test_task_2_peak_memory_does_not_grow_with_the_number_of_chunks(on_cpu: None) -> None:
     model = small_model(vocab_size=1009)
 
     def beside_the_cache(step: int) -> int:
