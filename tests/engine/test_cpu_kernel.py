@@ -13,7 +13,7 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.native import BuildError, cache_dir
 from scripts.hardware.memory import memory_use
 from tests.support.check import check_close, check_equal, normal
-from tests.support.cpu_kernels import poison, spread, threads
+from tests.support.cpu_kernels import TARGETS, compiled_for, poison, spread, threads
 
 SOURCE = """
 #include "kernel.h"
@@ -32,6 +32,16 @@ KERNEL scaled(const Array* inputs, const Array* outputs, const double* numbers) 
       outputs[1].data<float>()[i] = total;
     }
   });
+}
+"""
+
+PRODUCT_AND_SUM = """
+#include "kernel.h"
+#include "simd.h"
+
+KERNEL product_and_sum(const Array* inputs, const Array* outputs, const double*) {
+  const Floats x = load(inputs[0].data<float>()), y = load(inputs[1].data<float>());
+  store(outputs[0].data<float>(), x * x + y);
 }
 """
 
@@ -66,6 +76,21 @@ def test_the_extension_is_compiled_for_the_backend_of_mlx(monkeypatch: pytest.Mo
         cpu_kernel.compile_extension()
         del installed[name]
     check_equal(len(set(keys)), len(cpu_kernel.BACKENDS), "different keys")
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("target", [None, *TARGETS], ids=["this processor", *TARGETS])
+def test_in_vectors_a_product_is_rounded_before_it_is_added(
+    target: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "product_and_sum.cpp"
+    file.write_text(PRODUCT_AND_SUM)
+    kernel = CpuKernel(file)
+    if target is not None:
+        kernel = compiled_for(target, kernel, monkeypatch)
+    x, y = mx.full(16, 1 + 2**-12), mx.full(16, -(1 + 2**-11))  # the square of x, rounded, is -y
+    (found,) = kernel([x, y], [[16]], [mx.float32], [])
+    check_equal(found[:4].tolist(), [0] * 4, "the square, plus what it is rounded to with the other sign")
 
 
 def test_too_many_dimensions_are_refused(source: Path) -> None:
