@@ -1,0 +1,1 @@
+"""Week 4, day 2: mixture of experts."""
