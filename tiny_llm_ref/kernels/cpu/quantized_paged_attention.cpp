@@ -10,22 +10,24 @@ struct Packed {
   long token_stride, head_stride, group_size, bits;
 };
 
-/// The codes of LANES neighbors, from entry `first` of a head on.
+/// The codes of LANES neighbors, from entry `first` of a head on, which is a multiple of LANES.
 static Ints codes_at(const uint32_t* words, long first, long bits) {
   if (bits == 8) return load_bytes(reinterpret_cast<const uint8_t*>(words) + first);
-  Ints codes;
-  for (int lane = 0; lane < LANES; lane++) codes[lane] = words[(first + lane) / 8] >> (first + lane) % 8 * 4 & 15;
-  return codes;
+  const Ints entries = count_lanes() + static_cast<int32_t>(first % 8);  // a word has 8 of them
+  const Ints low = broadcast(static_cast<int32_t>(words[first / 8]));
+  const Ints high = broadcast(static_cast<int32_t>(words[(first + LANES - 1) / 8]));
+  return (entries < 8 ? low : high) >> (entries & 7) * 4 & 15;
 }
 
 /// scale x code + bias for the D entries of one head of one token.
 static void expand(const Packed& packed, long place, long key_head, long D, float* target) {
   const uint32_t* words = packed.words + place * packed.token_stride + key_head * packed.head_stride;
   const uint32_t* grids = words + D * packed.bits / 32;
-  for (long d = 0; d < D; d += LANES) {
-    const uint32_t grid = grids[d / packed.group_size];
+  for (long first = 0; first < D; first += packed.group_size) {
+    const uint32_t grid = *grids++;
     const float scale = widen_float16(grid & 0xFFFF), bias = widen_float16(grid >> 16);
-    store(target + d, to_floats(codes_at(words, d, packed.bits)) * scale + bias);
+    for (long d = first; d < first + packed.group_size; d += LANES)
+      store(target + d, to_floats(codes_at(words, d, packed.bits)) * scale + bias);
   }
 }
 
@@ -163,7 +165,7 @@ KERNEL quantized_paged_attention(const Array* inputs, const Array* outputs, cons
     const long first = query_start_loc[piece.sequence] * H_q + piece.key_head * head.group_size;
     finish(head, rows, outputs[0].data<float>() + first * D, H_q * D);
   };
-  parallel_for(pieces.size(), 1, [&](long i, long) {
+  auto compute = [&](long i) {
     const QuantizedPiece own = piece_at(i);
     auto make_rows = [&](long type_of_tails) {
       Head head = own.head;
@@ -178,6 +180,10 @@ KERNEL quantized_paged_attention(const Array* inputs, const Array* outputs, cons
     if (!pieces[i].is_first) return;
     write(pieces[i], own.head, *parts[i], *tails[i]);
     parts[i].reset();
+  };
+  const std::vector<std::vector<long>> tasks = tasks_of(pieces, seq_lens);
+  parallel_for(tasks.size(), 1, [&](long task, long) {
+    for (long i : tasks[task]) compute(i);
   });
   for (size_t i = 0, whole = 0; i < pieces.size(); i++) {
     if (!parts[i]) continue;
