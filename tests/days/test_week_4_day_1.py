@@ -31,6 +31,7 @@ from tests.support.quantized_blocks import (
     draw_quantized,
     expanded,
     group_size_of,
+    in_chunks,
     num_words_of,
     packed,
     quantized_by_hand,
@@ -1315,24 +1316,6 @@ def test_task_5_threads_do_not_matter(shape: Shape) -> None:
         check_on_cpu(batch, "attention with 4 threads")
 
 
-def in_chunks(batch: QuantizedRagged, size: int, beside: bool) -> mx.array:
-    """The last rows of the first sequence, so many at a time, with or without the others."""
-    query, *pools, tables, tails, starts, lengths = batch.arguments
-    L, S = batch.ragged.shape.num_queries[0], batch.ragged.shape.contexts[0]
-    parts = []
-    for start in range(0, L, size):
-        end = min(start + size, L)
-        rows, own_tails = query[start:end], tails[start:end]
-        places = [tables[:1], mx.array([0, end - start]), mx.array([S - L + end])]
-        if beside:
-            rows, own_tails = (mx.concatenate([own, x[L:]]) for own, x in ((rows, query), (own_tails, tails)))
-            new_starts = mx.concatenate([mx.array([0]), starts[1:] - (L - (end - start))])
-            places = [tables, new_starts, mx.concatenate([places[2], lengths[1:]])]
-        found = on_cpu(rows, *pools, places[0], own_tails, *places[1:])
-        parts.append(found[: end - start])
-    return mx.concatenate(parts)
-
-
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
 @pytest.mark.parametrize("block_size", [1, 5, 16, 70])
 def test_task_5_bits_do_not_depend_on_chunks_and_neighbors(block_size: int, dtype: mx.Dtype) -> None:
@@ -1341,7 +1324,7 @@ def test_task_5_bits_do_not_depend_on_chunks_and_neighbors(block_size: int, dtyp
     for size, beside in itertools.product((1, 2, 7, 33, 45), (False, True)):
         others = "beside others" if beside else "alone"
         what = f"attention of 45 tokens, {size} at a time, {others}, blocks of {block_size}"
-        check_bits(in_chunks(batch, size, beside), expected, what)
+        check_bits(in_chunks(on_cpu, batch, size, beside), expected, what)
 
 
 def test_task_5_nothing_behind_an_array_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,3 +198,21 @@ def check_quantized(
     actual = attend(*batch.arguments, **({} if scale is None else {"scale": scale}))
     what = what or f"attention, {batch.ragged.shape}"
     check_close(actual, expected, what, tolerance, batch.mistakes(scale))
+
+
+def in_chunks(attend: Attend, batch: QuantizedRagged, size: int, beside: bool) -> mx.array:
+    """Attention of the first sequence's queries, so many at a time, alone or beside the others."""
+    query, *pools, tables, tails, starts, lengths = batch.arguments
+    L, S = batch.ragged.shape.num_queries[0], batch.ragged.shape.contexts[0]
+    parts = []
+    for start in range(0, L, size):
+        end = min(start + size, L)
+        rows, own_tails = query[start:end], tails[start:end]
+        places = [tables[:1], mx.array([0, end - start]), mx.array([S - L + end])]
+        if beside:
+            rows, own_tails = (mx.concatenate([own, x[L:]]) for own, x in ((rows, query), (own_tails, tails)))
+            new_starts = mx.concatenate([mx.array([0]), starts[1:] - (L - (end - start))])
+            places = [tables, new_starts, mx.concatenate([places[2], lengths[1:]])]
+        found = attend(rows, *pools, places[0], own_tails, *places[1:])
+        parts.append(found[: end - start])
+    return mx.concatenate(parts)
