@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernel_runtime import native
+from kernel_runtime.cpu_kernel import included_sources
 from tests.platforms.kernel_sources import CPU_SOURCES
 from tests.platforms.mac import (
     LIBCXX,
