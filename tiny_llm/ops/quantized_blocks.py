@@ -47,19 +47,22 @@ def bits_of(num_words: int, head_dim: int) -> int:
 def quantize_heads(x: mx.array, bits: int) -> mx.array:
     """Quantize the entries of each head, in groups.
 
-    The grid of a group has 2**bits values, from the smallest entry (the bias) to the largest. Both the scale
-    and the bias are rounded to float16, and the codes are computed from the rounded ones, in float32. So an
-    entry is off by half a step, unless rounding has moved the end of the grid across it.
+    The grid of a group has 2**bits values, from the smallest entry (the bias) to the largest. The scale is the
+    step between two of them, and at least SMALLEST_SCALE. Both are computed in float32 and rounded to
+    float16. The codes are computed from the rounded ones, in float32, and rounded to the nearest. So an entry
+    is off by at most half a step. If rounding has moved an end of the grid across an entry, the entry gets
+    the code of that end.
 
     Args:
         x: [..., D] with D a multiple of 32.
         bits: 4 or 8.
 
     Returns:
-        [..., words_per_head(D, bits)], uint32.
+        [..., words_per_head(D, bits)], uint32: the codes as `pack` packs them, then one word per group, with
+        the scale in its lower 16 bits and the bias in its upper 16 bits.
 
     Raises:
-        ValueError: as for `words_per_head`.
+        ValueError: `head_dim` (D) is not a positive multiple of 32, or `bits` is neither 4 nor 8.
     """
     raise NotImplementedError("week 4 day 1 task 1: quantize_heads is not written yet")
 
@@ -75,6 +78,7 @@ def dequantize_heads(words: mx.array, head_dim: int) -> mx.array:
         [..., D], float32.
 
     Raises:
-        ValueError: as for `bits_of`.
+        ValueError: `num_words` (words per head) fits neither 4 nor 8 bits, or `head_dim` is not a positive
+            multiple of 32.
     """
     raise NotImplementedError("week 4 day 1 task 1: dequantize_heads is not written yet")

@@ -83,7 +83,7 @@ class QuantizedKvCache(TinyKvCache):
 
     @property
     def offset(self) -> list[int]:
-        return self.batch.positions
+        return list(self.batch.positions)
 
     @property
     def state(self) -> list[mx.array]:

@@ -45,8 +45,12 @@ def quantized_paged_attention_simple(
 
     Raises:
         ValueError: raised by `checked_quantized`. The shapes of `query`, `keys`, `values`, `tail_keys` and
-            `tail_values` do not fit each other; `tails` is not [T] integers or has a block that does not
-            exist; or as for `paged_attention_simple`.
+            `tail_values` do not fit each other, or `keys` or `values` are not uint32; `num_words` (words per
+            head) fits neither 4 nor 8 bits; `H_q` is not a multiple of `H`; `tails` is not [T] integers, or
+            has a `tail` that does not exist; the shapes of `block_tables`, `query_start_loc` and `seq_lens`
+            do not fit each other, or one of them does not hold integers; `query_start_loc` does not rise from
+            0 to T; a sequence's `seq_len` is smaller than its `num_queries` or too long for its table; or the
+            table has a `block_id` that is not in the pool.
     """
     block_size = keys.shape[1]
     starts, lengths, tail_of = (np.array(x).tolist() for x in (query_start_loc, seq_lens, tails))

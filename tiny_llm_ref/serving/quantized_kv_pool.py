@@ -50,7 +50,8 @@ class Tails:
         tail_of: [num_blocks + 1], the block of floats of each block that the last step stored tokens in; any
             number for other blocks. The last entry stands for the block of the null slot, which has block of
             floats 0 to itself.
-        num_tails: number of blocks of floats that have ever been needed at once.
+        num_tails: number of blocks of floats that have ever been needed at once, including block 0. All
+            that are given are below it.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -61,8 +62,9 @@ class Tails:
     def assign(self, entries: Items[ScheduledTokens], tables: Items[BlockTable]) -> None:
         """Give blocks of floats to the blocks that a step stores tokens in.
 
-        A sequence that continues in the middle of a block keeps its block of floats. All others are free,
-        since every running sequence is in every step.
+        A sequence that continues in the middle of a block keeps its block of floats. All others but block 0
+        are free, since every running sequence is in every step. No two blocks that a step stores tokens in
+        get the same.
 
         Args:
             entries, tables: the step's entries, and the block table of each.
@@ -80,7 +82,10 @@ class Tails:
             self.num_tails = max(self.num_tails, int(self.tail_of[block]) + 1)
 
     def full_blocks(self, entries: Items[ScheduledTokens], tables: Items[BlockTable]) -> Ints:
-        """Find the blocks that are full after a step, and in which it stored tokens, [F]."""
+        """Find the blocks that are full after a step, and in which it stored tokens, [F].
+
+        They come in the order of the entries, and those of an entry in the order of its table.
+        """
         blocks = list[int]()
         for entry, table in zip(entries, tables, strict=True):
             first, last = stored_tokens(entry, table)
