@@ -174,6 +174,19 @@ def product_cases(function: str) -> Cases:
             yield name, Case([x, *packed], [expected], numbers, error, size=size.max())
 
 
+def grouped_matmul_cases() -> Cases:
+    for bits, group_size, K in packings():
+        for counts, N in itertools.product(((1, 0, 0), (0, 9, 1), (8, 3, 17)), (1, 9, 49)):
+            packed, weights = packed_weights(len(counts) * N, K, bits, group_size)
+            experts = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+            x = normal(len(experts), K, seed=4)
+            own = weights.reshape(len(counts), N, K)[experts]  # [R, N, K]
+            expected = np.einsum("rk,rnk->rn", exact(x)[0], own)
+            size = np.einsum("rk,rnk->rn", np.abs(exact(x)[0]), np.abs(own)).max()
+            case = Case([x, experts, *packed], [expected], (bits, group_size), 1e-6, size=size)
+            yield f"rows {counts}, N {N}, K {K}, {bits} bits in groups of {group_size}", case
+
+
 def dequantize_cases() -> Cases:
     for bits, group_size, K in packings():
         for N in COLUMNS:
