@@ -25,6 +25,8 @@ from .model.dense_kv_cache import BatchingKvCache, TinyKvFullCache
 from .model.embedding import Embedding, QuantizedEmbedding
 from .model.kv_cache import TinyKvCache
 from .model.mlp import Qwen3MLP
+from .model.moe import SparseMoe
+from .model.moe_loader import MoeConfig, load_moe_model
 from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .ops.attention import (
@@ -34,6 +36,7 @@ from .ops.attention import (
     scaled_dot_product_attention_simple,
 )
 from .ops.basics import linear, silu, softmax
+from .ops.experts import ExpertWeights, expected_num_experts, group_by_expert, grouped_matmul_simple, route
 from .ops.flash_attention import flash_attention
 from .ops.norm import RMSNorm
 from .ops.paged_attention import paged_attention_simple
@@ -86,6 +89,7 @@ __all__ = [
     "Embedding",
     "Engine",
     "EngineStep",
+    "ExpertWeights",
     "Fcfs",
     "ForwardBatch",
     "GenerationResult",
@@ -94,6 +98,7 @@ __all__ = [
     "LookupDrafter",
     "ModelConfig",
     "ModelRunner",
+    "MoeConfig",
     "PagedKvCache",
     "PagedKvPool",
     "PrefixCachingBlockManager",
@@ -121,6 +126,7 @@ __all__ = [
     "SimpleMultiHeadAttention",
     "SimulatedRequest",
     "Simulator",
+    "SparseMoe",
     "SpeculativeEngine",
     "StructuredOutputsParams",
     "Target",
@@ -136,10 +142,14 @@ __all__ = [
     "decode_bytes_per_token",
     "dequantize_heads",
     "dequantize_weights",
+    "expected_num_experts",
     "fit_cost_model",
     "flash_attention",
+    "group_by_expert",
+    "grouped_matmul_simple",
     "linear",
     "load",
+    "load_moe_model",
     "make_sampler",
     "num_prefill_steps",
     "num_prefill_steps_of_two",
@@ -151,6 +161,7 @@ __all__ = [
     "quantized_matmul_simple",
     "quantized_paged_attention_simple",
     "repaired_prefill_schedule",
+    "route",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",

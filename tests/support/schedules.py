@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -40,7 +41,8 @@ from tiny_llm import (
     StructuredOutputsParams,
     UnlimitedBlocks,
 )
-from tiny_llm.model.loader import Tensors, build_model
+from tiny_llm.model.loader import MakeMlp, Tensors, build_mlp, build_model
+from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts
 from tiny_llm.serving.given.grammars import compile_grammar
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.given.policy import Policy
@@ -62,6 +64,14 @@ SIZES = {
     "head_dim": 8,
     "vocab_size": VOCAB_SIZE,
     "max_position_embeddings": 64,
+}
+MIXTURES = {
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [0],
 }
 
 
@@ -200,6 +210,8 @@ class EngineSchedule:
     taste: Taste = Taste()
     seconds: tuple[float, ...] = (1.0,)
     kv_bits: int | None = None
+    is_sparse: bool = False
+    """Whether the model has mixtures of experts (day 4.2)."""
 
     @property
     def quantized(self) -> Quantized | None:
@@ -325,11 +337,22 @@ def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]
 @functools.cache
 def random_qwen3(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
-    variant = Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim})
-    config = ModelConfig.from_dict(variant.config)  # before mlx-lm is imported, which takes a second
+    return random_model(Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim}), seed)
+
+
+@functools.cache
+def random_moe(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
+    """The same with mixtures of experts, of which each token uses 3 of 7; the first layer has none."""
+    variant = Variant("invariance", "qwen3_moe", {**SIZES, **MIXTURES, "head_dim": head_dim})
+    return random_model(variant, seed, partial(build_moe, MoeConfig.from_dict(variant.config)))
+
+
+def random_model(variant: Variant, seed: int, make_mlp: MakeMlp = build_mlp) -> Qwen3Model:
+    """A Qwen3 of the variant's sizes, each block's feed-forward half made by `make_mlp`."""
+    config = ModelConfig.from_dict({**variant.config, "model_type": "qwen3"})  # before mlx-lm, a second
     tensors = dict(tree_flatten(build(variant, seed=seed).parameters()))
     louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
-    return build_model(config, Tensors(louder))
+    return build_model(config, Tensors(flatten_experts(louder)), make_mlp)
 
 
 def run_together(schedule: Schedule) -> list[GenerationResult]:
@@ -352,15 +375,15 @@ def run_together(schedule: Schedule) -> list[GenerationResult]:
 
 @functools.lru_cache(maxsize=64)
 def run_alone(
-    arrival: Arrival, is_engine: bool = False, quantized: Quantized | None = None
+    arrival: Arrival, is_engine: bool = False, quantized: Quantized | None = None, is_sparse: bool = False
 ) -> tuple[tuple[int, ...], str]:
     """The ids one request gets from the model without cache, batch or chunks, and why it ends.
 
     The engine draws by number, the batch of week 2 by a sampler that counts.
     """
     if quantized is not None:
-        return run_in_blocks(arrival, quantized)
-    model, sampler = random_qwen3(), arrival.params.make_sampler()
+        return run_in_blocks(arrival, quantized, is_sparse)
+    model, sampler = model_for(None, is_sparse), arrival.params.make_sampler()
     params, sequence = replace(arrival.params, stop_token_ids=EOS_TOKEN_IDS), Sequence(0, arrival.prompt)
     tokens, output = sequence.token_ids, list[int]()
     bound = min(arrival.params.max_tokens or MAX_SEQ_LEN, MAX_SEQ_LEN - len(tokens))
@@ -386,17 +409,25 @@ def run_alone(
             return tuple(output), "length"
 
 
-def model_for(quantized: Quantized | None) -> Qwen3Model:
+def model_for(quantized: Quantized | None, is_sparse: bool = False) -> Qwen3Model:
     """The model of the schedules; heads in quantized blocks have a multiple of 32 dimensions."""
-    return random_qwen3() if quantized is None else random_qwen3(head_dim=32)
+    make = random_moe if is_sparse else random_qwen3
+    return make() if quantized is None else make(head_dim=32)
 
 
-def run_in_blocks(arrival: Arrival, quantized: Quantized) -> tuple[tuple[int, ...], str]:
+def run_in_blocks(
+    arrival: Arrival, quantized: Quantized, is_sparse: bool = False
+) -> tuple[tuple[int, ...], str]:
     """The same from an engine that runs nothing else, each prompt in one chunk, since rounding to codes makes
     a difference of the last bit, as between two ways to compute attention, as large as a step."""
     config, blocks = SchedulerConfig(MAX_SEQ_LEN, 1), BlockManager(MAX_SEQ_LEN, quantized.block_size)
     with Engine(
-        model_for(quantized), IdTokenizer(), config, MAX_SEQ_LEN, blocks, kv_bits=quantized.kv_bits
+        model_for(quantized, is_sparse),
+        IdTokenizer(),
+        config,
+        MAX_SEQ_LEN,
+        blocks,
+        kv_bits=quantized.kv_bits,
     ) as engine:
         (result,) = engine.generate([arrival.prompt], arrival.params)
     return tuple(result.token_ids), result.finish_reason
@@ -452,7 +483,7 @@ def check_engine_law(
     assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
     for number, result in both.results.items():
         assert (result.token_ids, result.finish_reason) == run_alone(
-            in_order[number], True, schedule.quantized
+            in_order[number], True, schedule.quantized, schedule.is_sparse
         ), f"request {number} differs"
 
 
@@ -468,7 +499,7 @@ class EngineAndSimulator:
         self.blocks = schedule.make_blocks()
         self._quantized = schedule.quantized
         self.engine = kind(
-            model_for(self._quantized),
+            model_for(self._quantized, schedule.is_sparse),
             IdTokenizer(),
             schedule.config,
             MAX_SEQ_LEN,

@@ -7,11 +7,15 @@ from ..ops.experts import ExpertProjection
 
 
 class SparseMoe:
-    """A SwiGLU per expert, of which each token uses a few: the sum of their outputs, by the router's weights.
+    """The feed-forward half of a block with X experts, of which each token uses k.
+
+    Every expert is a SwiGLU as in `Qwen3MLP`: down(silu(gate(x)) x up(x)). A token's output is the sum of its
+    experts' outputs, each times the router's weight.
 
     Args:
         router: projection from E to X logits.
-        gate, up: projections of each row from E to I, by its expert.
+        gate, up: projections of rows from E to I, each with the weights of the row's expert. They need the
+            rows sorted by expert.
         down: the same from I to E.
         num_chosen: experts per token.
         is_normalized: whether the weights of a token's experts sum to 1.
@@ -29,5 +33,14 @@ class SparseMoe:
         raise NotImplementedError("week 4 day 2 task 3: SparseMoe.__init__ is not written yet")
 
     def __call__(self, x: mx.array) -> mx.array:
-        """[B, L, E] -> [B, L, E]"""
+        """Route each token, compute its experts' outputs, and add them up by their weights.
+
+        Multiply outputs and weights and add them up in float32; round once, to the type of x.
+
+        Args:
+            x: [B, L, E]
+
+        Returns:
+            [B, L, E], in the type of x.
+        """
         raise NotImplementedError("week 4 day 2 task 3: SparseMoe.__call__ is not written yet")

@@ -15,8 +15,11 @@ GROUPED_BITS = (4, 8)
 def dispatch_grouped_matmul(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
     """Compute `grouped_matmul_simple` with the fastest kernel for this device and width.
 
-    On a GPU, use MLX's own (`grouped_matmul_mlx`). On a CPU, use `grouped_matmul_cpu` for codes of 4 and 8
-    bits, and `grouped_matmul_simple` for all others. The arguments are those of `grouped_matmul_simple`.
+    If the default device is a GPU, use MLX's own kernel (`grouped_matmul_mlx`). On a CPU, use
+    `grouped_matmul_cpu` for codes of `GROUPED_BITS` bits, and `grouped_matmul_simple` for all others.
+
+    Args:
+        x, experts, weights: as for `grouped_matmul_simple`.
     """
     if mx.default_device() == mx.gpu:
         return grouped_matmul_mlx(x, experts, weights)
@@ -39,7 +42,14 @@ def grouped_matmul_cpu(x: mx.array, experts: mx.array, weights: ExpertWeights) -
 
 
 def grouped_matmul_mlx(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
-    """Compute `grouped_matmul_simple` with `mx.gather_qmm`."""
+    """Compute `grouped_matmul_simple` with `mx.gather_qmm`, which has a kernel for every device.
+
+    It takes x as [R, 1, in], and the packed weights, scales and biases as [X, out, ...]; `rhs_indices` is the
+    number of a matrix for each row.
+
+    Args:
+        x, experts, weights: as for `grouped_matmul_simple`, with the same result.
+    """
     X, N, _ = weights.shape
     packed = weights.packed
     product = mx.gather_qmm(

@@ -41,8 +41,8 @@ class MoeConfig:
         num_chosen: k, the experts per token.
         hidden_size: I, the width of an expert's hidden layer.
         is_normalized: whether the weights of a token's experts sum to 1.
-        sparse_step: every so many layers have experts, the last of them.
-        dense_layers: layers that have none, by number.
+        sparse_step: of every so many layers the last one has experts.
+        dense_layers: numbers of layers, from 0, that have an MLP instead.
     """
 
     num_experts: int
@@ -56,9 +56,13 @@ class MoeConfig:
     def from_dict(config: Mapping[str, Any]) -> "MoeConfig":
         """Read the contents of a config.json.
 
+        The keys, in the order of the attributes: num_experts, num_experts_per_tok and moe_intermediate_size,
+        which are `REQUIRED`; norm_topk_prob, decoder_sparse_step and mlp_only_layers, which may be missing.
+        Null counts as missing.
+
         Raises:
-            ValueError: a key is missing, or its value is of the wrong kind; or a token has more experts than
-                there are.
+            ValueError: a required `key` is missing, or `check_kinds` refuses the value of a `key` of `KINDS`;
+                or `num_experts_per_tok` is more than `num_experts`.
         """
         check_kinds(config, KINDS, "")
         for key in REQUIRED:
@@ -80,14 +84,28 @@ class MoeConfig:
         )
 
     def is_sparse(self, layer: int) -> bool:
-        """Whether a layer, counted from 0, has experts."""
+        """Whether a layer has experts instead of an MLP.
+
+        Args:
+            layer: its number, from 0. With a `sparse_step` of 2, these are layers 1, 3, 5 and so on.
+        """
         return layer not in self.dense_layers and (layer + 1) % self.sparse_step == 0
 
 
 def load_moe_model(
     path: Path, dtype: mx.Dtype | None = None, operations: Operations = PLAIN_OPERATIONS
 ) -> Qwen3Model:
-    """The model of a checkpoint folder of type `qwen3_moe`; arguments and errors as for `load_model`."""
+    """The model of a checkpoint folder of type `qwen3_moe`.
+
+    Except for the mixtures it is a Qwen3, so that `ModelConfig` reads its config.json as that of a `qwen3`.
+
+    Args:
+        path, dtype, operations: as for `load_model`.
+
+    Raises:
+        ValueError: as for `load_model` and `MoeConfig`; shows the `name` of the file, tensor or layer. No
+            tensor may be left over.
+    """
     config_dict = read_json(path / "config.json")
     moe = MoeConfig.from_dict(config_dict)
     config = ModelConfig.from_dict({**config_dict, "model_type": "qwen3"})
@@ -101,7 +119,16 @@ def load_moe_model(
 def flatten_experts(tensors: Mapping[str, mx.array]) -> dict[str, mx.array]:
     """Store the weights of all experts below each other, in one matrix per projection: [X x out, in].
 
-    mlx-lm keeps them as [X, out, in], under `switch_mlp`; Qwen's own checkpoints have a matrix per expert.
+    The matrix has mlx-lm's name, such as `model.layers.0.mlp.switch_mlp.up_proj.weight`. Checkpoints have one
+    of two layouts. In mlx-lm's, the tensor of this name is [X, out, in]. In Qwen's own, each expert has a
+    tensor [out, in], that of expert 7 named `model.layers.0.mlp.experts.7.up_proj.weight`; `ONE_EXPERT`
+    matches such names. Store the `scales` and `biases` of packed weights in the same way.
+
+    Args:
+        tensors: arrays by their names in the checkpoint, in either layout. Others stay as they are.
+
+    Returns:
+        a new dict.
     """
     flat, parts = dict[str, mx.array](), dict[str, dict[int, mx.array]]()
     for name, tensor in tensors.items():
@@ -119,7 +146,19 @@ def flatten_experts(tensors: Mapping[str, mx.array]) -> dict[str, mx.array]:
 def build_moe(
     moe: MoeConfig, config: ModelConfig, tensors: Tensors, name: str
 ) -> Callable[[mx.array], mx.array]:
-    """The mixture whose tensors start with `name`, model.layers.i.mlp; an MLP in layers without experts."""
+    """The mixture of a layer, or its MLP if the layer has no experts.
+
+    The router is the projection `gate` without a bias; the experts' projections are `switch_mlp.gate_proj`,
+    `switch_mlp.up_proj` and `switch_mlp.down_proj`.
+
+    Args:
+        moe, config: of the model.
+        tensors: as `flatten_experts` returns them.
+        name: what the tensors' names start with, such as model.layers.3.mlp for layer 3.
+
+    Raises:
+        ValueError: as for `Tensors`; shows the `name` of the tensor or `layer`.
+    """
     if not moe.is_sparse(int(name.split(".")[2])):
         return build_mlp(config, tensors, name)
     E, hidden = config.hidden_size, moe.hidden_size
@@ -137,7 +176,19 @@ def build_moe(
 def take_experts(
     tensors: Tensors, layer: str, num_experts: int, num_outputs: int, num_inputs: int
 ) -> ExpertProjection:
-    """The product of rows with the weights of their experts, packed or not."""
+    """The product of rows with the weights of their experts.
+
+    Packed weights stay packed, for `tensors.operations.grouped_matmul`. All others are multiplied by
+    `mx.gather_mm`, which takes [R, 1, in] and [X, in, out], and the number of a matrix for each row.
+
+    Args:
+        tensors: as `flatten_experts` returns them.
+        layer: name of the projection, without .weight.
+        num_experts, num_outputs, num_inputs: X, out and in.
+
+    Raises:
+        ValueError: as for `Tensors`; shows the `name` of the tensor or `layer`.
+    """
     shape = num_experts * num_outputs, num_inputs
     if f"{layer}.scales" in tensors:
         packed = ExpertWeights(tensors.take_packed(layer, *shape), num_experts)

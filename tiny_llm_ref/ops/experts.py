@@ -12,7 +12,8 @@ from .quantize import QuantizedWeights, dequantize_weights
 def route(logits: mx.array, num_chosen: int, is_normalized: bool) -> tuple[mx.array, mx.array]:
     """Choose the experts of each token by the router's logits, and weigh them.
 
-    The weights are the experts' probabilities, of a softmax over all experts in float32.
+    The weights are the probabilities of the chosen experts, from a softmax over all X experts. Compute it in
+    float32, whatever the type of the logits.
 
     Args:
         logits: [T, X], one per expert.
@@ -20,8 +21,8 @@ def route(logits: mx.array, num_chosen: int, is_normalized: bool) -> tuple[mx.ar
         is_normalized: whether to divide the k weights of a token by their sum.
 
     Returns:
-        experts: [T, k] int32, the likeliest first; of equal ones, the one with the smaller number.
-        weights: [T, k] float32
+        experts: [T, k] int32, the likeliest first; of equally likely ones, the smaller number first.
+        weights: [T, k] float32, in the same order.
 
     Source: Switch Transformers, arXiv:2101.03961, section 2.1; for k > 1, arXiv:1701.06538.
     """
@@ -34,12 +35,12 @@ def route(logits: mx.array, num_chosen: int, is_normalized: bool) -> tuple[mx.ar
 
 
 class Grouping(NamedTuple):
-    """The rows of a batch in the order of their experts. A token has a row for each of its k experts.
+    """The rows of a batch, sorted by expert. A token has one row for each of its k experts.
 
     Attributes:
-        tokens: [R] with R = T x k, the token of each row.
-        experts: [R], the expert of each row; they don't fall.
-        places: [T, k], the row of each token and expert.
+        tokens: [R] with R = T x k, the number of each row's token.
+        experts: [R], each row's expert, in ascending order.
+        places: [T, k], the number of the row that a token has for each of its choices.
     """
 
     tokens: mx.array
@@ -48,19 +49,22 @@ class Grouping(NamedTuple):
 
 
 def expected_num_experts(num_experts: int, num_chosen: int, num_tokens: int) -> float:
-    """Number of experts that a step reads, if every token chooses its experts at random, all equally likely.
+    """Mean number of experts that a step reads if each token chooses k different ones at random.
 
-    One token leaves out an expert with probability 1 - k / X, and all tokens do with its T-th power.
+    All experts are equally likely. A token leaves out a given expert with probability 1 - k / X; all T tokens
+    leave it out with the T-th power of that.
 
     Args:
         num_experts, num_chosen: X and k.
-        num_tokens: T
+        num_tokens: T, may be 0.
     """
     return num_experts * (1 - (1 - num_chosen / num_experts) ** num_tokens)
 
 
 def group_by_expert(experts: mx.array) -> Grouping:
-    """Sort the rows by expert, so that each expert's rows lie side by side; in each, the first token first.
+    """Sort the rows of a batch by expert, so that the rows of each expert lie side by side.
+
+    The rows of one expert stay in the order of their tokens.
 
     Args:
         experts: [T, k], as `route` returns them.
@@ -82,7 +86,7 @@ class ExpertWeights:
         num_experts: X
 
     Raises:
-        ValueError: the rows of `packed` cannot be divided among `num_experts`.
+        ValueError: `num_experts` is not positive, or does not divide the number of rows, `packed.shape`[0].
     """
 
     packed: QuantizedWeights
@@ -91,7 +95,10 @@ class ExpertWeights:
     def __post_init__(self) -> None:
         num_rows = self.packed.shape[0]
         if self.num_experts < 1 or num_rows % self.num_experts:
-            raise ValueError(f"num_experts must divide the {num_rows} rows of packed, got {self.num_experts}")
+            raise ValueError(
+                f"num_experts must be positive and divide the {num_rows} rows of packed, "
+                f"got {self.num_experts}"
+            )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -101,17 +108,19 @@ class ExpertWeights:
 
 
 ExpertProjection = Callable[[mx.array, mx.array], mx.array]
-"""Multiplies each row `[R, in]` by the weights of its expert `[R]`, to give `[R, out]`."""
+"""Multiplies each row `[R, in]` by the weights of its expert `[R]`, to give `[R, out]`; experts ascend."""
 GroupedMatmul = Callable[[mx.array, mx.array, ExpertWeights], mx.array]
-"""Multiplies each row of x `[R, in]` by its expert's weights, to give `[R, out]`."""
+"""Takes the arguments of `grouped_matmul_simple`, to give `[R, out]`."""
 
 
 def grouped_matmul_simple(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
-    """Multiply each row by the weights of its expert: all rows by each expert, and keep those it has.
+    """Multiply each row by the weights of its expert.
+
+    Simple and slow: multiply all rows by the weights of each expert in turn, and keep the rows it has.
 
     Args:
         x: [R, in]
-        experts: [R], the expert of each row; they don't fall.
+        experts: [R], each row's expert, in ascending order. An expert may have no rows.
         weights: of shape (X, out, in).
 
     Returns:

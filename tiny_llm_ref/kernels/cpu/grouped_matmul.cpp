@@ -4,7 +4,14 @@
 
 constexpr long COLUMNS_PER_TASK = 48;
 
-/// Some columns of the product of up to MAX_ROWS rows, as multiply_rows computes them.
+/// Columns first to last - 1 of the product of up to MAX_ROWS rows with one expert's weights.
+///
+/// Like multiply_rows: call the function with one row less while there are fewer than ROWS, then `arrange` the
+/// rows and call `multiply_column` for each column. Compute nothing of the other columns.
+///
+/// x:                       [num_rows, K], the group's rows
+/// packed, scales, biases:  [N, K * BITS / 8] bytes and [N, K / group_size], the expert's
+/// output:                  [num_rows, N], the group's rows
 template <int BITS, int ROWS>
 static void multiply_columns(const float* x, long num_rows, const uint8_t* packed, const float* scales,
                              const float* biases, long K, long N, long group_size, long first, long last,
@@ -24,12 +31,14 @@ static void multiply_columns(const float* x, long num_rows, const uint8_t* packe
   }
 }
 
-/// Rows first_row to last_row - 1 have one expert.
+/// Neighbouring rows, first_row to last_row - 1, of one expert.
 struct Group {
   long expert, first_row, last_row;
 };
 
-/// Up to MAX_ROWS neighbors of one expert each. The experts don't fall.
+/// All rows in groups of up to MAX_ROWS; a new group begins where the expert changes or a group is full.
+///
+/// experts: [num_rows], each row's expert, in ascending order
 static std::vector<Group> groups_of(const int32_t* experts, long num_rows) {
   std::vector<Group> groups;
   for (long row = 0; row < num_rows; row++) {
@@ -46,7 +55,7 @@ static std::vector<Group> groups_of(const int32_t* experts, long num_rows) {
 
 /// The product of each row with the packed weights of its expert.
 ///
-/// inputs:  x float32 [R, K]; experts int32 [R], which don't fall; weight uint32 [X * N, K * bits / 32]; scales and
+/// inputs:  x float32 [R, K]; experts int32 [R], ascending; weight uint32 [X * N, K * bits / 32]; scales and
 ///          biases float32 [X * N, K / group_size], where group_size is a multiple of 32
 /// outputs: float32 [R, N]
 /// numbers: bits (4 or 8), group_size
