@@ -1,14 +1,16 @@
 """Week 4, day 1: quantized KV blocks."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.batching import peak_bytes, small_model
 from tests.support.bits import check_bits
 from tests.support.budget import answers_of, run, sequence_of
@@ -58,6 +60,7 @@ from tiny_llm.kernels.dispatch_quantized_attention import (
     dispatch_quantized_attention,
     quantized_paged_attention_cpu,
 )
+from tiny_llm.kernels.given.quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
 from tiny_llm.ops.quantized_paged_attention import seen_entries
 from tiny_llm.serving.block_manager import BlockTable
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
@@ -1321,7 +1324,7 @@ def test_task_5_other_processors(target: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def kernels_called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes which of the two is called."""
+    """Notes which of them is called; there may be no GPU."""
     called: list[str] = []
 
     def noting(name: str, function: Attend) -> Attend:
@@ -1333,20 +1336,41 @@ def kernels_called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, function in (
         ("quantized_paged_attention_cpu", quantized_paged_attention_cpu),
+        ("quantized_paged_attention_gpu", quantized_paged_attention_simple),
         ("quantized_paged_attention_simple", quantized_paged_attention_simple),
     ):
         monkeypatch.setattr(fast_module, name, noting(name, function), raising=False)
     return called
 
 
-@pytest.mark.parametrize("D", [32, 64, 96])
-def test_task_5_the_kernel_is_used_on_a_cpu(D: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "D", "expected"),
+    [
+        *(("cpu", D, "cpu") for D in (32, 64, 96, 160)),
+        *(("gpu", D, "gpu") for D in HEAD_DIMS),
+        ("gpu", 160, "simple"),
+    ],
+)
+def test_task_5_the_kernel_is_that_of_the_device(
+    device: str, D: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called = kernels_called(monkeypatch)
-    use_device(mx.cpu, monkeypatch)
+    use_device(getattr(mx, device), monkeypatch)
     batch = draw_quantized(Shape((4, 1), (11, 6), D=D))
     for scale in (None, 0.3, 0.0):
         check_quantized(dispatch_quantized_attention, batch, scale=scale)
-    check_equal(called, ["quantized_paged_attention_cpu"] * 3, f"what is called for {D=} on a CPU")
+    check_equal(called, [f"quantized_paged_attention_{expected}"] * 3, f"called for {D=} on a {device}")
+
+
+def test_task_5_tails_of_another_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = kernels_called(monkeypatch)
+    use_device(mx.gpu, monkeypatch)
+    query, *pools, keys, values, tables, tails, starts, lengths = draw_quantized(MIXED, mx.float16).arguments
+    wide_keys, wide_values = keys.astype(mx.float32), values.astype(mx.float32)
+    for key, value in ((keys, values), (wide_keys, values), (keys, wide_values), (wide_keys, wide_values)):
+        dispatch_quantized_attention(query, *pools, key, value, tables, tails, starts, lengths)
+    expected = [f"quantized_paged_attention_{name}" for name in ("gpu", "simple", "simple", "simple")]
+    check_equal(called, expected, "called for a query of float16, with both tails, one and none of that type")
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
@@ -1398,3 +1422,167 @@ def test_task_5_logits_of_a_model() -> None:
         check_close(
             found, expected, f"logits of prompts in chunks of {chunk}, as with array operations", 0.02
         )
+
+
+# --- Metal and CUDA
+
+GPU_SHAPES = [
+    Shape((1,), (1,), 1, 1, 32, 1),
+    Shape((1, 1, 1), (4, 7, 1), 2, 1, 32, 4),
+    Shape((1, 8, 1), (71, 8, 5), 6, 2, 32, 16),
+    Shape((9,), (9,), 3, 1, 32, 4),
+    Shape((33, 32), (65, 32), 2, 2, 64, 16),
+    Shape((40, 1, 9, 5), (77, 131, 90, 60), 4, 2, 32, 7),
+    Shape((48, 70), (48, 75), 2, 1, 32, 40),
+]
+ORDERS = [FORWARD, BACKWARD, *range(2, 6)]
+need_metal = pytest.mark.skipif(not mx.metal.is_available(), reason="needs an Apple GPU (Metal)")
+need_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="needs an NVIDIA GPU (CUDA)")
+
+
+def check_on_gpu(
+    target: Target, shape: Shape, tolerance: float = 1e-5, scale: float | None = None, **options: Any
+) -> None:
+    """Compare attention on a target, of what is drawn with these options, with that in numpy."""
+    __tracebackhide__ = True
+
+    def attend(*arguments: mx.array, **named: Any) -> mx.array:
+        return quantized_paged_attention_gpu(*arguments, target=target, **named)
+
+    what = f"attention, {shape}, order {target.order}"
+    check_quantized(attend, draw_quantized(shape, **options), what, tolerance, scale)
+
+
+GPU_CHECKS: dict[str, Callable[[Target], None]] = {
+    **{f"attention to blocks, {shape}": partial(check_on_gpu, shape=shape) for shape in GPU_SHAPES},
+    **{
+        f"head dimension {D}": partial(check_on_gpu, shape=Shape((2, 34), (41, 41), 2, 1, D, 16))
+        for D in HEAD_DIMS
+    },
+    **{
+        f"keys of {bits[0]} bits, values of {bits[1]}": partial(check_on_gpu, shape=GPU_SHAPES[4], bits=bits)
+        for bits in ((8, 8), (4, 4), (4, 8))
+    },
+    "scale": partial(check_on_gpu, shape=GPU_SHAPES[4], scale=0.3),
+    "large scores": partial(
+        check_on_gpu, shape=Shape((2, 34), (83, 83), 2, 1, 64), size=300.0, tolerance=1e-4
+    ),
+    "scores far below 0": partial(
+        check_on_gpu,
+        shape=Shape((8, 34), (83, 83), 2, 1, 64),
+        size=200.0,
+        has_close_keys=True,
+        tolerance=1e-4,
+    ),
+    **{
+        str(each.values[0]).removeprefix("mlx.core."): partial(
+            check_on_gpu,
+            shape=Shape((1, 33), (300, 90), 4, 2, 64, 16),
+            dtype=each.values[0],
+            tolerance=each.values[1],
+        )
+        for each in LOW_PRECISION
+    },
+    "blocks that several share": partial(
+        check_on_gpu, shape=Shape((2, 1, 40), (63, 51, 61), block_size=5, D=32), num_shared=4
+    ),
+}
+each_gpu_check = pytest.mark.parametrize("check", GPU_CHECKS.values(), ids=GPU_CHECKS)
+
+
+def check_orders(language: Language) -> None:
+    """In every order of the threads the result must be the same to the last bit."""
+    __tracebackhide__ = True
+    shape, first = Shape((34, 2), (70, 70), 2, 1, 32, 16), None
+    for order in ORDERS:
+        target = Target(language, "emulator", order)
+        check_on_gpu(target, shape)
+        result = quantized_paged_attention_gpu(*draw_quantized(shape).arguments, target=target)
+        first = result if first is None else first
+        check_close(result, first, f"order {order} of the threads, against order {FORWARD}", tolerance=0)
+
+
+def check_random_shapes(target: Target, seed: int, count: int = 8) -> None:
+    """Shapes, widths, scales, types and orders drawn at random."""
+    __tracebackhide__ = True
+    random = np.random.default_rng(seed)
+    types = [(mx.float32, 1e-5), *(parameter.values for parameter in LOW_PRECISION)]
+    for number in range(count):
+        shape = random_shape(random, HEAD_DIMS[:3], longest=40)
+        dtype, tolerance = types[random.integers(3)]
+        place = Target(target.language, target.device, int(random.integers(50)))
+        scale = [None, 0.3][random.integers(2)]
+        bits = [(8, 8), (8, 4)][random.integers(2)]
+        check_on_gpu(place, shape, tolerance, scale, dtype=dtype, seed=number, bits=bits)
+
+
+def check_bits_in_chunks(language: Language) -> None:
+    """A query of a tile has the same bits wherever it is in the tile."""
+    __tracebackhide__ = True
+    batch, target = draw_quantized(Shape((40,), (75,), 2, 1, 32, 5)), Target(language, "emulator")
+
+    def attend(*arguments: mx.array) -> mx.array:
+        return quantized_paged_attention_gpu(*arguments, target=target)
+
+    expected = attend(*batch.arguments)
+    check_bits(in_chunks(attend, batch, 20, False), expected, "attention of 40 tokens, 20 at a time")
+
+
+def check_everything_once(target: Target) -> None:
+    """What the emulator is asked, asked of a GPU."""
+    __tracebackhide__ = True
+    for check in GPU_CHECKS.values():
+        check(target)
+    for shape in GPU_SHAPES:
+        check_on_gpu(target, shape, scale=0.3)
+    check_random_shapes(target, seed=6, count=40)
+
+
+# Task 6: Metal
+
+
+@each_gpu_check
+def test_task_6_metal(check: Callable[[Target], None]) -> None:
+    check(Target("metal", "emulator"))
+
+
+def test_task_6_the_order_of_the_threads_does_not_matter() -> None:
+    check_orders("metal")
+
+
+def test_task_6_random_shapes() -> None:
+    check_random_shapes(Target("metal", "emulator"), seed=4)
+
+
+def test_task_6_bits_do_not_depend_on_the_tile() -> None:
+    check_bits_in_chunks("metal")
+
+
+@need_metal
+def test_task_6_on_the_gpu() -> None:
+    check_everything_once(Target("metal"))
+
+
+# Task 7: CUDA
+
+
+@each_gpu_check
+def test_task_7_cuda(check: Callable[[Target], None]) -> None:
+    check(Target("cuda", "emulator"))
+
+
+def test_task_7_the_order_of_the_threads_does_not_matter() -> None:
+    check_orders("cuda")
+
+
+def test_task_7_random_shapes() -> None:
+    check_random_shapes(Target("cuda", "emulator"), seed=5)
+
+
+def test_task_7_bits_do_not_depend_on_the_tile() -> None:
+    check_bits_in_chunks("cuda")
+
+
+@need_cuda
+def test_task_7_on_the_gpu() -> None:
+    check_everything_once(Target("cuda"))
