@@ -1,0 +1,1 @@
+"""Week 4, day 1: quantized KV blocks."""
