@@ -93,16 +93,17 @@ def stored(pool: QuantizedKvPool) -> str:
     for block in range(NUM_BLOCKS):
         x, bottom = 6 + BLOCK_WIDTH * (block % 5), STORED_TOP + 24 + 36 * (block // 5)
         id, j = owners.get(block, (0, len(TABLES[0])))
-        is_full = (j + 1) * BLOCK_SIZE <= contexts[id]
         parts += frames(x, bottom, CODE_HEIGHT, f"block {block}")
-        parts += [cell(x + SLOT * i, bottom, SLOT - 3, True, COLOURS[id]) for i in range(BLOCK_SIZE) if is_full]
+        count = BLOCK_SIZE if (j + 1) * BLOCK_SIZE <= contexts[id] else 0
+        parts += [cell(x + SLOT * i, bottom, SLOT - 3, True, COLOURS[id]) for i in range(count)]
     top = STORED_TOP + 96
     parts.append(text(6, top - 10, "blocks of floats"))
     held = {int(pool.tails.tail_of[block]): block for block in (2, 4, 3)}
     for number in range(1, pool.tails.num_tails):
         x, bottom = 6 + BLOCK_WIDTH * (number - 1), top + 36
         block = held.get(number)
-        parts += frames(x, bottom, FLOAT_HEIGHT, f"{number}: free" if block is None else f"{number}: block {block}")
+        name = "free" if block is None else f"block {block}"
+        parts += frames(x, bottom, FLOAT_HEIGHT, f"{number}: {name}")
         if block is not None:
             id, j = owners[block]
             count = min(BLOCK_SIZE, contexts[id] - j * BLOCK_SIZE)
