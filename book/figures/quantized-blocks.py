@@ -1,4 +1,4 @@
-"""What the queries of a step see as codes and what as floats, and where both are stored, printed as an SVG."""
+"""What the queries of a step see as codes and as floats, and where both are stored, printed as an SVG."""
 
 import mlx.core as mx
 
@@ -125,7 +125,7 @@ def main() -> None:
     """Print the figure."""
     pool, seen = run()
     told = "; ".join(
-        f"the query at {position} of the {'decode' if id else 'chunk'} sees {sum(tokens)} tokens as codes and "
+        f"the {'decode' if id else 'chunk'} at {position} sees {sum(tokens)} tokens as codes and "
         f"{len(tokens) - sum(tokens)} as floats"
         for (id, position), tokens in seen.items()
     )
