@@ -193,7 +193,7 @@ def headers() -> str:
 
 
 def included_sources(file: Path) -> list[Path]:
-    """The C++ sources that a file takes in, and those that they take in: their functions are its own as well."""
+    """The C++ sources that a file takes in, at any depth: their functions are its own as well."""
     sources = [file.parent / name for name in INCLUDED.findall(file.read_text(encoding="utf-8"))]
     return [each for source in sources for each in (source, *included_sources(source))]
 

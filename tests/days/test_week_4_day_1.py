@@ -1,14 +1,16 @@
 """Week 4, day 1: quantized KV blocks."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.batching import peak_bytes, small_model
 from tests.support.bits import check_bits
 from tests.support.budget import answers_of, run, sequence_of
@@ -37,7 +39,7 @@ from tests.support.quantized_blocks import (
     quantized_by_hand,
     unpacked,
 )
-from tests.support.quantized_fakes import QuantizedFakeModel, continuation
+from tests.support.quantized_fakes import GoodDrafter, QuantizedFakeModel, continuation
 from tests.support.ragged import Attend, Shape, entries_of, output_of, random_shape
 from tiny_llm import (
     BlockManager,
@@ -47,7 +49,6 @@ from tiny_llm import (
     QuantizedKvPool,
     SamplingParams,
     SchedulerConfig,
-    SchedulerOutput,
     Sequence,
     SpeculativeEngine,
     dequantize_heads,
@@ -59,9 +60,9 @@ from tiny_llm.kernels.dispatch_quantized_attention import (
     dispatch_quantized_attention,
     quantized_paged_attention_cpu,
 )
+from tiny_llm.kernels.given.quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
 from tiny_llm.ops.quantized_paged_attention import seen_entries
 from tiny_llm.serving.block_manager import BlockTable
-from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.quantized_batch import QuantizedBatch, QuantizedKvCache
 from tiny_llm.serving.quantized_kv_pool import Tails, stored_tokens
@@ -117,13 +118,27 @@ def test_task_1_entries_on_a_grid_have_its_codes(D: int, bits: int) -> None:
     entries = expanded(codes, scales, biases)
     found = quantize_heads(mx.array(entries.astype(np.float32)), bits)
     check_equal((found.shape, found.dtype), (words.shape, mx.uint32), "shape and type of the words")
-    for name, each, wanted in zip(
-        ("codes", "scales", "biases"), unpacked(found, D, bits), (codes, scales, biases), strict=True
-    ):
-        mistakes = {"scales in the place of biases": scales} if name == "biases" else {}
-        check_close(mx.array(each), wanted, f"{name} of entries that are on a grid", 1e-6, mistakes)
+    found_codes, found_scales, found_biases = unpacked(found, D, bits)
+    what = "entries that are on a grid"
+    mistakes = {
+        "biases: the scale is in the lower half": biases,
+        "a range divided by 2**bits: between 2**bits values there is one step fewer": scales
+        * (2**bits - 1)
+        / 2**bits,
+    }
+    check_close(mx.array(found_scales), scales, f"scales of {what}", 1e-3, mistakes)
+    check_close(mx.array(found_biases), biases, f"biases of {what}", 1e-6)
+    check_close(mx.array(found_codes), codes, f"codes of {what}", 1e-6)
     check_equal(np.array(found).tolist(), words.tolist(), "words of entries that are on a grid")
     check_close(dequantize_heads(found, D), entries, "dequantized entries", 1e-6)
+
+
+@every_width
+@every_head
+def test_task_1_no_entry_is_off_by_more_than_half_a_step(D: int, bits: int) -> None:
+    for seed, (size, middle) in enumerate(((1, 0), (0.01, 0), (300, 50), (3, -2))):
+        x = normal(41, 3, D, seed=seed) * size + middle
+        check_grids(quantize_heads(x, bits), x, bits, f"entries around {middle}, {D=}, {bits=}")
 
 
 @every_width
@@ -159,14 +174,6 @@ def test_task_1_words_of_any_numbers() -> None:
         }
         words = mx.array(packed(codes, scales, biases, bits))
         check_close(dequantize_heads(words, D), expected, f"entries, {D=}, {bits=}", 1e-6, mistakes)
-
-
-@every_width
-@every_head
-def test_task_1_no_entry_is_off_by_more_than_half_a_step(D: int, bits: int) -> None:
-    for seed, (size, middle) in enumerate(((1, 0), (0.01, 0), (300, 50), (3, -2))):
-        x = normal(41, 3, D, seed=seed) * size + middle
-        check_grids(quantize_heads(x, bits), x, bits, f"entries around {middle}, {D=}, {bits=}")
 
 
 @every_width
@@ -506,9 +513,8 @@ def test_task_3_a_block_of_floats_for_each_block() -> None:
     check_equal(len(set(found) - {0}), 4, f"different blocks of floats, without 0, among {found}", mistakes)
     check_equal(tails.num_tails, 5, "num_tails: 4 blocks, and that of the null slot")
     check_equal(int(tails.tail_of[20]), 0, "tail_of the null slot's block")
-    check_equal(
-        tails.full_blocks(entries, [BlockTable([7, 3, 11]), BlockTable([5, 6])]).tolist(), [7, 3], "full"
-    )
+    full = tails.full_blocks(entries, [BlockTable([7, 3, 11]), BlockTable([5, 6])]).tolist()
+    check_equal(full, [7, 3], "blocks that are full after it")
 
 
 def test_task_3_a_sequence_keeps_the_floats_that_it_continues_in() -> None:
@@ -953,15 +959,17 @@ def test_task_4_stored_and_quantized_before_anybody_attends() -> None:
     check_close(result, 2 * query, "what attend returns, [T, H_q, 1, D]", tolerance=0)
     ((rows, keys, values, tail_keys, tail_values, *places),) = seen
     check_close(rows, query[:, :, 0], "queries that the attention gets, [T, H_q, D]", tolerance=0)
-    mistakes = {"zeros: quantized too late": mx.zeros((4, 2, num_words_of(32, 8)))}
-    check_close(keys[8], quantize_heads(key[:4, :, 0], 8), "keys of the block that is full", 0, mistakes)
-    check_close(values[8], quantize_heads(value[:4, :, 0], 4), "values of the block that is full", 0)
+    for name, words, new, bits in (("keys", keys, key, 8), ("values", values, value, 4)):
+        expected = dequantize_heads(quantize_heads(new[:4, :, 0], bits), 32)
+        mistakes = {"zeros: quantized too late": mx.zeros(expected.shape)}
+        found = dequantize_heads(words[8], 32)
+        check_close(found, expected, f"quantized {name} of the block that is full", 0, mistakes)
     tails = batch.tails.tolist()
     for name, floats, new in (("keys", tail_keys, key), ("values", tail_values, value)):
         check_close(floats[tails[4], :2], new[4:6, :, 0], f"{name} of the tail of the first sequence", 0)
         check_close(floats[tails[6], :3], new[6:, :, 0], f"{name} of the tail of the second", 0)
-    expected = [[[8, 2], [5, 0]], tails, [0, 6, 9], [6, 3]]
-    check_equal([x.tolist() for x in places], expected, "block tables, tails, query_start_loc and seq_lens")
+    wanted = [[[8, 2], [5, 0]], tails, [0, 6, 9], [6, 3]]
+    check_equal([x.tolist() for x in places], wanted, "block tables, tails, query_start_loc and seq_lens")
     for layer in (0, 2):
         with check_value_error(layer=layer):
             pool.blocks(layer)
@@ -1196,37 +1204,6 @@ def test_task_4_engine_that_preempts(kind: type[BlockManager]) -> None:
         check_answers(engine, JOBS, 4, f"{num_blocks} blocks for all")
 
 
-class GoodDrafter:
-    """Drafts what comes next, and at times something else."""
-
-    def __init__(self, block_size: int, seed: int) -> None:
-        self.block_size = block_size
-        self.random = np.random.default_rng(seed)
-
-    def rests(self, sequences: Items[Sequence]) -> bool:
-        return False
-
-    def wanted(self, entries: Items[Any]) -> dict[int, int]:
-        return {entry.sequence.id: int(self.random.integers(0, 8)) for entry in entries}
-
-    def propose(self, output: SchedulerOutput, granted: dict[int, int], params: Any) -> Drafts:
-        drafts = {}
-        for entry in output.final:
-            number = granted.get(entry.sequence.id, 0)
-            token_ids = continuation(entry.sequence.token_ids, number, self.block_size)
-            is_wrong = self.random.random(number) < 0.25
-            drafts[entry.sequence.id] = [
-                1 + token % 60 if wrong else token for token, wrong in zip(token_ids, is_wrong, strict=True)
-            ]
-        return Drafts({id: each for id, each in drafts.items() if each})
-
-    def release(self, sequence_id: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])
 def test_task_4_engine_with_drafts(block_size: int) -> None:
     for seed, kind in enumerate((BlockManager, PrefixCachingBlockManager)):
@@ -1347,7 +1324,7 @@ def test_task_5_other_processors(target: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def kernels_called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes which of the two is called."""
+    """Notes which of them is called; there may be no GPU."""
     called: list[str] = []
 
     def noting(name: str, function: Attend) -> Attend:
@@ -1359,20 +1336,41 @@ def kernels_called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, function in (
         ("quantized_paged_attention_cpu", quantized_paged_attention_cpu),
+        ("quantized_paged_attention_gpu", quantized_paged_attention_simple),
         ("quantized_paged_attention_simple", quantized_paged_attention_simple),
     ):
-        monkeypatch.setattr(fast_module, name, noting(name, function))
+        monkeypatch.setattr(fast_module, name, noting(name, function), raising=False)
     return called
 
 
-@pytest.mark.parametrize("D", [32, 64, 96])
-def test_task_5_the_kernel_is_used_on_a_cpu(D: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "D", "expected"),
+    [
+        *(("cpu", D, "cpu") for D in (32, 64, 96, 160)),
+        *(("gpu", D, "gpu") for D in HEAD_DIMS),
+        ("gpu", 160, "simple"),
+    ],
+)
+def test_task_5_the_kernel_is_that_of_the_device(
+    device: str, D: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     called = kernels_called(monkeypatch)
-    use_device(mx.cpu, monkeypatch)
+    use_device(getattr(mx, device), monkeypatch)
     batch = draw_quantized(Shape((4, 1), (11, 6), D=D))
     for scale in (None, 0.3, 0.0):
         check_quantized(dispatch_quantized_attention, batch, scale=scale)
-    check_equal(called, ["quantized_paged_attention_cpu"] * 3, f"what is called for {D=} on a CPU")
+    check_equal(called, [f"quantized_paged_attention_{expected}"] * 3, f"called for {D=} on a {device}")
+
+
+def test_task_5_tails_of_another_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = kernels_called(monkeypatch)
+    use_device(mx.gpu, monkeypatch)
+    query, *pools, keys, values, tables, tails, starts, lengths = draw_quantized(MIXED, mx.float16).arguments
+    wide_keys, wide_values = keys.astype(mx.float32), values.astype(mx.float32)
+    for key, value in ((keys, values), (wide_keys, values), (keys, wide_values), (wide_keys, wide_values)):
+        dispatch_quantized_attention(query, *pools, key, value, tables, tails, starts, lengths)
+    expected = [f"quantized_paged_attention_{name}" for name in ("gpu", "simple", "simple", "simple")]
+    check_equal(called, expected, "called for a query of float16, with both tails, one and none of that type")
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
@@ -1424,3 +1422,167 @@ def test_task_5_logits_of_a_model() -> None:
         check_close(
             found, expected, f"logits of prompts in chunks of {chunk}, as with array operations", 0.02
         )
+
+
+# --- Metal and CUDA
+
+GPU_SHAPES = [
+    Shape((1,), (1,), 1, 1, 32, 1),
+    Shape((1, 1, 1), (4, 7, 1), 2, 1, 32, 4),
+    Shape((1, 8, 1), (71, 8, 5), 6, 2, 32, 16),
+    Shape((9,), (9,), 3, 1, 32, 4),
+    Shape((33, 32), (65, 32), 2, 2, 64, 16),
+    Shape((40, 1, 9, 5), (77, 131, 90, 60), 4, 2, 32, 7),
+    Shape((48, 70), (48, 75), 2, 1, 32, 40),
+]
+ORDERS = [FORWARD, BACKWARD, *range(2, 6)]
+need_metal = pytest.mark.skipif(not mx.metal.is_available(), reason="needs an Apple GPU (Metal)")
+need_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="needs an NVIDIA GPU (CUDA)")
+
+
+def check_on_gpu(
+    target: Target, shape: Shape, tolerance: float = 1e-5, scale: float | None = None, **options: Any
+) -> None:
+    """Compare attention on a target, of what is drawn with these options, with that in numpy."""
+    __tracebackhide__ = True
+
+    def attend(*arguments: mx.array, **named: Any) -> mx.array:
+        return quantized_paged_attention_gpu(*arguments, target=target, **named)
+
+    what = f"attention, {shape}, order {target.order}"
+    check_quantized(attend, draw_quantized(shape, **options), what, tolerance, scale)
+
+
+GPU_CHECKS: dict[str, Callable[[Target], None]] = {
+    **{f"attention to blocks, {shape}": partial(check_on_gpu, shape=shape) for shape in GPU_SHAPES},
+    **{
+        f"head dimension {D}": partial(check_on_gpu, shape=Shape((2, 34), (41, 41), 2, 1, D, 16))
+        for D in HEAD_DIMS
+    },
+    **{
+        f"keys of {bits[0]} bits, values of {bits[1]}": partial(check_on_gpu, shape=GPU_SHAPES[4], bits=bits)
+        for bits in ((8, 8), (4, 4), (4, 8))
+    },
+    "scale": partial(check_on_gpu, shape=GPU_SHAPES[4], scale=0.3),
+    "large scores": partial(
+        check_on_gpu, shape=Shape((2, 34), (83, 83), 2, 1, 64), size=300.0, tolerance=1e-4
+    ),
+    "scores far below 0": partial(
+        check_on_gpu,
+        shape=Shape((8, 34), (83, 83), 2, 1, 64),
+        size=200.0,
+        has_close_keys=True,
+        tolerance=1e-4,
+    ),
+    **{
+        str(each.values[0]).removeprefix("mlx.core."): partial(
+            check_on_gpu,
+            shape=Shape((1, 33), (300, 90), 4, 2, 64, 16),
+            dtype=each.values[0],
+            tolerance=each.values[1],
+        )
+        for each in LOW_PRECISION
+    },
+    "blocks that several share": partial(
+        check_on_gpu, shape=Shape((2, 1, 40), (63, 51, 61), block_size=5, D=32), num_shared=4
+    ),
+}
+each_gpu_check = pytest.mark.parametrize("check", GPU_CHECKS.values(), ids=GPU_CHECKS)
+
+
+def check_orders(language: Language) -> None:
+    """In every order of the threads the result must be the same to the last bit."""
+    __tracebackhide__ = True
+    shape, first = Shape((34, 2), (70, 70), 2, 1, 32, 16), None
+    for order in ORDERS:
+        target = Target(language, "emulator", order)
+        check_on_gpu(target, shape)
+        result = quantized_paged_attention_gpu(*draw_quantized(shape).arguments, target=target)
+        first = result if first is None else first
+        check_close(result, first, f"order {order} of the threads, against order {FORWARD}", tolerance=0)
+
+
+def check_random_shapes(target: Target, seed: int, count: int = 8) -> None:
+    """Shapes, widths, scales, types and orders drawn at random."""
+    __tracebackhide__ = True
+    random = np.random.default_rng(seed)
+    types = [(mx.float32, 1e-5), *(parameter.values for parameter in LOW_PRECISION)]
+    for number in range(count):
+        shape = random_shape(random, HEAD_DIMS[:3], longest=40)
+        dtype, tolerance = types[random.integers(3)]
+        place = Target(target.language, target.device, int(random.integers(50)))
+        scale = [None, 0.3][random.integers(2)]
+        bits = [(8, 8), (8, 4)][random.integers(2)]
+        check_on_gpu(place, shape, tolerance, scale, dtype=dtype, seed=number, bits=bits)
+
+
+def check_bits_in_chunks(language: Language) -> None:
+    """A query of a tile has the same bits wherever it is in the tile."""
+    __tracebackhide__ = True
+    batch, target = draw_quantized(Shape((40,), (75,), 2, 1, 32, 5)), Target(language, "emulator")
+
+    def attend(*arguments: mx.array) -> mx.array:
+        return quantized_paged_attention_gpu(*arguments, target=target)
+
+    expected = attend(*batch.arguments)
+    check_bits(in_chunks(attend, batch, 20, False), expected, "attention of 40 tokens, 20 at a time")
+
+
+def check_everything_once(target: Target) -> None:
+    """What the emulator is asked, asked of a GPU."""
+    __tracebackhide__ = True
+    for check in GPU_CHECKS.values():
+        check(target)
+    for shape in GPU_SHAPES:
+        check_on_gpu(target, shape, scale=0.3)
+    check_random_shapes(target, seed=6, count=40)
+
+
+# Task 6: Metal
+
+
+@each_gpu_check
+def test_task_6_metal(check: Callable[[Target], None]) -> None:
+    check(Target("metal", "emulator"))
+
+
+def test_task_6_the_order_of_the_threads_does_not_matter() -> None:
+    check_orders("metal")
+
+
+def test_task_6_random_shapes() -> None:
+    check_random_shapes(Target("metal", "emulator"), seed=4)
+
+
+def test_task_6_bits_do_not_depend_on_the_tile() -> None:
+    check_bits_in_chunks("metal")
+
+
+@need_metal
+def test_task_6_on_the_gpu() -> None:
+    check_everything_once(Target("metal"))
+
+
+# Task 7: CUDA
+
+
+@each_gpu_check
+def test_task_7_cuda(check: Callable[[Target], None]) -> None:
+    check(Target("cuda", "emulator"))
+
+
+def test_task_7_the_order_of_the_threads_does_not_matter() -> None:
+    check_orders("cuda")
+
+
+def test_task_7_random_shapes() -> None:
+    check_random_shapes(Target("cuda", "emulator"), seed=5)
+
+
+def test_task_7_bits_do_not_depend_on_the_tile() -> None:
+    check_bits_in_chunks("cuda")
+
+
+@need_cuda
+def test_task_7_on_the_gpu() -> None:
+    check_everything_once(Target("cuda"))

@@ -4,7 +4,7 @@ Where nobody may look, floats are nan, and so are the scales and biases of quant
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import numpy as np
@@ -54,15 +54,25 @@ def expanded(codes: Array, scales: Array, biases: Array) -> Array:
     return (groups * scales[..., None] + biases[..., None]).reshape(codes.shape)
 
 
-def quantized_by_hand(x: Array, bits: int) -> tuple[Words, Array]:
-    """The words of heads [..., D], and the entries that they stand for."""
+def grids_of(x: Array, bits: int) -> tuple[Array, Array, Array]:
+    """Codes [..., D], scales and biases [..., groups] of heads [..., D]."""
     groups = x.astype(np.float32).reshape(*x.shape[:-1], -1, group_size_of(x.shape[-1]))
     lowest, highest = groups.min(axis=-1), groups.max(axis=-1)
     scales = np.maximum((highest - lowest) / (2**bits - 1), 2.0**-14).astype(np.float16).astype(np.float64)
     biases = lowest.astype(np.float16).astype(np.float64)
     codes = np.clip(np.rint((groups - biases[..., None]) / scales[..., None]), 0, 2**bits - 1)
-    codes = codes.reshape(x.shape)
-    return packed(codes, scales, biases, bits), expanded(codes, scales, biases)
+    return codes.reshape(x.shape), scales, biases
+
+
+def quantized_by_hand(x: Array, bits: int) -> tuple[Words, Array]:
+    """The words of heads [..., D], and the entries that they stand for."""
+    grids = grids_of(x, bits)
+    return packed(*grids, bits), expanded(*grids)
+
+
+def of_first_group(codes: Array, scales: Array, biases: Array) -> Array:
+    """Entries if a head has one scale and one bias."""
+    return expanded(codes, *(np.repeat(x[..., :1], x.shape[-1], axis=-1) for x in (scales, biases)))
 
 
 @dataclass(frozen=True)
@@ -71,12 +81,14 @@ class QuantizedRagged:
 
     Attributes:
         ragged: the same in floats.
+        bits: of a key and of a value.
         arguments: as `quantized_paged_attention_simple` takes them.
         own_keys, own_values: of each sequence, [S, H, D], what a quantized block makes of them; those of its
             last block too if that is not full.
     """
 
     ragged: Ragged
+    bits: tuple[int, int]
     arguments: tuple[mx.array, ...]
     own_keys: list[Array]
     own_values: list[Array]
@@ -106,9 +118,28 @@ class QuantizedRagged:
                 row += 1
         return np.stack(rows)
 
+    def expanded_by(self, expand: Callable[[Array, Array, Array], Array], scale: float | None) -> Array:
+        """Attention to what a function of codes, scales and biases makes of them."""
+        size = self.ragged.shape.block_size
+        keys, values = (
+            [expand(*grids_of(x, bits)) for x in all_own]
+            for all_own, bits in zip((self.ragged.own_keys, self.ragged.own_values), self.bits, strict=True)
+        )
+        other = replace(self, own_keys=keys, own_values=values)
+        return other.each(lambda seen, S: seen // size * size, scale)
+
     def mistakes(self, scale: float | None) -> Mistakes:
         size = self.ragged.shape.block_size
         found: Mistakes = {
+            "attention to entries whose scale and bias are swapped: the scale is in the lower half": lambda: (
+                self.expanded_by(lambda codes, scales, biases: expanded(codes, biases, scales), scale)
+            ),
+            "attention to entries with the scale and bias of their head's first group": lambda: (
+                self.expanded_by(of_first_group, scale)
+            ),
+            "attention to codes times scales, without the biases": lambda: self.expanded_by(
+                lambda codes, scales, biases: expanded(codes, scales, 0 * biases), scale
+            ),
             "attention in which a query that fills a block reads it in floats": lambda: self.each(
                 lambda seen, S: (seen - 1) // size * size, scale
             ),
@@ -168,7 +199,7 @@ def draw_quantized(
         floats.append(mx.array(tail).astype(dtype))
         own.append(quantized)
     places = ragged.block_tables, mx.array(tails), ragged.query_start_loc, ragged.seq_lens
-    return QuantizedRagged(ragged, (ragged.query, *pools, *floats, *places), *own)
+    return QuantizedRagged(ragged, bits, (ragged.query, *pools, *floats, *places), *own)
 
 
 def tails_of(shape: Shape, random: np.random.Generator) -> tuple[npt.NDArray[np.int32], int]:

@@ -4,6 +4,7 @@ Its keys and values are digits plus a quarter, on a grid whose step is 1: a quan
 quarters away, and nothing else. So all is exact, and what each token should see is known beforehand.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ import numpy.typing as npt
 
 from tests.support.fakes import PRIME, VOCAB_SIZE, FakeModel
 from tests.support.quantized_blocks import expanded, unpacked
+from tiny_llm import ScheduledTokens, SchedulerOutput, Sequence
+from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.quantized_batch import QuantizedKvCache
 
 D = 32
@@ -110,3 +113,34 @@ def continuation(prompt: Items[int], num_tokens: int, block_size: int) -> list[i
     for _ in range(num_tokens):
         tokens.append(1 + next_state(tokens, block_size) % (VOCAB_SIZE - 1))
     return tokens[len(prompt) :]
+
+
+class GoodDrafter:
+    """Drafts what comes next, and at times something else."""
+
+    def __init__(self, block_size: int, seed: int) -> None:
+        self.block_size = block_size
+        self.random = np.random.default_rng(seed)
+
+    def rests(self, sequences: Items[Sequence]) -> bool:
+        return False
+
+    def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+        return {entry.sequence.id: int(self.random.integers(0, 8)) for entry in entries}
+
+    def propose(self, output: SchedulerOutput, granted: Mapping[int, int], params: Any) -> Drafts:
+        drafts = {}
+        for entry in output.final:
+            number = granted.get(entry.sequence.id, 0)
+            token_ids = continuation(entry.sequence.token_ids, number, self.block_size)
+            is_wrong = self.random.random(number) < 0.25
+            drafts[entry.sequence.id] = [
+                1 + token % 60 if wrong else token for token, wrong in zip(token_ids, is_wrong, strict=True)
+            ]
+        return Drafts({id: each for id, each in drafts.items() if each})
+
+    def release(self, sequence_id: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

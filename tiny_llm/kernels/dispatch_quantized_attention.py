@@ -27,8 +27,9 @@ def dispatch_quantized_attention(
 ) -> mx.array:
     """Compute `quantized_paged_attention_simple` with the fastest kernel for this device and type.
 
-    On a CPU, use `quantized_paged_attention_cpu` if the tails of keys and values have the same type, one of
-    TAIL_TYPES. In all other cases, use `quantized_paged_attention_simple`.
+    On a GPU (the default device), use `quantized_paged_attention_gpu` if D is one of HEAD_DIMS and the query
+    and both tails have the same type. On a CPU, use `quantized_paged_attention_cpu` if both tails have the
+    same type, one of TAIL_TYPES. In all other cases, use `quantized_paged_attention_simple`.
 
     Arguments, result and ValueError are those of `quantized_paged_attention_simple`.
     """

@@ -9,6 +9,7 @@ from kernel_runtime.paged_check import checked_quantized, unchecked
 
 from ..ops.quantized_blocks import bits_of
 from ..ops.quantized_paged_attention import quantized_paged_attention_simple
+from .given.quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
 
 QUANTIZED_PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "quantized_paged_attention.cpp")
 TAIL_TYPES = (mx.float32, mx.bfloat16, mx.float16)
@@ -30,8 +31,9 @@ def dispatch_quantized_attention(
 ) -> mx.array:
     """Compute `quantized_paged_attention_simple` with the fastest kernel for this device and type.
 
-    On a CPU, use `quantized_paged_attention_cpu` if the tails of keys and values have the same type, one of
-    TAIL_TYPES. In all other cases, use `quantized_paged_attention_simple`.
+    On a GPU (the default device), use `quantized_paged_attention_gpu` if D is one of HEAD_DIMS and the query
+    and both tails have the same type. On a CPU, use `quantized_paged_attention_cpu` if both tails have the
+    same type, one of TAIL_TYPES. In all other cases, use `quantized_paged_attention_simple`.
 
     Arguments, result and ValueError are those of `quantized_paged_attention_simple`.
     """
@@ -39,7 +41,10 @@ def dispatch_quantized_attention(
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
     bits_of(keys.shape[-1], D), bits_of(values.shape[-1], D)  # the kernels trust them
-    if mx.default_device() != mx.gpu and tail_keys.dtype == tail_values.dtype in TAIL_TYPES:
+    if mx.default_device() == mx.gpu:
+        if D in HEAD_DIMS and query.dtype == tail_keys.dtype == tail_values.dtype:
+            return quantized_paged_attention_gpu(*arrays, scale)
+    elif tail_keys.dtype == tail_values.dtype in TAIL_TYPES:
         return quantized_paged_attention_cpu(*arrays, scale)
     return unchecked(quantized_paged_attention_simple)(*arrays, scale)
 

@@ -51,8 +51,8 @@ def bits_of(num_words: int, head_dim: int) -> int:
 def quantize_heads(x: mx.array, bits: int) -> mx.array:
     """Quantize the entries of each head, in groups.
 
-    The grid of a group has 2**bits values, from the smallest entry (the bias) to the largest. The scale is the
-    step between two of them, and at least SMALLEST_SCALE. Both are computed in float32 and rounded to
+    The grid of a group has 2**bits values, from the smallest entry (the bias) to the largest. The scale is
+    the step between two of them, and at least SMALLEST_SCALE. Both are computed in float32 and rounded to
     float16. The codes are computed from the rounded ones, in float32, and rounded to the nearest. So an entry
     is off by at most half a step. If rounding has moved an end of the grid across an entry, the entry gets
     the code of that end.

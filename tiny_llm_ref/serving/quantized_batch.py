@@ -22,9 +22,10 @@ class QuantizedBatch(ForwardBatch):
     """A `ForwardBatch` that also says which tokens are stored as floats where, and which blocks are full.
 
     Attributes:
-        tails: [T], the block of floats of the block that each token belongs to.
-        tail_slots: [T], the slot of floats where each token's key and value go; the null slot if they are
-            already stored.
+        tails: [T], the block of floats of the block that each token belongs to; 0 if the token is already
+            stored.
+        tail_slots: [T], the slot of floats where each token's key and value go; slot 0, which is never read,
+            if they are already stored. Slot i of block of floats b has the number b x block_size + i.
         full_blocks: [F], the blocks that are full after this step, and in which it stored tokens.
         full_tails: [F], the block of floats of each of them.
     """
@@ -38,7 +39,9 @@ class QuantizedBatch(ForwardBatch):
     def of_quantized(
         cls, output: SchedulerOutput, tables: Mapping[int, BlockTable], pool: QuantizedKvPool
     ) -> "QuantizedBatch":
-        """Build the batch of a step, and give blocks of floats to the blocks that it stores tokens in.
+        """Build the batch of a step, after giving blocks of floats to the blocks that it stores tokens in.
+
+        The pool has room for all of them afterwards.
 
         Arguments and errors are those of `ForwardBatch.of`.
         """

@@ -11,7 +11,7 @@ from ..model.config import ModelConfig
 from ..ops.quantized_blocks import CODE_BITS, words_per_head
 from .block_manager import BlockTable
 from .given.scheduler_output import ScheduledTokens
-from .paged_kv_cache import Ints, PagedKvPool
+from .paged_kv_cache import Ints, PagedKvPool, check_pool_sizes
 
 KEY_BITS = 8
 
@@ -117,10 +117,11 @@ class QuantizedKvPool:
         floats: the blocks of floats.
 
     Raises:
-        ValueError: as for `PagedKvPool`, or `kv_bits` is neither 4 nor 8.
+        ValueError: `num_layers`, `num_blocks` or `block_size` is below 1, or `kv_bits` is neither 4 nor 8.
     """
 
     def __init__(self, num_layers: int, num_blocks: int, block_size: int, kv_bits: int = 8) -> None:
+        check_pool_sizes(num_layers, num_blocks, block_size)
         check_kv_bits(kv_bits)
         self.floats = PagedKvPool(num_layers, 1, block_size)
         self.tails = Tails(num_blocks, block_size)
