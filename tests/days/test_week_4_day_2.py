@@ -29,7 +29,7 @@ from tests.support.cpu_kernels import (
 )
 from tests.support.fences import FencedKernel
 from tests.support.oracles import LOW_PRECISION, Array, exact, silu, softmax
-from tests.support.precision import check_rounded_once, check_types
+from tests.support.precision import check_rounded_once, check_types, short_name
 from tests.support.quantized import expanded_by, random_words
 from tiny_llm import (
     ExpertWeights,
@@ -60,7 +60,7 @@ Integers = npt.NDArray[np.int64]
 
 # --- task 1: the router -------------------------------------------------------------------------------------
 
-SIZES = [(1, 5, 1), (7, 11, 3), (5, 13, 13), (1, 128, 8), (301, 67, 4)]
+SIZES = [(7, 11, 3), (1, 5, 1), (5, 13, 13), (1, 128, 8), (301, 67, 4)]
 sizes = pytest.mark.parametrize(("T", "X", "k"), SIZES)
 normalized_or_not = pytest.mark.parametrize("is_normalized", [False, True], ids=["as they are", "normalized"])
 
@@ -79,7 +79,7 @@ def check_route(logits: mx.array, k: int, is_normalized: bool, what: str = "") -
     """Compare the experts and their weights with those of numpy in float64."""
     __tracebackhide__ = True
     experts, weights = route(logits, k, is_normalized)
-    what = what or f"of {logits.shape[0]} tokens, {k} of {logits.shape[1]} experts each"
+    what = what or f"of logits {logits.shape}, k = {k}"
     right, probabilities = likeliest(logits, k), softmax(exact(logits))
     ascending = np.argsort(exact(logits), axis=-1, kind="stable")
     mistakes: dict[str, Any] = {
@@ -122,7 +122,7 @@ def test_task_1_experts_and_weights(T: int, X: int, k: int, is_normalized: bool)
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
 def test_task_1_softmax_in_float32(dtype: mx.Dtype, is_normalized: bool) -> None:
     logits = 3 * normal(97, 61, seed=2)
-    check_route(logits.astype(dtype), 7, is_normalized, f"of logits in {dtype}")
+    check_route(logits.astype(dtype), 7, is_normalized, f"of logits in {short_name(dtype)}")
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
@@ -163,6 +163,9 @@ def random_choices(T: int, X: int, k: int, seed: int = 1) -> Integers:
     return np.stack([random.permutation(X)[:k] for _ in range(T)])
 
 
+NOT_INVERTED = "the unsorted row at each place: it takes the inverse of this order to bring the rows back"
+
+
 def check_grouping(chosen: Integers, what: str) -> None:
     """Compare tokens, experts and places with those of a stable sort."""
     __tracebackhide__ = True
@@ -193,7 +196,7 @@ def check_grouping(chosen: Integers, what: str) -> None:
         places.tolist(),
         inverse.reshape(T, k).tolist(),
         f"places of the tokens, {what}",
-        {"the unsorted row of each sorted one: that is the inverse": order.reshape(T, k).tolist()},
+        {NOT_INVERTED: order.reshape(T, k).tolist()},
     )
 
 
@@ -201,7 +204,12 @@ def test_task_2_rows_by_hand() -> None:
     tokens, experts, places = group_by_expert(mx.array([[2, 0], [0, 1], [2, 1]]))
     check_equal(tokens.tolist(), [0, 1, 1, 2, 0, 2], "tokens of the rows of [[2, 0], [0, 1], [2, 1]]")
     check_equal(experts.tolist(), [0, 0, 1, 1, 2, 2], "experts of the rows of [[2, 0], [0, 1], [2, 1]]")
-    check_equal(places.tolist(), [[4, 0], [1, 2], [5, 3]], "places of [[2, 0], [0, 1], [2, 1]]")
+    check_equal(
+        places.tolist(),
+        [[4, 0], [1, 2], [5, 3]],
+        "places of [[2, 0], [0, 1], [2, 1]]",
+        {NOT_INVERTED: [[1, 2], [3, 5], [0, 4]]},
+    )
 
 
 @sizes
@@ -495,7 +503,7 @@ def check_moe(
 
 
 @normalized_or_not
-@pytest.mark.parametrize("k", [1, 3, X])
+@pytest.mark.parametrize("k", [3, 1, X])
 @pytest.mark.parametrize("shape", [(2, 7), (1, 1), (3, 1), (1, 41)], ids=str)
 def test_task_3_mixture(shape: tuple[int, int], k: int, is_normalized: bool) -> None:
     check_moe(normal(*shape, E, seed=70), k, is_normalized)
@@ -749,12 +757,14 @@ def without(name: str, tensors: Weights) -> Weights:
     return {each: tensor for each, tensor in tensors.items() if each != name}
 
 
-ONE_EXPERT = "model.layers.1.mlp.experts.4.up_proj.weight"
+def without_expert(tensors: Weights) -> Weights:
+    start = "model.layers.1.mlp.experts.4.up_proj."
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(start)}
 
 
 def test_task_4_an_expert_that_is_missing_is_refused(tmp_path: Path) -> None:
-    folder = save_by_experts("moe", tmp_path)
-    change_tensors(folder, partial(without, ONE_EXPERT))
+    folder = save_by_experts("moe-4bit", tmp_path)
+    change_tensors(folder, without_expert)
     with check_value_error(name="model.layers.1.mlp.switch_mlp.up_proj"):
         load_moe_model(folder)
 
@@ -780,10 +790,10 @@ def test_task_4_a_tensor_left_over_is_refused(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "changes", [{"num_experts": 10}, {"moe_intermediate_size": 48}, {"mlp_only_layers": [1]}], ids=str
+    "changes", [{"num_experts": 10}, {"moe_intermediate_size": 64}, {"mlp_only_layers": [1]}], ids=str
 )
 def test_task_4_a_config_that_does_not_fit_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    folder = save(variant("moe"), build(variant("moe")), tmp_path)
+    folder = save(variant("moe-4bit"), build(variant("moe-4bit")), tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
     with check_value_error(name="model.layers."):
@@ -946,7 +956,7 @@ def check_way(device: mx.DeviceType, bits: int, expected: str, monkeypatch: pyte
             used.append(name)
             return result
 
-        monkeypatch.setattr(dispatch, name, note)
+        monkeypatch.setattr(dispatch, name, note, raising=False)
 
     for name in WAYS:
         put_in_place(name)

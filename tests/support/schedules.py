@@ -220,6 +220,10 @@ class EngineSchedule:
             return None
         return Quantized(self.pool.block_size, self.kv_bits)
 
+    def run_alone(self, arrival: Arrival) -> tuple[tuple[int, ...], str]:
+        """What the engine owes a request: its ids, and why it ends."""
+        return run_alone(arrival, True, self.quantized, self.is_sparse)
+
     def make_blocks(self) -> BlockManager | None:
         """Blocks that nobody holds, or None for dense caches."""
         return None if self.pool is None else self.pool.make()
@@ -482,9 +486,8 @@ def check_engine_law(
     assert both.has_own_schedule or not both.simulator.scheduler.has_work
     assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
     for number, result in both.results.items():
-        assert (result.token_ids, result.finish_reason) == run_alone(
-            in_order[number], True, schedule.quantized, schedule.is_sparse
-        ), f"request {number} differs"
+        alone = schedule.run_alone(in_order[number])
+        assert (result.token_ids, result.finish_reason) == alone, f"request {number} differs"
 
 
 class EngineAndSimulator:
@@ -497,9 +500,9 @@ class EngineAndSimulator:
         self, schedule: EngineSchedule, kind: Callable[..., Engine], simulator: type[Simulator]
     ) -> None:
         self.blocks = schedule.make_blocks()
-        self._quantized = schedule.quantized
+        self._run_alone = schedule.run_alone
         self.engine = kind(
-            model_for(self._quantized, schedule.is_sparse),
+            model_for(schedule.quantized, schedule.is_sparse),
             IdTokenizer(),
             schedule.config,
             MAX_SEQ_LEN,
@@ -529,7 +532,7 @@ class EngineAndSimulator:
     def add(self, arrival: Arrival) -> int:
         """Let a request wait in both; returns its number."""
         room = MAX_SEQ_LEN - len(arrival.prompt)
-        token_ids, reason = run_alone(arrival, True, self._quantized)
+        token_ids, reason = self._run_alone(arrival)
         num_sampled = len(token_ids) + (reason == "stop" or room == 0)
         self.simulator.add(
             SimulatedRequest(
