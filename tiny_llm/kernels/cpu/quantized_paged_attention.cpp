@@ -68,7 +68,7 @@ struct QuantizedPiece {
       const long start = block * block_size, token = std::max(start, first_token);
       if (token == start + block_size - 1) continue;  // the first query that sees it fills it
       const long tail = inputs[6].data<int32_t>()[first_row + token - (head.S - head.L)];
-      const long num_keys = std::min(block_size, last_token + 1 - start);
+      const long num_keys = std::min(block_size - 1, last_token + 1 - start);  // a token that fills it is seen as codes
       const Head own = tail_head(tail, num_keys);
       attend_to(own, rows, 0, num_keys, [&](long first, long count) { find_block(own, rows, first, count); },
                 [&](long position) { return Visible{num_full(position) - start, num_visible(position) - start}; });
