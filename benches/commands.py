@@ -17,7 +17,6 @@ from benches import (
     parts,
     prefix,
     pressure,
-    quantized_kv,
     race,
     sampling,
     scheduler,
@@ -74,6 +73,5 @@ for name, benchmark, summary in (
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
     ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
     ("structured", structured.main, "A decode step with grammars and without"),
-    ("kv", quantized_kv.main, "Keys and values in floats and quantized: bytes, likeness, speed"),
 ):
     app.command(name, short_help=summary)(watched(benchmark))

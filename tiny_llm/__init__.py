@@ -45,8 +45,6 @@ from .ops.quantize import (
     quantized_linear,
     quantized_matmul_simple,
 )
-from .ops.quantized_blocks import dequantize_heads, quantize_heads
-from .ops.quantized_paged_attention import quantized_paged_attention_simple
 from .serving.block_manager import BlockManager
 from .serving.closed_forms import num_prefill_steps_of_two
 from .serving.cost_model import CostModel, fit_cost_model
@@ -63,7 +61,6 @@ from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.prefix_cache import PrefixCachingBlockManager
 from .serving.priority import Priority
-from .serving.quantized_kv_pool import QuantizedKvPool
 from .serving.scheduler import Scheduler, SchedulerConfig
 from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator
@@ -101,7 +98,6 @@ __all__ = [
     "PriorityScheduler",
     "PromptLookup",
     "QuantizedEmbedding",
-    "QuantizedKvPool",
     "QuantizedWeights",
     "Qwen3MLP",
     "Qwen3Model",
@@ -134,7 +130,6 @@ __all__ = [
     "chunked_attention_mask",
     "chunked_prefill_schedule",
     "decode_bytes_per_token",
-    "dequantize_heads",
     "dequantize_weights",
     "fit_cost_model",
     "flash_attention",
@@ -145,11 +140,9 @@ __all__ = [
     "num_prefill_steps_of_two",
     "paged_attention_simple",
     "percentile",
-    "quantize_heads",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul_simple",
-    "quantized_paged_attention_simple",
     "repaired_prefill_schedule",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",

@@ -8,13 +8,8 @@ from tests.engine.test_integer_matmul import make_weights
 from tests.support.bits import ROWS, check_bits, check_rows
 from tests.support.check import normal
 from tests.support.cpu_kernels import TARGETS, compiled_for
-from tests.support.quantized_blocks import draw_quantized, in_chunks
 from tests.support.ragged import Shape, draw
-from tiny_llm.kernels import (
-    dispatch_attention,
-    dispatch_paged_attention,
-    dispatch_quantized_attention,
-)
+from tiny_llm.kernels import dispatch_attention, dispatch_paged_attention
 from tiny_llm.kernels import quantized_matmul as floats
 from tiny_llm.kernels.given import fused_operations
 from tiny_llm.kernels.given import integer_matmul as integers
@@ -26,7 +21,6 @@ KERNELS = {
     "SIMD": floats,
     "FLASH_ATTENTION": dispatch_attention,
     "PAGED_ATTENTION": dispatch_paged_attention,
-    "QUANTIZED_PAGED_ATTENTION": dispatch_quantized_attention,
     "RMS_NORM": fused_operations,
     "ROPE": fused_operations,
     "SPLIT_HEADS": fused_operations,
@@ -135,19 +129,6 @@ def test_attention_in_blocks(D: int, dtype: mx.Dtype, target: str | None) -> Non
                     )
                 )
             check_bits(mx.concatenate(parts), expected, f"chunks of {size} in blocks of {block_size}")
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("block_size", [1, 5, 16, 70])
-def test_attention_in_quantized_blocks(block_size: int, dtype: mx.Dtype, target: str | None) -> None:
-    """The same queries, cut in any chunks, with and without neighbours."""
-    batch = draw_quantized(Shape((40, 300), (555, 300), 6, 2, 64, block_size), dtype, seed=5)
-    attend = dispatch_quantized_attention.dispatch_quantized_attention
-    expected = attend(*batch.arguments)[:40]
-    for size in (1, 2, 3, 7, 33, 40):
-        for is_beside in (False, True):
-            chunks = in_chunks(attend, batch, size, is_beside)
-            check_bits(chunks, expected, f"chunks of {size} in blocks of {block_size}, {is_beside=}")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

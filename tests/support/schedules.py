@@ -179,14 +179,6 @@ class Abort:
 
 
 @dataclass(frozen=True)
-class Quantized:
-    """Blocks of so many tokens, whose values have so many bits (day 4.1)."""
-
-    block_size: int
-    kv_bits: int
-
-
-@dataclass(frozen=True)
 class EngineSchedule:
     """What the law is tried on for the engine; without a pool it has dense caches.
 
@@ -199,14 +191,6 @@ class EngineSchedule:
     pool: Pool | None = None
     taste: Taste = Taste()
     seconds: tuple[float, ...] = (1.0,)
-    kv_bits: int | None = None
-
-    @property
-    def quantized(self) -> Quantized | None:
-        """How keys and values are quantized; None for floats."""
-        if self.pool is None or self.kv_bits is None:
-            return None
-        return Quantized(self.pool.block_size, self.kv_bits)
 
     def make_blocks(self) -> BlockManager | None:
         """Blocks that nobody holds, or None for dense caches."""
@@ -215,8 +199,6 @@ class EngineSchedule:
 
 EITHER = st.booleans()
 NEVER = st.just(False)
-FLOATS: st.SearchStrategy[int | None] = st.none()
-QUANTIZED: st.SearchStrategy[int | None] = st.sampled_from([8, 4])
 TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_from([0.5, 3.0, 20.0]))
 
 
@@ -261,11 +243,10 @@ def engine_schedules(
     is_mid_step: st.SearchStrategy[bool] = EITHER,
     is_adjusted: st.SearchStrategy[bool] = EITHER,
     is_constrained: st.SearchStrategy[bool] = NEVER,
-    kv_bits: st.SearchStrategy[int | None] = FLOATS,
 ) -> EngineSchedule:
     """Any limits and policy, the requests of a schedule of week 2, and up to two aborts.
 
-    With `is_constrained`, some requests have grammars; with `kv_bits`, blocks are quantized.
+    With `is_constrained`, some requests have grammars.
 
     Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
     """
@@ -291,8 +272,9 @@ def engine_schedules(
     if taste.patience is not None:
         arrivals = tuple(replace(each, priority=draw(st.integers(0, 3))) for each in arrivals)
     milliseconds = draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
-    seconds = tuple(each / 1e3 for each in milliseconds)
-    return EngineSchedule(config, arrivals, tuple(aborts), pool, taste, seconds, draw(kv_bits))
+    return EngineSchedule(
+        config, arrivals, tuple(aborts), pool, taste, tuple(each / 1e3 for each in milliseconds)
+    )
 
 
 POOLS: dict[str, st.SearchStrategy[Pool | None]] = {
@@ -323,9 +305,9 @@ def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]
 
 
 @functools.cache
-def random_qwen3(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
+def random_qwen3(seed: int = 11) -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
-    variant = Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim})
+    variant = Variant("invariance", "qwen3", SIZES)
     config = ModelConfig.from_dict(variant.config)  # before mlx-lm is imported, which takes a second
     tensors = dict(tree_flatten(build(variant, seed=seed).parameters()))
     louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
@@ -351,15 +333,11 @@ def run_together(schedule: Schedule) -> list[GenerationResult]:
 
 
 @functools.lru_cache(maxsize=64)
-def run_alone(
-    arrival: Arrival, is_engine: bool = False, quantized: Quantized | None = None
-) -> tuple[tuple[int, ...], str]:
+def run_alone(arrival: Arrival, is_engine: bool = False) -> tuple[tuple[int, ...], str]:
     """The ids one request gets from the model without cache, batch or chunks, and why it ends.
 
     The engine draws by number, the batch of week 2 by a sampler that counts.
     """
-    if quantized is not None:
-        return run_in_blocks(arrival, quantized)
     model, sampler = random_qwen3(), arrival.params.make_sampler()
     params, sequence = replace(arrival.params, stop_token_ids=EOS_TOKEN_IDS), Sequence(0, arrival.prompt)
     tokens, output = sequence.token_ids, list[int]()
@@ -384,22 +362,6 @@ def run_alone(
         output.append(token)
         if len(output) == bound:
             return tuple(output), "length"
-
-
-def model_for(quantized: Quantized | None) -> Qwen3Model:
-    """The model of the schedules; heads in quantized blocks have a multiple of 32 dimensions."""
-    return random_qwen3() if quantized is None else random_qwen3(head_dim=32)
-
-
-def run_in_blocks(arrival: Arrival, quantized: Quantized) -> tuple[tuple[int, ...], str]:
-    """The same from an engine that runs nothing else, each prompt in one chunk, since rounding to codes makes
-    a difference of the last bit, as between two ways to compute attention, as large as a step."""
-    config, blocks = SchedulerConfig(MAX_SEQ_LEN, 1), BlockManager(MAX_SEQ_LEN, quantized.block_size)
-    with Engine(
-        model_for(quantized), IdTokenizer(), config, MAX_SEQ_LEN, blocks, kv_bits=quantized.kv_bits
-    ) as engine:
-        (result,) = engine.generate([arrival.prompt], arrival.params)
-    return tuple(result.token_ids), result.finish_reason
 
 
 def allowed_tokens(params: StructuredOutputsParams, answer: tuple[int, ...]) -> set[int]:
@@ -451,9 +413,9 @@ def check_engine_law(
     assert both.has_own_schedule or not both.simulator.scheduler.has_work
     assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
     for number, result in both.results.items():
-        assert (result.token_ids, result.finish_reason) == run_alone(
-            in_order[number], True, schedule.quantized
-        ), f"request {number} differs"
+        assert (result.token_ids, result.finish_reason) == run_alone(in_order[number], True), (
+            f"request {number} differs"
+        )
 
 
 class EngineAndSimulator:
@@ -466,16 +428,14 @@ class EngineAndSimulator:
         self, schedule: EngineSchedule, kind: Callable[..., Engine], simulator: type[Simulator]
     ) -> None:
         self.blocks = schedule.make_blocks()
-        self._quantized = schedule.quantized
         self.engine = kind(
-            model_for(self._quantized),
+            random_qwen3(),
             IdTokenizer(),
             schedule.config,
             MAX_SEQ_LEN,
             self.blocks or UnlimitedBlocks(),
             schedule.taste.make(),
             clock=lambda: self._now,
-            kv_bits=schedule.kv_bits,
         )
         self.simulator = simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
         self.results: dict[int, GenerationResult] = {}
@@ -498,7 +458,7 @@ class EngineAndSimulator:
     def add(self, arrival: Arrival) -> int:
         """Let a request wait in both; returns its number."""
         room = MAX_SEQ_LEN - len(arrival.prompt)
-        token_ids, reason = run_alone(arrival, True, self._quantized)
+        token_ids, reason = run_alone(arrival, True)
         num_sampled = len(token_ids) + (reason == "stop" or room == 0)
         self.simulator.add(
             SimulatedRequest(
