@@ -10,6 +10,11 @@ struct Packed {
   long token_stride, head_stride, group_size, bits;
 };
 
+/// The codes of LANES neighbors, from entry `first` of a head on, which is a multiple of LANES.
+static Ints codes_at(const uint32_t* words, long first, long bits) {
+  NOT_WRITTEN_YET("week 4 day 1 task 5: codes_at is not written yet");
+}
+
 /// scale x code + bias for the D entries of one head of one token.
 static void expand(const Packed& packed, long place, long key_head, long D, float* target) {
   NOT_WRITTEN_YET("week 4 day 1 task 5: expand is not written yet");
