@@ -97,12 +97,13 @@ def test_inputs_are_not_changed_by_who_uses_them() -> None:
 
 
 def test_plain_loops_are_seen_to_be_slower_than_vectors(package: Path, on_cpu: None) -> None:
-    change = ("return multiply(SIMD, x, weights)", "return multiply(SIMPLE, x, weights)")
+    twice = "(multiply(SIMPLE, x, weights) + multiply(SIMPLE, x, weights)) / 2"  # load hides less
+    change = ("return multiply(SIMD, x, weights)", f"return {twice}")
     write_changed(package, "kernels/quantized_matmul.py", *change)
     result = compare(package, "2.3", "--task", "2", "--repeats", "25")
     ratios = [float(ratio) for ratio in re.findall(r"equal .* (\d+\.\d)x ", result.stdout)]
     assert len(ratios) == 2
-    assert min(ratios) > 1.2, result.stdout  # 2.2 on an idle machine, less where another program computes
+    assert min(ratios) > 1.5, result.stdout
 
 
 # what differs
