@@ -9,6 +9,7 @@ from benches import (
     chunking,
     context,
     dispatches,
+    experts,
     flash_attention,
     growth,
     long,
@@ -17,6 +18,7 @@ from benches import (
     parts,
     prefix,
     pressure,
+    quantized_kv,
     race,
     sampling,
     scheduler,
@@ -72,6 +74,8 @@ for name, benchmark, summary in (
     ("prefix", prefix.main, "Conversations with prefix caching and without"),
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
     ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
+    ("experts", experts.main, "Experts that a step reads as more requests decode"),
     ("structured", structured.main, "A decode step with grammars and without"),
+    ("kv", quantized_kv.main, "Keys and values in floats and quantized: bytes, likeness, speed"),
 ):
     app.command(name, short_help=summary)(watched(benchmark))

@@ -193,9 +193,9 @@ def headers() -> str:
 
 
 def included_sources(file: Path) -> list[Path]:
-    """The C++ sources beside a file that it takes in: their functions are its own as well."""
-    names = INCLUDED.findall(file.read_text(encoding="utf-8"))
-    return [file.parent / name for name in names]
+    """The C++ sources that a file takes in, at any depth: their functions are its own as well."""
+    sources = [file.parent / name for name in INCLUDED.findall(file.read_text(encoding="utf-8"))]
+    return [each for source in sources for each in (source, *included_sources(source))]
 
 
 def package_folder(name: str) -> Path:

@@ -43,9 +43,87 @@ def checked(attend: Attend) -> Attend:
     return cast(Attend, checking)
 
 
-def unchecked(attend: Attend) -> Attend:
+Function = TypeVar("Function", bound=Callable[..., mx.array])
+
+
+def unchecked(attend: Function) -> Function:
     """Return the function that was passed to `checked`; any other function unchanged."""
-    return cast(Attend, getattr(attend, "__wrapped__", attend))
+    return cast(Function, getattr(attend, "__wrapped__", attend))
+
+
+QuantizedPagedAttention = Callable[
+    [
+        mx.array,
+        mx.array,
+        mx.array,
+        mx.array,
+        mx.array,
+        mx.array,
+        mx.array,
+        mx.array,
+        mx.array,
+    ],
+    mx.array,
+]
+"""`quantized_paged_attention_simple`, or a faster one."""
+QuantizedAttend = TypeVar("QuantizedAttend", bound=QuantizedPagedAttention)
+
+
+def checked_quantized(attend: QuantizedAttend) -> QuantizedAttend:
+    """Return the same attention to quantized blocks with its arguments checked, as `checked` does."""
+
+    @wraps(attend)
+    def checking(
+        query: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        tail_keys: mx.array,
+        tail_values: mx.array,
+        block_tables: mx.array,
+        tails: mx.array,
+        query_start_loc: mx.array,
+        seq_lens: mx.array,
+        *options: Any,
+        **named: Any,
+    ) -> mx.array:
+        check_paged_shapes(query, tail_keys, tail_values, block_tables, query_start_loc, seq_lens)
+        check_quantized_shapes(keys, values, tail_keys)
+        tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
+        check_queries(query.shape[0], starts, lengths)
+        check_tables(keys.shape[0], keys.shape[1], tables, lengths)
+        check_tails(tail_keys.shape[0], query.shape[0], tails)
+        arrays = (query, keys, values, tail_keys, tail_values, block_tables, tails, query_start_loc, seq_lens)
+        return attend(*arrays, *options, **named)
+
+    return cast(QuantizedAttend, checking)
+
+
+def check_quantized_shapes(keys: mx.array, values: mx.array, tail_keys: mx.array) -> None:
+    """Raise ValueError unless quantized blocks fit each other and the blocks of floats."""
+    _, block_size, H, _ = tail_keys.shape
+    for name, words in (("keys", keys), ("values", values)):
+        if words.ndim != 4 or words.shape[1:3] != (block_size, H) or words.dtype != mx.uint32:
+            raise ValueError(
+                f"{name} must be [num_blocks, {block_size}, {H}, words] of uint32, as the tails have "
+                f"{block_size} slots and {H} heads, got {words.shape} of {words.dtype}"
+            )
+    if keys.shape[0] != values.shape[0]:
+        raise ValueError(
+            f"keys and values must have as many blocks, got {keys.shape[0]} and {values.shape[0]}"
+        )
+
+
+def check_tails(num_tails: int, num_queries: int, tails: mx.array) -> None:
+    """Raise ValueError unless there is one block of floats for each query."""
+    if tails.shape != (num_queries,) or not mx.issubdtype(tails.dtype, mx.integer):
+        raise ValueError(
+            f"tails must be [{num_queries}] integers, one per query, got {tails.shape} of {tails.dtype}"
+        )
+    numbers = np.array(tails)
+    is_outside = (numbers < 0) | (numbers >= num_tails)
+    if is_outside.any():
+        row = int(np.argmax(is_outside))
+        raise ValueError(f"tails[{row}] is {numbers[row]}, but there are tails 0 to {num_tails - 1}")
 
 
 def check_paged_shapes(

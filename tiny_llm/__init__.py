@@ -25,6 +25,8 @@ from .model.dense_kv_cache import BatchingKvCache, TinyKvFullCache
 from .model.embedding import Embedding, QuantizedEmbedding
 from .model.kv_cache import TinyKvCache
 from .model.mlp import Qwen3MLP
+from .model.moe import SparseMoe
+from .model.moe_loader import MoeConfig, load_moe_model
 from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .ops.attention import (
@@ -34,6 +36,7 @@ from .ops.attention import (
     scaled_dot_product_attention_simple,
 )
 from .ops.basics import linear, silu, softmax
+from .ops.experts import ExpertWeights, expected_num_experts, group_by_expert, grouped_matmul_simple, route
 from .ops.flash_attention import flash_attention
 from .ops.norm import RMSNorm
 from .ops.paged_attention import paged_attention_simple
@@ -45,6 +48,8 @@ from .ops.quantize import (
     quantized_linear,
     quantized_matmul_simple,
 )
+from .ops.quantized_blocks import dequantize_heads, quantize_heads
+from .ops.quantized_paged_attention import quantized_paged_attention_simple
 from .serving.block_manager import BlockManager
 from .serving.closed_forms import num_prefill_steps_of_two
 from .serving.cost_model import CostModel, fit_cost_model
@@ -61,6 +66,7 @@ from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.prefix_cache import PrefixCachingBlockManager
 from .serving.priority import Priority
+from .serving.quantized_kv_pool import QuantizedKvPool
 from .serving.scheduler import Scheduler, SchedulerConfig
 from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator
@@ -83,6 +89,7 @@ __all__ = [
     "Embedding",
     "Engine",
     "EngineStep",
+    "ExpertWeights",
     "Fcfs",
     "ForwardBatch",
     "GenerationResult",
@@ -91,6 +98,7 @@ __all__ = [
     "LookupDrafter",
     "ModelConfig",
     "ModelRunner",
+    "MoeConfig",
     "PagedKvCache",
     "PagedKvPool",
     "PrefixCachingBlockManager",
@@ -98,6 +106,7 @@ __all__ = [
     "PriorityScheduler",
     "PromptLookup",
     "QuantizedEmbedding",
+    "QuantizedKvPool",
     "QuantizedWeights",
     "Qwen3MLP",
     "Qwen3Model",
@@ -117,6 +126,7 @@ __all__ = [
     "SimpleMultiHeadAttention",
     "SimulatedRequest",
     "Simulator",
+    "SparseMoe",
     "SpeculativeEngine",
     "StructuredOutputsParams",
     "Target",
@@ -130,20 +140,28 @@ __all__ = [
     "chunked_attention_mask",
     "chunked_prefill_schedule",
     "decode_bytes_per_token",
+    "dequantize_heads",
     "dequantize_weights",
+    "expected_num_experts",
     "fit_cost_model",
     "flash_attention",
+    "group_by_expert",
+    "grouped_matmul_simple",
     "linear",
     "load",
+    "load_moe_model",
     "make_sampler",
     "num_prefill_steps",
     "num_prefill_steps_of_two",
     "paged_attention_simple",
     "percentile",
+    "quantize_heads",
     "quantize_weights",
     "quantized_linear",
     "quantized_matmul_simple",
+    "quantized_paged_attention_simple",
     "repaired_prefill_schedule",
+    "route",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",

@@ -53,6 +53,12 @@ static emulator::Float __int_as_float(int bits) {
   return value;
 }
 
+static __half __ushort_as_half(unsigned short bits) {
+  __half value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 static emulator::Float fast_exp(float x) { return expf(x); }
 #define __expf fast_exp
 

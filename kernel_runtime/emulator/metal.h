@@ -22,6 +22,14 @@ using uint = unsigned;
 using half2 = metal::vec<half, 2>;
 using half4 = metal::vec<half, 4>;
 
+template <typename To, typename From>
+static To as_type(From value) {
+  static_assert(sizeof(To) == sizeof(From), "as_type needs types of the same size");
+  To result;
+  memcpy(&result, &value, sizeof result);
+  return result;
+}
+
 // Address spaces: here all memory is one.
 #define device
 #define threadgroup

@@ -20,6 +20,7 @@ import argparse
 import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ from train import (
     RowSampler,
     learning_rate,
     make_optimizer,
+    model_settings,
     write_float32,
     write_quantized,
 )
@@ -55,6 +57,7 @@ TEMPERATURES = (0.0, 0.8)
 LONGEST_STEP = 5.0  # seconds
 
 Lesson = tuple[Tensor, Tensor]  # token ids (rows, length), the teacher's hidden states (rows, length, size)
+Loss = Callable[[Qwen3, Qwen3, Tensor, Tensor], Tensor]  # of the teacher, the draft model and a lesson
 
 
 def write(teacher: Qwen3, rows: Tensor, opening: int, temperature: float) -> Tensor:
@@ -82,6 +85,18 @@ def prepare_lessons(
     return read, written
 
 
+def load_lessons(
+    teacher: Qwen3, tokenizer: Tokenizer, args: argparse.Namespace
+) -> tuple[list[Lesson], list[Lesson]]:
+    """Prepare the lessons, unless the work folder has them."""
+    kept = args.work / "lessons.pt"
+    if not kept.exists():
+        rows = RowSampler(split_chapters(read_chapters())[0], tokenizer, args.seed)
+        torch.save(prepare_lessons(teacher, rows, args.tokens, not args.no_compile), kept)
+    lessons: tuple[list[Lesson], list[Lesson]] = torch.load(kept)
+    return lessons
+
+
 def project_embeddings(teacher: Qwen3, draft: Qwen3) -> None:
     """Start with the teacher's embeddings, projected to the directions in which they vary most."""
     embeddings = teacher.model.embed_tokens.weight.detach()
@@ -103,9 +118,11 @@ def train(
     tokenizer: Tokenizer,
     kinds: tuple[list[Lesson], ...],
     args: argparse.Namespace,
+    loss_of: Loss = divergence,
 ) -> None:
     """Train the draft model; each step takes one lesson of each kind."""
-    loss_of = divergence if args.no_compile else torch.compile(divergence, dynamic=False)
+    if not args.no_compile:
+        loss_of = torch.compile(loss_of, dynamic=False)
     optimizer = make_optimizer(draft, 0.05)
     samples = list(draw_samples(teacher, tokenizer, batches=1, seed=1))
     chance = random.Random(args.seed)
@@ -130,12 +147,13 @@ def train(
             found = measure(teacher, draft, samples).values()
             shares = "  ".join(f"{share.agreement:.1%} {share.overlap:.1%}" for share in found)
             print(f"step {step:5d}  {seconds:5.0f} s  loss {' '.join(losses)}  {shares}", flush=True)
+            torch.save(draft.state_dict(), args.work / "weights.pt")
 
 
-def main() -> None:
-    """Prepare the lessons, train and export."""
+def parse_arguments(description: str) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the finished checkpoint")
     parser.add_argument(
@@ -149,23 +167,29 @@ def main() -> None:
     parser.add_argument(
         "--no-compile", action="store_true", help="do without torch.compile and its C++ compiler"
     )
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def export(
+    tensors: dict[str, Tensor], settings: dict[str, object], tokenizer: Tokenizer, args: argparse.Namespace
+) -> None:
+    """Write the finished folder."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_float32(tensors, settings, tokenizer, args.work / "float32")
+    write_quantized(args.work / "float32", tokenizer, args.out, "float32")
+    shutil.copy(TARGET / "demo_prompts.json", args.out)
+
+
+def main() -> None:
+    """Prepare the lessons, train and export."""
+    args = parse_arguments(__doc__ or "")
     args.work.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(args.seed)
     tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
     teacher, draft = load_expanded(TARGET), Qwen3(DRAFT)
-
-    kept = args.work / "lessons.pt"
-    if not kept.exists():
-        rows = RowSampler(split_chapters(read_chapters())[0], tokenizer, args.seed)
-        torch.save(prepare_lessons(teacher, rows, args.tokens, not args.no_compile), kept)
     project_embeddings(teacher, draft)
-    train(teacher, draft, tokenizer, torch.load(kept), args)
-
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_float32(draft, tokenizer, args.work / "float32")
-    write_quantized(args.work / "float32", tokenizer, args.out, "float32")
-    shutil.copy(TARGET / "demo_prompts.json", args.out)
+    train(teacher, draft, tokenizer, load_lessons(teacher, tokenizer, args), args)
+    export(draft.state_dict(), model_settings(draft.config), tokenizer, args)
 
 
 if __name__ == "__main__":

@@ -547,26 +547,33 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     write_json(folder / "generation_config.json", {"eos_token_id": STOP_IDS, "pad_token_id": 0})
 
 
-def write_float32(model: Qwen3, tokenizer: Tokenizer, folder: Path) -> None:
+def write_float32(
+    tensors: dict[str, Tensor], settings: dict[str, object], tokenizer: Tokenizer, folder: Path
+) -> None:
     """Write the weights as they were trained, in the Hugging Face layout."""
     import mlx.core as mx
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: mx.array(tensor.numpy()) for name, tensor in model.state_dict().items()}
+    weights = {name: mx.array(tensor.numpy()) for name, tensor in tensors.items()}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
-    write_json(folder / "config.json", model_settings(model.config))
+    write_json(folder / "config.json", settings)
     write_tokenizer(tokenizer, folder)
 
 
 def write_quantized(source: Path, tokenizer: Tokenizer, folder: Path, dtype: str) -> None:
-    """Convert the float32 checkpoint to 8 bits with mlx-lm; dtype is that of the scales and the norms."""
+    """Convert the float32 checkpoint to 8 bits with mlx-lm; dtype is that of the scales and the norms.
+
+    The routers of a mixture of experts are small and decide much, so they stay as they are.
+    """
     import mlx.core as mx
     from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
     model, config = load_model(source)
     config["torch_dtype"] = dtype
     model.set_dtype(getattr(mx, dtype))
-    model, config = quantize_model(model, config, group_size=64, bits=8)
+    model, config = quantize_model(
+        model, config, group_size=64, bits=8, quant_predicate=lambda path, _: not path.endswith(".mlp.gate")
+    )
     save_model(folder, model)
     (folder / "model.safetensors.index.json").unlink()  # one file needs no index
     save_config(config, folder / "config.json")
@@ -617,7 +624,8 @@ def export(trainer: Trainer, tokenizer: Tokenizer, chapters: list[Chapter]) -> N
     """Write the finished folder."""
     work, out = trainer.args.work, trainer.args.out
     out.mkdir(parents=True, exist_ok=True)
-    write_float32(trainer.model, tokenizer, work / "float32")
+    model = trainer.model
+    write_float32(model.state_dict(), model_settings(model.config), tokenizer, work / "float32")
     write_quantized(work / "float32", tokenizer, out, trainer.args.dtype)
     (out / "words.txt").write_text("\n".join(word_list(chapters)) + "\n", encoding="utf-8")
     shutil.copy(trainer.curve_path, out)

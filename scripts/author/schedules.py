@@ -23,6 +23,9 @@ Drafts = Annotated[
     bool, typer.Option("--drafts", help="With drafts (day 3.6): of lookup, or of a model that errs at times.")
 ]
 Grammars = Annotated[bool, typer.Option("--grammars", help="Some requests have grammars (day 3.8).")]
+QuantizedKv = Annotated[
+    bool, typer.Option("--quantized-kv", help="Keys and values are in quantized blocks (day 4.1).")
+]
 Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished solution.")]
 
 
@@ -32,6 +35,7 @@ def main(
     engine: Engine = "batch",
     drafts: Drafts = False,
     grammars: Grammars = False,
+    quantized_kv: QuantizedKv = False,
     ref: Ref = False,
 ) -> None:
     """Draw schedules at random and demand that each request gets the tokens it gets alone.
@@ -44,9 +48,11 @@ def main(
             raise ValueError("the batch of week 2 computes no drafts: say --engine serving too")
         if grammars and engine == "batch":
             raise ValueError("the batch of week 2 knows no grammars: say --engine serving too")
+        if quantized_kv and engine == "batch":
+            raise ValueError("the batch of week 2 has no blocks: say --engine serving too")
         choose_package(ref)
         start = SystemRandom().randrange(2**32) if first_seed is None else first_seed
-        try_schedules(count, start, engine, drafts, grammars)
+        try_schedules(count, start, engine, drafts, grammars, quantized_kv)
         print(f"{count} schedules, seed {start}: every request got the tokens it gets alone")
 
 
@@ -56,9 +62,10 @@ def try_schedules(
     engine: Literal["batch", "serving"],
     drafts: bool = False,
     grammars: bool = False,
+    quantized_kv: bool = False,
 ) -> None:
     """Raise the AssertionError of the simplest schedule that breaks the law, if one does."""
-    drawn, check = drafted(grammars) if drafts else laws(grammars)[engine]
+    drawn, check = drafted(grammars, quantized_kv) if drafts else laws(grammars, quantized_kv)[engine]
 
     columns = (TextColumn("schedules"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -80,32 +87,44 @@ def try_schedules(
             law()
 
 
-def laws(grammars: bool = False) -> dict[str, tuple[Any, Callable[..., None]]]:
+def laws(grammars: bool = False, quantized_kv: bool = False) -> dict[str, tuple[Any, Callable[..., None]]]:
     """What each engine's law is tried on, and what checks it."""
     from hypothesis import strategies as st
 
-    from tests.support.schedules import POOLS, check_engine_law, check_law, engine_schedules, schedules
+    from tests.support.schedules import check_engine_law, check_law, engine_schedules, schedules
 
-    of_engine = engine_schedules(st.one_of(*POOLS.values()), is_constrained=st.just(grammars))
+    pools, kv_bits = stores(quantized_kv)
+    of_engine = engine_schedules(pools, is_constrained=st.just(grammars), kv_bits=kv_bits)
     return {"batch": (schedules(), check_law), "serving": (of_engine, check_engine_law)}
 
 
-def drafted(grammars: bool = False) -> tuple[Any, Callable[..., None]]:
+def drafted(grammars: bool = False, quantized_kv: bool = False) -> tuple[Any, Callable[..., None]]:
     """The same for the engine with drafts, which needs a pool."""
     from hypothesis import strategies as st
 
-    from tests.support.schedules import POOLS, check_engine_law, engine_schedules
+    from tests.support.schedules import check_engine_law, engine_schedules
     from tests.support.speculation import DRAFTERS, speculative
 
-    pools = [pool for name, pool in POOLS.items() if name != "dense"]
+    pools, kv_bits = stores(quantized_kv, needs_pool=True)
     sources = st.sampled_from(sorted(DRAFTERS))
 
     def check(drawn: tuple[Any, str]) -> None:
         schedule, source = drawn
         check_engine_law(schedule, speculative(DRAFTERS[source]))
 
-    drawn = engine_schedules(st.one_of(*pools), is_constrained=st.just(grammars))
+    drawn = engine_schedules(pools, is_constrained=st.just(grammars), kv_bits=kv_bits)
     return st.tuples(drawn, sources), check
+
+
+def stores(quantized_kv: bool, needs_pool: bool = False) -> tuple[Any, Any]:
+    """Where keys and values may be, and in how many bits."""
+    from hypothesis import strategies as st
+
+    from tests.support.schedules import FLOATS, POOLS, QUANTIZED
+
+    left_out = "dense" if quantized_kv or needs_pool else None
+    pools = st.one_of(*(pool for name, pool in POOLS.items() if name != left_out))
+    return pools, QUANTIZED if quantized_kv else FLOATS
 
 
 if __name__ == "__main__":

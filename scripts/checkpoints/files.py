@@ -14,7 +14,8 @@ REPO = Path(__file__).resolve().parents[2]
 
 SHIPPED_MODEL = "qwen3-kjv-4m"
 DRAFT_MODEL = "qwen3-kjv-1m"  # predicts the other's tokens
-SHIPPED_MODELS = (SHIPPED_MODEL, DRAFT_MODEL)
+MOE_MODEL = "qwen3-kjv-moe"  # has mixtures of experts
+SHIPPED_MODELS = (SHIPPED_MODEL, DRAFT_MODEL, MOE_MODEL)
 SMOLLM2 = "smollm2"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
@@ -73,7 +74,7 @@ def resolve_checkpoint(name: str) -> Path:
         return _require(find_hub_snapshot(name), name)
     raise ValueError(
         f"no checkpoint is called {name!r}: give a folder with a config.json, "
-        f"{SHIPPED_MODEL}, {DRAFT_MODEL}, {SMOLLM2}, or a hub id like Qwen/Qwen3-0.6B"
+        f"{', '.join(SHIPPED_MODELS)}, {SMOLLM2}, or a hub id like Qwen/Qwen3-0.6B"
     )
 
 

@@ -8,10 +8,10 @@ A case is a row in the table of its week:
 every symbol needs a case: what takes no time and no memory is the business of the tests.
 """
 
-from scripts.compare import week_1, week_2, week_3
+from scripts.compare import week_1, week_2, week_3, week_4
 from scripts.compare.library import Case
 
-CASES: tuple[Case, ...] = (*week_1.CASES, *week_2.CASES, *week_3.CASES)
+CASES: tuple[Case, ...] = (*week_1.CASES, *week_2.CASES, *week_3.CASES, *week_4.CASES)
 
 
 def cases_of(symbol: str) -> list[Case]:

@@ -100,6 +100,7 @@ def make_factory(
         not options.no_enable_prefix_caching,
         options.scheduling_policy,
         make_drafter_factory(options, package),
+        None if options.kv_bits is None else int(options.kv_bits),
     )
     return factory
 

@@ -35,6 +35,10 @@ BlockSize = Annotated[int, typer.Option(min=1, help="Tokens of a block.")]
 NoPrefixCaching = Annotated[
     bool, typer.Option("--no-enable-prefix-caching", help="Compute equal beginnings again.")
 ]
+KvBits = Annotated[
+    Literal["8", "4"] | None,
+    typer.Option(help="Quantize keys to 8 bits, and values to so many. [default: floats]"),
+]
 SchedulingPolicy = Annotated[Literal["fcfs", "priority"], typer.Option(help="Which requests go first.")]
 Speculation = Annotated[
     Literal["off", "lookup", "draft-model"],
@@ -82,6 +86,7 @@ class ServeOptions:
     num_gpu_blocks_override: NumBlocks = None
     block_size: BlockSize = 16
     no_enable_prefix_caching: NoPrefixCaching = False
+    kv_bits: KvBits = None
     scheduling_policy: SchedulingPolicy = "fcfs"
     speculation: Speculation = "off"
     num_speculative_tokens: NumSpeculativeTokens = None

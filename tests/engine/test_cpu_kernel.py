@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from kernel_runtime import cpu_kernel
-from kernel_runtime.cpu_kernel import CpuKernel
+from kernel_runtime.cpu_kernel import CpuKernel, compile_kernels, kernel_options
 from kernel_runtime.native import BuildError, cache_dir
 from scripts.hardware.memory import memory_use
 from tests.support.check import check_close, check_equal, normal
@@ -91,6 +91,17 @@ def test_in_vectors_a_product_is_rounded_before_it_is_added(
     x, y = mx.full(16, 1 + 2**-12), mx.full(16, -(1 + 2**-11))  # the square of x, rounded, is -y
     (found,) = kernel([x, y], [[16]], [mx.float32], [])
     check_equal(found[:4].tolist(), [0] * 4, "the square, plus what it is rounded to with the other sign")
+
+
+def test_a_file_is_compiled_as_those_that_it_takes_in_at_any_depth(tmp_path: Path) -> None:
+    inner, middle, outer = (tmp_path / f"{name}.cpp" for name in ("inner", "middle", "outer"))
+    inner.write_text(PRODUCT_AND_SUM)
+    middle.write_text('#include "inner.cpp"\n')
+    outer.write_text('#include "middle.cpp"\n')
+    assert kernel_options(outer) == kernel_options(inner)
+    before = compile_kernels(outer)
+    inner.write_text(PRODUCT_AND_SUM.replace("x * x + y", "x * x - y"))
+    assert compile_kernels(outer) != before
 
 
 def test_too_many_dimensions_are_refused(source: Path) -> None:

@@ -7,6 +7,7 @@ from tests.support.batching import small_model
 from tests.support.fakes import FakeTokenizer, prompt_of
 from tiny_llm import DenseRunner, Engine, ModelRunner, SamplingParams, SchedulerConfig, UnlimitedBlocks
 from tiny_llm import cache_bytes_per_token as bytes_per_token
+from tiny_llm.ops.quantized_blocks import words_per_head
 from tiny_llm.serving.given import default_blocks
 
 tokenizer = FakeTokenizer(eos_token_ids=[])
@@ -35,6 +36,17 @@ def test_the_pool_takes_half_of_free_memory_at_most(
     free = 2 * num_in_memory * 16 * bytes_per_token(small_model().config) + 1
     monkeypatch.setattr(default_blocks, "free_memory", lambda: free)
     assert engine().scheduler.blocks.num_blocks == num_blocks
+
+
+@pytest.mark.parametrize("kv_bits", [8, 4])
+def test_more_quantized_blocks_fit(monkeypatch: pytest.MonkeyPatch, kv_bits: int) -> None:
+    config = small_model().config
+    num_words = sum(words_per_head(config.head_dim, bits) for bits in (8, kv_bits))
+    num_bytes = 4 * num_words * config.num_key_value_heads * config.num_hidden_layers
+    monkeypatch.setattr(default_blocks, "free_memory", lambda: 2 * 5 * 16 * num_bytes + 1)
+    quantized = Engine(small_model(), tokenizer, SchedulerConfig(8, 3), 40, kv_bits=kv_bits)
+    assert quantized.scheduler.blocks.num_blocks == 5
+    assert engine().scheduler.blocks.num_blocks < 5
 
 
 def test_what_arrays_hold_is_not_free() -> None:

@@ -8,8 +8,15 @@ from tests.engine.test_integer_matmul import make_weights
 from tests.support.bits import ROWS, check_bits, check_rows
 from tests.support.check import normal
 from tests.support.cpu_kernels import TARGETS, compiled_for
+from tests.support.quantized_blocks import draw_quantized, in_chunks
 from tests.support.ragged import Shape, draw
-from tiny_llm.kernels import dispatch_attention, dispatch_paged_attention
+from tiny_llm import ExpertWeights
+from tiny_llm.kernels import (
+    dispatch_attention,
+    dispatch_grouped_matmul,
+    dispatch_paged_attention,
+    dispatch_quantized_attention,
+)
 from tiny_llm.kernels import quantized_matmul as floats
 from tiny_llm.kernels.given import fused_operations
 from tiny_llm.kernels.given import integer_matmul as integers
@@ -19,8 +26,10 @@ DTYPES = (mx.float32, mx.bfloat16)
 KERNELS = {
     "INTEGER": integers,
     "SIMD": floats,
+    "GROUPED_MATMUL": dispatch_grouped_matmul,
     "FLASH_ATTENTION": dispatch_attention,
     "PAGED_ATTENTION": dispatch_paged_attention,
+    "QUANTIZED_PAGED_ATTENTION": dispatch_quantized_attention,
     "RMS_NORM": fused_operations,
     "ROPE": fused_operations,
     "SPLIT_HEADS": fused_operations,
@@ -56,6 +65,24 @@ def test_products(
         weights = make_weights(N, K, bits, group_size)
         x = normal(ROWS, K, seed=3, dtype=dtype)
         check_rows(lambda x, w=weights: multiply(x, w), x, f"[{K}] times [{N}, {K}]", chunks)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_products_with_experts(group_size: int, bits: int, dtype: mx.Dtype, target: str | None) -> None:
+    """Each row with its expert as a last column, so that both are cut in the same chunks."""
+    chunks = (1, 3, 8, 16, 17, 23, 64)
+    experts = mx.array([0] * 3 + [2] * 30 + [3] * 9 + [4] + [6] * 27)[:, None]
+    for N, K in ((53, 384), (33, group_size)):
+        weights = ExpertWeights(make_weights(7 * N, K, bits, group_size), 7)
+        x = mx.concatenate([normal(ROWS, K, seed=3, dtype=dtype), experts.astype(dtype)], axis=1)
+
+        def multiply(rows: mx.array, weights: ExpertWeights = weights) -> mx.array:
+            experts = rows[:, -1].astype(mx.int32)
+            return dispatch_grouped_matmul.grouped_matmul_cpu(rows[:, :-1], experts, weights)
+
+        check_rows(multiply, x, f"rows of [{K}] by experts [7, {N}, {K}]", chunks)
 
 
 def attend_in_chunks(arrays: list[mx.array], size: int) -> mx.array:
@@ -129,6 +156,19 @@ def test_attention_in_blocks(D: int, dtype: mx.Dtype, target: str | None) -> Non
                     )
                 )
             check_bits(mx.concatenate(parts), expected, f"chunks of {size} in blocks of {block_size}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block_size", [1, 5, 16, 70])
+def test_attention_in_quantized_blocks(block_size: int, dtype: mx.Dtype, target: str | None) -> None:
+    """The same queries, cut in any chunks, with and without neighbours."""
+    batch = draw_quantized(Shape((40, 300), (555, 300), 6, 2, 64, block_size), dtype, seed=5)
+    attend = dispatch_quantized_attention.dispatch_quantized_attention
+    expected = attend(*batch.arguments)[:40]
+    for size in (1, 2, 3, 7, 33, 40):
+        for is_beside in (False, True):
+            chunks = in_chunks(attend, batch, size, is_beside)
+            check_bits(chunks, expected, f"chunks of {size} in blocks of {block_size}, {is_beside=}")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -15,6 +15,7 @@ from tiny_llm import (
     ForwardBatch,
     ModelConfig,
     PagedKvPool,
+    QuantizedKvPool,
     Qwen3MultiHeadAttention,
     RoPE,
     Sequence,
@@ -39,6 +40,7 @@ from tiny_llm.serving.block_manager import BlockTable
 from tiny_llm.serving.dense_runner import RowKvCaches
 from tiny_llm.serving.forward_batch import RaggedKvCache
 from tiny_llm.serving.paged_kv_cache import PagedKvCache
+from tiny_llm.serving.quantized_batch import QuantizedBatch, QuantizedKvCache
 
 CONFIG = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10)
 
@@ -138,12 +140,24 @@ def ragged(layer: int) -> RaggedKvCache:
     return RaggedKvCache(POOL, layer, batch)
 
 
+QUANTIZED_POOL = QuantizedKvPool(3, 4, 4)
+
+
+def quantized(layer: int) -> QuantizedKvCache:
+    sequence = Sequence(0, prompt_of(6))
+    sequence.num_computed_tokens = 5
+    output = output_of((sequence, 1))
+    batch = QuantizedBatch.of_quantized(output, {0: BlockTable([2, 0])}, QUANTIZED_POOL)
+    return QuantizedKvCache(QUANTIZED_POOL, layer, batch)
+
+
 CACHES: dict[str, Callable[[int], TinyKvCache]] = {
     "TinyKvFullCache": full_cache,
     "BatchingKvCache": slots,
     "RowKvCaches": lambda layer: RowKvCaches([full_cache(layer)]),
     "PagedKvCache": paged,
     "RaggedKvCache": ragged,
+    "QuantizedKvCache": quantized,
 }
 
 

@@ -3,18 +3,26 @@
 import importlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from scripts.checkpoints.compare_mlx_lm import differing_prompts
-from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL, SHIPPED_MODELS, resolve_checkpoint
+from scripts.checkpoints.files import (
+    DRAFT_MODEL,
+    MOE_MODEL,
+    SHIPPED_MODEL,
+    SHIPPED_MODELS,
+    resolve_checkpoint,
+)
 from tests.support.check import check_close
 from tiny_llm import Qwen3Model, SamplingParams, batch_generate, load
 
 FOLDER = resolve_checkpoint(SHIPPED_MODEL)
 DRAFT = resolve_checkpoint(DRAFT_MODEL)
+MOE = resolve_checkpoint(MOE_MODEL)
 FILES = ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json")
 sys.path.insert(0, str(FOLDER))
 evaluate = importlib.import_module("evaluate")  # its openings were written down before it was first run
@@ -30,7 +38,7 @@ def loaded(on_cpu: None) -> tuple[Qwen3Model, object]:
 @pytest.mark.parametrize("name", SHIPPED_MODELS)
 def test_it_is_a_qwen3_of_grouped_heads_and_tied_embeddings(name: str) -> None:
     config = read_config(name)
-    assert config["model_type"] == "qwen3"
+    assert config["model_type"] == ("qwen3_moe" if name == MOE_MODEL else "qwen3")
     assert config["num_key_value_heads"] < config["num_attention_heads"]
     assert config["tie_word_embeddings"] is True
 
@@ -47,7 +55,12 @@ def read_config(name: str) -> dict[str, Any]:
 
 def test_they_are_small() -> None:
     assert sum((FOLDER / name).stat().st_size for name in FILES) <= 6_000_000
-    assert sum(file.stat().st_size for file in DRAFT.iterdir() if file.is_file()) <= 1_500_000
+    assert folder_size(DRAFT) <= 1_500_000
+    assert folder_size(MOE) <= 3_000_000
+
+
+def folder_size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
 
 @pytest.mark.parametrize("name", SHIPPED_MODELS)
@@ -64,9 +77,10 @@ def test_its_logits_are_mlx_lms(name: str, on_cpu: None) -> None:
     check_close(load(resolve_checkpoint(name), mx.float32)[0](tokens), expected, f"logits of {name}", 1e-3)
 
 
+@pytest.mark.parametrize("name", SHIPPED_MODELS[1:])
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "demo_prompts.json"])
-def test_the_draft_model_shares_its_targets_tokens(file: str) -> None:
-    assert (DRAFT / file).read_bytes() == (FOLDER / file).read_bytes()
+def test_they_share_tokens_and_prompts(name: str, file: str) -> None:
+    assert (resolve_checkpoint(name) / file).read_bytes() == (FOLDER / file).read_bytes()
 
 
 def test_the_draft_model_often_predicts_its_targets_token(loaded) -> None:  # type: ignore[no-untyped-def]

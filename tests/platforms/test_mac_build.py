@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernel_runtime import native
+from kernel_runtime.cpu_kernel import included_sources
 from tests.platforms.kernel_sources import CPU_SOURCES
 from tests.platforms.mac import (
     LIBCXX,
@@ -82,10 +83,8 @@ def test_a_library_exports_its_functions_alone(name: str, libraries: dict[str, L
     if name == "extension":
         expected = {"_PyInit_tiny_llm_extension", "_tiny_llm_run_tasks"}
     elif name in sources:
-        own = sources[name].read_text()
-        text = own + "".join(
-            text.read_text() for other, text in sources.items() if f'#include "{other}"' in own
-        )
+        files = sources[name], *included_sources(sources[name])
+        text = "".join(file.read_text() for file in files)
         expected = {"_tiny_llm_run_tasks", *(f"_{function}" for function in KERNEL.findall(text))}
     assert libraries[name].exported - OF_LINKER == expected
     assert libraries[name].weak == set()

@@ -10,6 +10,12 @@ import pytest
 
 from tests.platforms.kernel_sources import CPU_SOURCES
 from tests.platforms.neon_runs import LANES, SIMD_OPERATIONS, Case, Numbers, check_cases, start_builds
+from tests.platforms.quantized_kv_cases import (
+    normal,
+    quantize_blocks_cases,  # noqa: F401 - found by its name, as the next one
+    quantized_paged_attention_cases,  # noqa: F401
+    shortened,
+)
 from tests.support.oracles import causal_mask, expected_kept, grouped_attention, rms_norm, silu
 
 SIMD = (
@@ -47,10 +53,6 @@ def test_kernel(function: str, programs: dict[str, "Future[Path]"]) -> None:
 
 
 Cases = Iterator[tuple[str, Case]]
-
-
-def normal(*shape: int, seed: int = 1) -> Numbers:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def integers(low: int, high: int, *shape: int, seed: int = 1) -> Numbers:
@@ -172,6 +174,19 @@ def product_cases(function: str) -> Cases:
             yield name, Case([x, *packed], [expected], numbers, error, size=size.max())
 
 
+def grouped_matmul_cases() -> Cases:
+    for bits, group_size, K in packings():
+        for counts, N in itertools.product(((1, 0, 0), (0, 9, 1), (8, 3, 17)), (1, 9, 49)):
+            packed, weights = packed_weights(len(counts) * N, K, bits, group_size)
+            experts = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+            x = normal(len(experts), K, seed=4)
+            own = weights.reshape(len(counts), N, K)[experts]  # [R, N, K]
+            expected = np.einsum("rk,rnk->rn", exact(x)[0], own)
+            size = np.einsum("rk,rnk->rn", np.abs(exact(x)[0]), np.abs(own)).max()
+            case = Case([x, experts, *packed], [expected], (bits, group_size), 1e-6, size=size)
+            yield f"rows {counts}, N {N}, K {K}, {bits} bits in groups of {group_size}", case
+
+
 def dequantize_cases() -> Cases:
     for bits, group_size, K in packings():
         for N in COLUMNS:
@@ -210,15 +225,6 @@ def flash_attention_cases() -> Cases:
         inputs = [query, key, value, *([mask] if kind == 2 else [])]
         name = f"L {L}, S {S}, D {D}, {H_q} heads, {('no', 'causal', 'any')[kind]} mask"
         yield name, Case(inputs, [expected], (0.3, kind == 1, kind == 2))
-
-
-def shortened(x: Numbers, type_number: int) -> tuple[Numbers, Numbers]:
-    """The bits of x in the type of that number, and what they stand for."""
-    if type_number == 1:
-        bits = (x.view(np.uint32) >> 16).astype(np.uint16)
-        return bits, (bits.astype(np.uint32) << 16).view(np.float32)
-    stored = x.astype(np.float16 if type_number == 2 else np.float32)
-    return stored, stored.astype(np.float32)
 
 
 def paged_attention_cases() -> Cases:

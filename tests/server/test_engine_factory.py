@@ -8,6 +8,7 @@ from tests.support.batching import small_model
 from tests.support.fakes import FakeTokenizer
 from tiny_llm import PrefixCachingBlockManager, Priority, SchedulerConfig
 from tiny_llm.serving.server.given.engine_factory import EngineFactory
+from tiny_llm.serving.server.given.speculation import DrafterFactory
 
 CONFIG = SchedulerConfig(8, 3)
 
@@ -32,6 +33,14 @@ def test_the_pool(settings: dict[str, Any], num_blocks: int, block_size: int, is
         blocks: Any = engine.scheduler.blocks
         assert (blocks.num_blocks, blocks.block_size) == (num_blocks, block_size)
         assert isinstance(blocks, PrefixCachingBlockManager) == is_caching
+
+
+@pytest.mark.parametrize("drafts", [None, DrafterFactory(3)])
+@pytest.mark.parametrize("kv_bits", [None, 8, 4])
+def test_quantized_keys_and_values(kv_bits: int | None, drafts: DrafterFactory | None) -> None:
+    with factory(kv_bits=kv_bits, make_drafter=drafts)() as engine:
+        pool = engine.runner.pool  # type: ignore[attr-defined]
+        assert getattr(pool, "kv_bits", None) == kv_bits
 
 
 @pytest.mark.parametrize(("name", "is_priority"), [("fcfs", False), ("priority", True)])
@@ -59,6 +68,7 @@ def test_all_engines_have_the_model_that_was_loaded_once() -> None:
     [
         ({"max_model_len": 0}, "max_model_len must be from 1 to"),
         ({"max_model_len": 10**9}, "max_model_len must be from 1 to"),
+        ({"kv_bits": 5}, "bits must be 4 or 8, got 5"),
         ({"num_blocks": 4, "block_size": 8}, "4 blocks of 8 tokens, too few for a request of 40"),
     ],
 )

@@ -82,6 +82,7 @@ def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
         (["--api-key", "key "], "spaces"),
         (["--api-key", "key", "--no-auth"], "--no-auth"),
         (["--allowed-origins", "https://example.org/"], "an allowed origin"),
+        (["--kv-bits", "5"], "--kv-bits"),
     ],
 )
 def test_what_it_refuses(options: list[str], sentence: str) -> None:
@@ -201,6 +202,16 @@ def test_settings_from_options() -> None:
         cards = client.get(f"{url}/v1/models").json()["data"]
         assert [(card["id"], card["max_model_len"]) for card in cards] == [("a", 64), ("b", 64)]
         assert httpx2.get(f"{url}/v1/models").status_code == 401
+
+
+@pytest.mark.parametrize("options", [(), ("--speculation", "lookup")])
+def test_quantized_keys_and_values(options: tuple[str, ...]) -> None:
+    with serving("--kv-bits", "4", *options, TINY_LLM_DEVICE="cpu") as (_, url):
+        body = {"model": MODEL, "prompt": "In the beginning", "max_tokens": 40, "ignore_eos": True}
+        body |= {"temperature": 0}
+        answers = [httpx2.post(f"{url}/v1/completions", json=body, timeout=SECONDS).json() for _ in range(2)]
+    assert [answer["usage"]["completion_tokens"] for answer in answers] == [40, 40]
+    assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
 
 
 def test_help_names_every_option() -> None:

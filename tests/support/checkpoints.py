@@ -106,6 +106,38 @@ VARIANTS = [
     Variant("llama-yarn", "llama", {"rope_scaling": HALF_YARN}),
 ]
 
+MOE: dict[str, Any] = {
+    "num_experts": 11,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 96,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+MOE_VARIANTS = [
+    Variant("moe", "qwen3_moe", MOE),
+    Variant("moe-not-normalized", "qwen3_moe", {**MOE, "norm_topk_prob": False}),
+    Variant("moe-untied", "qwen3_moe", {**MOE, "tie_word_embeddings": False}),
+    Variant("moe-one-chosen", "qwen3_moe", {**MOE, "num_experts_per_tok": 1, "norm_topk_prob": False}),
+    Variant("moe-dense-layer", "qwen3_moe", {**MOE, "mlp_only_layers": [1]}),
+    Variant("moe-every-second", "qwen3_moe", {**MOE, "decoder_sparse_step": 2}),
+    Variant("moe-bfloat16", "qwen3_moe", MOE, dtype=mx.bfloat16),
+    Variant("moe-4bit", "qwen3_moe", MOE, quantization={"group_size": 32, "bits": 4}),
+    Variant("moe-8bit", "qwen3_moe", MOE, quantization={"group_size": 32, "bits": 8}),
+    Variant(
+        "moe-mixed-bits",
+        "qwen3_moe",
+        MOE,
+        quantization={
+            "group_size": 32,
+            "bits": 4,
+            **{f"model.layers.{i}.mlp.gate": {"group_size": 64, "bits": 8} for i in range(3)},
+            "model.layers.1.mlp.switch_mlp.down_proj": False,
+        },
+    ),
+]
+"""Mixtures of experts (day 4.2), so many that number 10 comes before number 9 in the alphabet."""
+
 
 def build(variant: Variant, seed: int = 0) -> nn.Module:
     """mlx-lm's model with normal-distributed weights, quantized where the variant says so."""
@@ -157,16 +189,35 @@ def loader_mistakes(oracle: Any, tokens: mx.array) -> Mistakes:
         ],
     }
     for name, (part, first, second) in SWAPS.items():
-        owners = [getattr(layer, part) if part else layer for layer in layers]
-        if hasattr(owners[0], first):
+        all_owners = [getattr(layer, part) if part else layer for layer in layers]
+        if owners := [each for each in all_owners if hasattr(each, first)]:
             changes[name] = [
                 change
                 for each in owners
                 for change in ((each, first, getattr(each, second)), (each, second, getattr(each, first)))
             ]
+    changes |= moe_changes([layer.mlp for layer in layers if hasattr(layer.mlp, "switch_mlp")])
     return {
         f"the logits of a model with {name}": partial(logits_with, oracle, tokens, each)
         for name, each in changes.items()
+    }
+
+
+def moe_changes(mixtures: list[Any]) -> dict[str, list[Change]]:
+    """What mistakes with mixtures of experts would change."""
+    if not mixtures:
+        return {}
+    switches = [each.switch_mlp for each in mixtures]
+    return {
+        "the weights of the experts normalized where config.json says no, and not where it says yes": [
+            (each, "norm_topk_prob", not each.norm_topk_prob) for each in mixtures
+        ],
+        "one expert per token": [(each, "top_k", 1) for each in mixtures],
+        "gate_proj and up_proj of the experts swapped": [
+            change
+            for each in switches
+            for change in ((each, "gate_proj", each.up_proj), (each, "up_proj", each.gate_proj))
+        ],
     }
 
 

@@ -30,6 +30,8 @@ LAZY = (
     "generation.",
     "serving.paged_kv_cache",
     "serving.forward_batch",
+    "serving.quantized_kv_pool",
+    "serving.quantized_batch",
     "serving.batch_sampler",
 )
 """Parts of the package whose functions wait for no number."""

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -40,7 +41,8 @@ from tiny_llm import (
     StructuredOutputsParams,
     UnlimitedBlocks,
 )
-from tiny_llm.model.loader import Tensors, build_model
+from tiny_llm.model.loader import MakeMlp, Tensors, build_mlp, build_model
+from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts
 from tiny_llm.serving.given.grammars import compile_grammar
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.given.policy import Policy
@@ -62,6 +64,14 @@ SIZES = {
     "head_dim": 8,
     "vocab_size": VOCAB_SIZE,
     "max_position_embeddings": 64,
+}
+MIXTURES = {
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [0],
 }
 
 
@@ -179,6 +189,14 @@ class Abort:
 
 
 @dataclass(frozen=True)
+class Quantized:
+    """Blocks of so many tokens, whose values have so many bits (day 4.1)."""
+
+    block_size: int
+    kv_bits: int
+
+
+@dataclass(frozen=True)
 class EngineSchedule:
     """What the law is tried on for the engine; without a pool it has dense caches.
 
@@ -191,6 +209,20 @@ class EngineSchedule:
     pool: Pool | None = None
     taste: Taste = Taste()
     seconds: tuple[float, ...] = (1.0,)
+    kv_bits: int | None = None
+    is_sparse: bool = False
+    """Whether the model has mixtures of experts (day 4.2)."""
+
+    @property
+    def quantized(self) -> Quantized | None:
+        """How keys and values are quantized; None for floats."""
+        if self.pool is None or self.kv_bits is None:
+            return None
+        return Quantized(self.pool.block_size, self.kv_bits)
+
+    def run_alone(self, arrival: Arrival) -> tuple[tuple[int, ...], str]:
+        """What the engine owes a request: its ids, and why it ends."""
+        return run_alone(arrival, True, self.quantized, self.is_sparse)
 
     def make_blocks(self) -> BlockManager | None:
         """Blocks that nobody holds, or None for dense caches."""
@@ -199,6 +231,8 @@ class EngineSchedule:
 
 EITHER = st.booleans()
 NEVER = st.just(False)
+FLOATS: st.SearchStrategy[int | None] = st.none()
+QUANTIZED: st.SearchStrategy[int | None] = st.sampled_from([8, 4])
 TASTES = st.builds(Taste, st.none() | st.integers(0, 5), st.none() | st.sampled_from([0.5, 3.0, 20.0]))
 
 
@@ -243,10 +277,11 @@ def engine_schedules(
     is_mid_step: st.SearchStrategy[bool] = EITHER,
     is_adjusted: st.SearchStrategy[bool] = EITHER,
     is_constrained: st.SearchStrategy[bool] = NEVER,
+    kv_bits: st.SearchStrategy[int | None] = FLOATS,
 ) -> EngineSchedule:
     """Any limits and policy, the requests of a schedule of week 2, and up to two aborts.
 
-    With `is_constrained`, some requests have grammars.
+    With `is_constrained`, some requests have grammars; with `kv_bits`, blocks are quantized.
 
     Prompts share their beginnings: each is a piece of one before it with an end of its own, or new.
     """
@@ -272,9 +307,8 @@ def engine_schedules(
     if taste.patience is not None:
         arrivals = tuple(replace(each, priority=draw(st.integers(0, 3))) for each in arrivals)
     milliseconds = draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
-    return EngineSchedule(
-        config, arrivals, tuple(aborts), pool, taste, tuple(each / 1e3 for each in milliseconds)
-    )
+    seconds = tuple(each / 1e3 for each in milliseconds)
+    return EngineSchedule(config, arrivals, tuple(aborts), pool, taste, seconds, draw(kv_bits))
 
 
 POOLS: dict[str, st.SearchStrategy[Pool | None]] = {
@@ -305,13 +339,24 @@ def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]
 
 
 @functools.cache
-def random_qwen3(seed: int = 11) -> Qwen3Model:
+def random_qwen3(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
-    variant = Variant("invariance", "qwen3", SIZES)
-    config = ModelConfig.from_dict(variant.config)  # before mlx-lm is imported, which takes a second
+    return random_model(Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim}), seed)
+
+
+@functools.cache
+def random_moe(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
+    """The same with mixtures of experts, of which each token uses 3 of 7; the first layer has none."""
+    variant = Variant("invariance", "qwen3_moe", {**SIZES, **MIXTURES, "head_dim": head_dim})
+    return random_model(variant, seed, partial(build_moe, MoeConfig.from_dict(variant.config)))
+
+
+def random_model(variant: Variant, seed: int, make_mlp: MakeMlp = build_mlp) -> Qwen3Model:
+    """A Qwen3 of the variant's sizes, each block's feed-forward half made by `make_mlp`."""
+    config = ModelConfig.from_dict({**variant.config, "model_type": "qwen3"})  # before mlx-lm, a second
     tensors = dict(tree_flatten(build(variant, seed=seed).parameters()))
     louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
-    return build_model(config, Tensors(louder))
+    return build_model(config, Tensors(flatten_experts(louder)), make_mlp)
 
 
 def run_together(schedule: Schedule) -> list[GenerationResult]:
@@ -333,12 +378,16 @@ def run_together(schedule: Schedule) -> list[GenerationResult]:
 
 
 @functools.lru_cache(maxsize=64)
-def run_alone(arrival: Arrival, is_engine: bool = False) -> tuple[tuple[int, ...], str]:
+def run_alone(
+    arrival: Arrival, is_engine: bool = False, quantized: Quantized | None = None, is_sparse: bool = False
+) -> tuple[tuple[int, ...], str]:
     """The ids one request gets from the model without cache, batch or chunks, and why it ends.
 
     The engine draws by number, the batch of week 2 by a sampler that counts.
     """
-    model, sampler = random_qwen3(), arrival.params.make_sampler()
+    if quantized is not None:
+        return run_in_blocks(arrival, quantized, is_sparse)
+    model, sampler = model_for(None, is_sparse), arrival.params.make_sampler()
     params, sequence = replace(arrival.params, stop_token_ids=EOS_TOKEN_IDS), Sequence(0, arrival.prompt)
     tokens, output = sequence.token_ids, list[int]()
     bound = min(arrival.params.max_tokens or MAX_SEQ_LEN, MAX_SEQ_LEN - len(tokens))
@@ -362,6 +411,30 @@ def run_alone(arrival: Arrival, is_engine: bool = False) -> tuple[tuple[int, ...
         output.append(token)
         if len(output) == bound:
             return tuple(output), "length"
+
+
+def model_for(quantized: Quantized | None, is_sparse: bool = False) -> Qwen3Model:
+    """The model of the schedules; heads in quantized blocks have a multiple of 32 dimensions."""
+    make = random_moe if is_sparse else random_qwen3
+    return make() if quantized is None else make(head_dim=32)
+
+
+def run_in_blocks(
+    arrival: Arrival, quantized: Quantized, is_sparse: bool = False
+) -> tuple[tuple[int, ...], str]:
+    """The same from an engine that runs nothing else, each prompt in one chunk, since rounding to codes makes
+    a difference of the last bit, as between two ways to compute attention, as large as a step."""
+    config, blocks = SchedulerConfig(MAX_SEQ_LEN, 1), BlockManager(MAX_SEQ_LEN, quantized.block_size)
+    with Engine(
+        model_for(quantized, is_sparse),
+        IdTokenizer(),
+        config,
+        MAX_SEQ_LEN,
+        blocks,
+        kv_bits=quantized.kv_bits,
+    ) as engine:
+        (result,) = engine.generate([arrival.prompt], arrival.params)
+    return tuple(result.token_ids), result.finish_reason
 
 
 def allowed_tokens(params: StructuredOutputsParams, answer: tuple[int, ...]) -> set[int]:
@@ -413,9 +486,8 @@ def check_engine_law(
     assert both.has_own_schedule or not both.simulator.scheduler.has_work
     assert sorted([*both.results, *both.aborted]) == list(range(len(in_order)))
     for number, result in both.results.items():
-        assert (result.token_ids, result.finish_reason) == run_alone(in_order[number], True), (
-            f"request {number} differs"
-        )
+        alone = schedule.run_alone(in_order[number])
+        assert (result.token_ids, result.finish_reason) == alone, f"request {number} differs"
 
 
 class EngineAndSimulator:
@@ -428,14 +500,16 @@ class EngineAndSimulator:
         self, schedule: EngineSchedule, kind: Callable[..., Engine], simulator: type[Simulator]
     ) -> None:
         self.blocks = schedule.make_blocks()
+        self._run_alone = schedule.run_alone
         self.engine = kind(
-            random_qwen3(),
+            model_for(schedule.quantized, schedule.is_sparse),
             IdTokenizer(),
             schedule.config,
             MAX_SEQ_LEN,
             self.blocks or UnlimitedBlocks(),
             schedule.taste.make(),
             clock=lambda: self._now,
+            kv_bits=schedule.kv_bits,
         )
         self.simulator = simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
         self.results: dict[int, GenerationResult] = {}
@@ -458,7 +532,7 @@ class EngineAndSimulator:
     def add(self, arrival: Arrival) -> int:
         """Let a request wait in both; returns its number."""
         room = MAX_SEQ_LEN - len(arrival.prompt)
-        token_ids, reason = run_alone(arrival, True)
+        token_ids, reason = self._run_alone(arrival)
         num_sampled = len(token_ids) + (reason == "stop" or room == 0)
         self.simulator.add(
             SimulatedRequest(

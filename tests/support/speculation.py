@@ -72,8 +72,12 @@ DRAFTERS: dict[str, MakeDrafter] = {
 def speculative(make_drafter: MakeDrafter) -> Callable[..., Engine]:
     """Makes engines whose drafts come from such a drafter, where they have a pool."""
 
-    def make(model, tokenizer, config, max_seq_len, blocks, policy, clock) -> Engine:  # type: ignore[no-untyped-def]
+    def make(  # type: ignore[no-untyped-def]
+        model, tokenizer, config, max_seq_len, blocks, policy, clock, kv_bits
+    ) -> Engine:
         drafter = make_drafter(blocks)
-        return SpeculativeEngine(model, tokenizer, config, max_seq_len, blocks, policy, clock, drafter)
+        return SpeculativeEngine(
+            model, tokenizer, config, max_seq_len, blocks, policy, clock, drafter, kv_bits
+        )
 
     return make

@@ -41,10 +41,12 @@ SHORT = {
     "prefix": f"--users 2 --turns 2 --system 33 --question 5 --answer 3 {ONCE}",
     "pressure": "--blocks 60 --copies 1 --max-tokens 2",
     "speculation": f"--batch 2 --max-tokens 10 {ONCE}",
+    "kv": f"--tokens 64 --texts 1 --batch 2 {ONCE}",
+    "experts": f"--max-tokens 2 {ONCE}",
     "structured": f"--batch 2 --max-tokens 4 {ONCE}",
 }
 """Every benchmark but `race`, with options that make it short."""
-WITHOUT_MODEL = ("matmul", "flash", "scheduler")
+WITHOUT_MODEL = ("matmul", "flash", "scheduler", "experts")
 RUN_ALL = """
 import json, shlex, sys
 from typer.testing import CliRunner

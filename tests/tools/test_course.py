@@ -43,7 +43,11 @@ ROWS_OF_SERVING = [
     {"closed_forms", "cost_model", "latency_target", "simulator", "given.metrics"},
     {
         "paged_kv_cache",
+        "given.pool",
         "forward_batch",
+        "quantized_kv_pool",
+        "quantized_batch",
+        "given.best_quantized_attention",
         "given.token_counts",
         "structured.constraint",
         "structured.masks",

@@ -61,7 +61,11 @@ def test_on_a_mac_metal_is_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "kernels"),
-    [("none", set()), ("metal", {"2.3.4", "2.5.2", "3.3.6"}), ("cuda", {"2.3.5", "2.5.3", "3.3.7"})],
+    [
+        ("none", set()),
+        ("metal", {"2.3.4", "2.5.2", "3.3.6", "4.1.6"}),
+        ("cuda", {"2.3.5", "2.5.3", "3.3.7", "4.1.7"}),
+    ],
 )
 def test_the_kernels_of_the_chosen_gpu_are_core(gpu: Gpu, kernels: set[str]) -> None:
     last = COURSE.days[-1]
@@ -75,7 +79,7 @@ def test_what_is_begun_is_not_left_out(core: Sources) -> None:
     assert left_out(core, "none") == all_optional
     assert left_out(begun(core), "none") == all_optional - {"1.2.4"}
     assert left_out(read_reference(), "none") == set()
-    assert left_out(core, "cuda") == all_optional - {"2.3.5", "2.5.3", "3.3.7"}
+    assert left_out(core, "cuda") == all_optional - {"2.3.5", "2.5.3", "3.3.7", "4.1.7"}
 
 
 def test_next_is_a_core_task() -> None:

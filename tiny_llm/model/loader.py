@@ -145,16 +145,22 @@ def load_model(
     raise NotImplementedError("week 1 day 5 task 6: load_model is not written yet")
 
 
-def build_model(config: ModelConfig, tensors: Tensors) -> Qwen3Model:
-    """Build a model from tensors under their checkpoint names."""
-    raise NotImplementedError("week 1 day 5 task 6: build_model is not written yet")
-
-
-def build_block(config: ModelConfig, tensors: Tensors, name: str, rope: Rotation) -> Qwen3TransformerBlock:
-    """The block whose tensors start with `name`."""
-    raise NotImplementedError("week 1 day 5 task 6: build_block is not written yet")
-
-
 def build_mlp(config: ModelConfig, tensors: Tensors, name: str) -> Callable[[mx.array], mx.array]:
     """The MLP whose tensors start with `name`."""
     raise NotImplementedError("week 1 day 5 task 6: build_mlp is not written yet")
+
+
+MakeMlp = Callable[[ModelConfig, Tensors, str], Callable[[mx.array], mx.array]]
+"""`build_mlp`, or what builds another feed-forward half (day 4.2)."""
+
+
+def build_model(config: ModelConfig, tensors: Tensors, make_mlp: MakeMlp = build_mlp) -> Qwen3Model:
+    """Build a model from tensors under their checkpoint names, each block's MLP with `make_mlp`."""
+    raise NotImplementedError("week 1 day 5 task 6: build_model is not written yet")
+
+
+def build_block(
+    config: ModelConfig, tensors: Tensors, name: str, rope: Rotation, make_mlp: MakeMlp = build_mlp
+) -> Qwen3TransformerBlock:
+    """The block whose tensors start with `name`. Call `make_mlp` with the name of its MLP."""
+    raise NotImplementedError("week 1 day 5 task 6: build_block is not written yet")

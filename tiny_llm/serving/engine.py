@@ -12,14 +12,11 @@ from ..batching.answer import GenerationResult, TokenLogprobs
 from ..generation.generate import Tokenizer
 from ..generation.sampler import SamplingParams
 from ..model.qwen3 import Qwen3Model
-from .block_manager import BlockManager
-from .dense_runner import DenseRunner, Runner
 from .given.blocks import Blocks
-from .given.default_blocks import default_blocks
+from .given.default_blocks import default_blocks, make_runner
 from .given.engine_request import EngineRequest
 from .given.policy import Policy
 from .given.scheduler_output import SchedulerOutput
-from .model_runner import ModelRunner
 from .scheduler import Scheduler, SchedulerConfig
 
 
@@ -51,9 +48,11 @@ class Engine(Closable):
             `UnlimitedBlocks`, each request has its own growing cache.
         policy: as for `Scheduler`.
         clock: returns seconds, counted from any start.
+        kv_bits: bits of a quantized value, 4 or 8; quantized keys have 8 (day 4.1). None for floats.
 
     Raises:
-        ValueError: `max_seq_len` is below 1.
+        ValueError: `max_seq_len` is below 1; `kv_bits` is neither 4 nor 8; or it is given, but the `blocks`
+            belong to no pool or the model's `head_dim` is not a multiple of 32.
 
     Attributes:
         requests: the unfinished requests, by id.
@@ -75,17 +74,16 @@ class Engine(Closable):
         blocks: Blocks | None = None,
         policy: Policy | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        kv_bits: int | None = None,
     ) -> None:
         if max_seq_len < 1:
             raise ValueError(f"max_seq_len must be at least 1, got {max_seq_len}")
         config = SchedulerConfig(max_num_prefill_only_tokens=512) if config is None else config
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len
-        blocks = default_blocks(model, config, max_seq_len) if blocks is None else blocks
+        blocks = default_blocks(model, config, max_seq_len, kv_bits) if blocks is None else blocks
         self.scheduler = Scheduler(config, blocks, policy)
-        self.runner: Runner = (
-            ModelRunner(model, blocks) if isinstance(blocks, BlockManager) else DenseRunner(model)
-        )
+        self.runner = make_runner(model, blocks, kv_bits)
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
         self._clock = clock

@@ -13,6 +13,7 @@ from ..model.kv_cache import TinyKvCache
 from ..ops.attention import Attention, Mask
 from ..ops.paged_attention import paged_attention_simple
 from .block_manager import BlockTable
+from .given.pool import Pool
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .paged_kv_cache import Ints, PagedKvPool
 
@@ -41,9 +42,7 @@ class ForwardBatch:
     logits_indices: mx.array
 
     @classmethod
-    def of(
-        cls, output: SchedulerOutput, tables: Mapping[int, BlockTable], pool: PagedKvPool
-    ) -> "ForwardBatch":
+    def of(cls, output: SchedulerOutput, tables: Mapping[int, BlockTable], pool: Pool) -> "ForwardBatch":
         """Build the batch of a step.
 
         Args:
@@ -74,7 +73,7 @@ class ForwardBatch:
 
 
 def check_room(
-    entries: Items[ScheduledTokens], tables: Items[BlockTable], block_tables: Ints, pool: PagedKvPool
+    entries: Items[ScheduledTokens], tables: Items[BlockTable], block_tables: Ints, pool: Pool
 ) -> None:
     """Raise ValueError unless each sequence has blocks of the pool for all of its tokens after the step.
 
@@ -112,7 +111,7 @@ def pad_block_tables(tables: Items[BlockTable]) -> Ints:
 
 
 def batch_slots(
-    positions: Ints, query_start_loc: Ints, block_tables: Ints, num_stored: Ints, pool: PagedKvPool
+    positions: Ints, query_start_loc: Ints, block_tables: Ints, num_stored: Ints, pool: Pool
 ) -> Ints:
     """Find the slot where each token's key and value are stored, [T].
 

@@ -210,8 +210,24 @@ def load_model(
     return model
 
 
-def build_model(config: ModelConfig, tensors: Tensors) -> Qwen3Model:
-    """Build a model from tensors under their checkpoint names."""
+def build_mlp(config: ModelConfig, tensors: Tensors, name: str) -> Callable[[mx.array], mx.array]:
+    """The MLP whose tensors start with `name`."""
+    E, hidden, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+    return tensors.operations.mlp(
+        E,
+        hidden,
+        tensors.take_projection(f"{name}.gate_proj", hidden, E, bias),
+        tensors.take_projection(f"{name}.up_proj", hidden, E, bias),
+        tensors.take_projection(f"{name}.down_proj", E, hidden, bias),
+    )
+
+
+MakeMlp = Callable[[ModelConfig, Tensors, str], Callable[[mx.array], mx.array]]
+"""`build_mlp`, or what builds another feed-forward half (day 4.2)."""
+
+
+def build_model(config: ModelConfig, tensors: Tensors, make_mlp: MakeMlp = build_mlp) -> Qwen3Model:
+    """Build a model from tensors under their checkpoint names, each block's MLP with `make_mlp`."""
     E, V = config.hidden_size, config.vocab_size
     rope = tensors.operations.rope(
         config.head_dim,
@@ -222,7 +238,8 @@ def build_model(config: ModelConfig, tensors: Tensors) -> Qwen3Model:
     )
     embedding = tensors.take_embedding("model.embed_tokens", V, E)
     layers = [
-        build_block(config, tensors, f"model.layers.{i}", rope) for i in range(config.num_hidden_layers)
+        build_block(config, tensors, f"model.layers.{i}", rope, make_mlp)
+        for i in range(config.num_hidden_layers)
     ]
     is_tied = config.tie_word_embeddings
     if is_tied is None:
@@ -236,8 +253,10 @@ def build_model(config: ModelConfig, tensors: Tensors) -> Qwen3Model:
     )
 
 
-def build_block(config: ModelConfig, tensors: Tensors, name: str, rope: Rotation) -> Qwen3TransformerBlock:
-    """The block whose tensors start with `name`."""
+def build_block(
+    config: ModelConfig, tensors: Tensors, name: str, rope: Rotation, make_mlp: MakeMlp = build_mlp
+) -> Qwen3TransformerBlock:
+    """The block whose tensors start with `name`. Call `make_mlp` with the name of its MLP."""
     E, D, eps = config.hidden_size, config.head_dim, config.rms_norm_eps
     q_size, kv_size = config.num_attention_heads * D, config.num_key_value_heads * D
     own = f"{name}.self_attn"
@@ -253,19 +272,7 @@ def build_block(config: ModelConfig, tensors: Tensors, name: str, rope: Rotation
             k_norm=tensors.take_norm(f"{own}.k_norm", D, eps) if config.qk_norm else None,
             attention=tensors.operations.attention,
         ),
-        mlp=build_mlp(config, tensors, f"{name}.mlp"),
+        mlp=make_mlp(config, tensors, f"{name}.mlp"),
         input_layernorm=tensors.take_norm(f"{name}.input_layernorm", E, eps),
         post_attention_layernorm=tensors.take_norm(f"{name}.post_attention_layernorm", E, eps),
-    )
-
-
-def build_mlp(config: ModelConfig, tensors: Tensors, name: str) -> Callable[[mx.array], mx.array]:
-    """The MLP whose tensors start with `name`."""
-    E, hidden, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-    return tensors.operations.mlp(
-        E,
-        hidden,
-        tensors.take_projection(f"{name}.gate_proj", hidden, E, bias),
-        tensors.take_projection(f"{name}.up_proj", hidden, E, bias),
-        tensors.take_projection(f"{name}.down_proj", E, hidden, bias),
     )

@@ -1,21 +1,23 @@
 """Run a step in one pass of the model, on the blocks of a pool."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 
 import mlx.core as mx
 
-from kernel_runtime.paged_check import PagedAttention
-
 from ..generation.sampler import SamplingParams
 from ..given.accelerate import best_paged_attention
+from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
 from .forward_batch import ForwardBatch, RaggedKvCache
+from .given.best_quantized_attention import best_quantized_attention
 from .given.best_sampler import best_sampler
 from .given.sampling import BatchSampler, Sampled, StepSamples, read_samples
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .paged_kv_cache import PagedKvPool
+from .quantized_batch import QuantizedBatch, QuantizedKvCache
+from .quantized_kv_pool import QuantizedKvPool
 
 
 class ModelRunner:
@@ -26,22 +28,31 @@ class ModelRunner:
     Args:
         model: called as `hidden_states` and `logits`, with T rows of one token.
         blocks: the scheduler's block manager, which knows the blocks of each sequence.
-        attention: paged attention; by default, the fastest that works on this machine.
+        attention: paged attention, or attention to quantized blocks with `kv_bits`; by default, the fastest
+            that works on this machine.
         sampler: samples the rows of a step; by default, the fastest that works on this machine.
+        kv_bits: bits of a quantized value, 4 or 8 (day 4.1); None for keys and values in floats.
+
+    Raises:
+        ValueError: `kv_bits` is neither 4 nor 8.
     """
 
     def __init__(
         self,
         model: Qwen3Model,
         blocks: BlockManager,
-        attention: PagedAttention | None = None,
+        attention: Callable[..., mx.array] | None = None,
         sampler: BatchSampler | None = None,
+        kv_bits: int | None = None,
     ) -> None:
         self.model = model
         self.blocks = blocks
-        self.attention = best_paged_attention() if attention is None else attention
         self.sampler = best_sampler() if sampler is None else sampler
-        self.pool = PagedKvPool(model.num_hidden_layers, blocks.num_blocks, blocks.block_size)
+        sizes = model.num_hidden_layers, blocks.num_blocks, blocks.block_size
+        self.pool = PagedKvPool(*sizes) if kv_bits is None else QuantizedKvPool(*sizes, kv_bits)
+        self.attention: Callable[..., mx.array] = attention or (
+            best_paged_attention() if kv_bits is None else best_quantized_attention()
+        )
         blocks.forget_contents()
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
@@ -56,7 +67,7 @@ class ModelRunner:
         """
         if not output.entries:
             return StepSamples({}, {})
-        batch = ForwardBatch.of(output, self.blocks.tables, self.pool)
+        batch = self.batch_of(output)
         sampled = self.compute(batch, output.final, params)
         mx.eval([each.arrays for each in sampled], self.pool.state)
         return read_samples(sampled)
@@ -74,14 +85,25 @@ class ModelRunner:
         Returns:
             The samples of the final entries; an empty list if there are none.
         """
-        caches = [
-            RaggedKvCache(self.pool, layer, batch, self.attention) for layer in range(self.pool.num_layers)
-        ]
+        caches = [self.cache_of(layer, batch) for layer in range(self.pool.num_layers)]
         states = self.model.hidden_states(batch.token_ids, batch.positions, caches)
         if not final:
             return []
         logits = self.model.logits(states[batch.logits_indices])[:, -1]  # [final entries, V]
         return [Sampled.of(logits, final, params, self.sampler)]
+
+    def batch_of(self, output: SchedulerOutput) -> ForwardBatch:
+        """Flatten a step, for the kind of pool that this runner has."""
+        if isinstance(self.pool, QuantizedKvPool):
+            return QuantizedBatch.of_quantized(output, self.blocks.tables, self.pool)
+        return ForwardBatch.of(output, self.blocks.tables, self.pool)
+
+    def cache_of(self, layer: int, batch: ForwardBatch) -> TinyKvCache:
+        """Return a layer of the pool as a cache for the rows of a step."""
+        if isinstance(self.pool, QuantizedKvPool):
+            assert isinstance(batch, QuantizedBatch)
+            return QuantizedKvCache(self.pool, layer, batch, self.attention)
+        return RaggedKvCache(self.pool, layer, batch, self.attention)
 
     def release(self, sequence_id: int) -> None:
         """Do nothing: the runner holds nothing for a sequence."""

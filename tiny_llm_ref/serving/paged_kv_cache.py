@@ -33,6 +33,15 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
     return blocks[positions // block_size] * block_size + positions % block_size
 
 
+def check_pool_sizes(num_layers: int, num_blocks: int, block_size: int) -> None:
+    """Raise ValueError unless `num_layers`, `num_blocks` and `block_size` are at least 1."""
+    if min(num_layers, num_blocks, block_size) < 1:
+        raise ValueError(
+            "num_layers, num_blocks and block_size must be at least 1, got "
+            f"{num_layers} layers of {num_blocks} blocks of {block_size} tokens"
+        )
+
+
 class PagedKvPool:
     """Slots for keys and values in every layer. Slot i of block b has the number b x block_size + i.
 
@@ -48,11 +57,7 @@ class PagedKvPool:
     """
 
     def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
-        if min(num_layers, num_blocks, block_size) < 1:
-            raise ValueError(
-                "num_layers, num_blocks and block_size must be at least 1, got "
-                f"{num_layers} layers of {num_blocks} blocks of {block_size} tokens"
-            )
+        check_pool_sizes(num_layers, num_blocks, block_size)
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size

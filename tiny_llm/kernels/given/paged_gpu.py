@@ -116,9 +116,7 @@ def paged_attention_gpu(
     shares, order = shares_of(
         *(tuple(np.array(x).tolist()) for x in (query_start_loc, seq_lens)), FEW_QUERIES, many, tile
     )
-    tables = block_tables.astype(mx.int32)
-    if tables.size < SMALLEST_BUFFER:
-        tables = on_gpu(np.array(tables).reshape(-1))
+    tables = tables_on_gpu(block_tables)
     outputs = []
     for share in shares:
         own = query[share.rows]
@@ -136,8 +134,7 @@ def paged_attention_gpu(
             outputs.append(split_decode(target, launch, share.num_splits))
         else:
             outputs.append(share.compute(target, launch))
-    together = outputs[0] if len(outputs) == 1 else mx.concatenate(outputs)
-    return together if order is None else together[order]
+    return in_order(outputs, order)
 
 
 @lru_cache(maxsize=4)
@@ -147,13 +144,14 @@ def shares_of(
     few_queries: int,
     many: Compute,
     tile: int,
+    few: Compute = PAGED_DECODE,
 ) -> tuple[list[Share], mx.array | None]:
     """Return each kernel's share of a step, and the order of their outputs; None if they are in order."""
     shares = []
     all_rows = split(np.array(query_start_loc, np.int32), np.array(seq_lens, np.int32), few_queries)
     for queries, is_few in zip(all_rows, (True, False), strict=True):
         if len(queries.rows):
-            compute: Compute = PAGED_DECODE if is_few else many
+            compute = few if is_few else many
             places = rows_of(queries) if is_few else tiles_of(queries, tile)
             splits = num_splits(int(queries.num_keys.max())) if is_few else 1
             shares.append(
@@ -172,6 +170,18 @@ def on_gpu(places: Ints) -> mx.array:
     """Make an array of at least SMALLEST_BUFFER integers; padding it on the host needs no dispatch."""
     missing = SMALLEST_BUFFER - places.size
     return mx.array(np.pad(places.reshape(-1), (0, missing)) if missing > 0 else places)
+
+
+def tables_on_gpu(block_tables: mx.array) -> mx.array:
+    """Return block tables as the kernels read them: of int32, and at least SMALLEST_BUFFER entries."""
+    tables = block_tables.astype(mx.int32)
+    return tables if tables.size >= SMALLEST_BUFFER else on_gpu(np.array(tables).reshape(-1))
+
+
+def in_order(outputs: list[mx.array], order: mx.array | None) -> mx.array:
+    """Return the outputs of all shares as rows of the batch."""
+    together = outputs[0] if len(outputs) == 1 else mx.concatenate(outputs)
+    return together if order is None else together[order]
 
 
 def split(query_start_loc: Ints, seq_lens: Ints, few_queries: int) -> tuple[Queries, Queries]:

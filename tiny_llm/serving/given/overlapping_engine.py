@@ -82,7 +82,7 @@ class OverlappingEngine(Engine):
         output = self.scheduler.schedule()
         if not output.entries:
             return StepUnderWay(output, ())
-        batch = ForwardBatch.of(output, runner.blocks.tables, runner.pool)
+        batch = runner.batch_of(output)
         if before is not None and before.sampled:
             batch = with_unread_tokens(batch, output.entries, before.sampled[0])
         params = {id: self.requests[id].params for id in output.final_ids}

@@ -42,6 +42,10 @@ OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 TEXTS = Kind(
     "a list of strings", lambda value: isinstance(value, list) and all(isinstance(x, str) for x in value)
 )
+COUNTS = Kind(
+    "a list of integers of at least 0",
+    lambda value: isinstance(value, list) and all(COUNT.holds(x) for x in value),
+)
 CODE_BITS = Kind(f"one of {', '.join(map(str, BITS))}", lambda value: COUNT.holds(value) and value in BITS)
 GROUP_SIZE = Kind(
     f"one of {', '.join(map(str, GROUP_SIZES))}", lambda value: COUNT.holds(value) and value in GROUP_SIZES

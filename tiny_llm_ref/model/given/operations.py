@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from ...ops.attention import Attention, scaled_dot_product_attention_grouped
 from ...ops.basics import Projection
+from ...ops.experts import GroupedMatmul, grouped_matmul_simple
 from ...ops.norm import Norm, RMSNorm
 from ...ops.positional_encoding import RoPE, RopeScaling, Rotation
 from ...ops.quantize import QuantizedMatmul, QuantizedWeights
@@ -27,6 +28,7 @@ class Operations:
         attention: the attention function of every layer.
         matmul: multiplies by packed weights; if None, weights are expanded when loaded.
         embedding: makes a packed embedding from (vocab_size, dim, weights, matmul).
+        grouped_matmul: multiplies rows by the packed weights of their experts (day 4.2).
     """
 
     norm: Callable[[int, mx.array, float], Norm] = RMSNorm
@@ -38,6 +40,7 @@ class Operations:
     embedding: Callable[[int, int, QuantizedWeights, QuantizedMatmul], QuantizedEmbedding] = (
         QuantizedEmbedding
     )
+    grouped_matmul: GroupedMatmul = grouped_matmul_simple
 
 
 PLAIN_OPERATIONS = Operations()

@@ -12,7 +12,6 @@ from ...batching.answer import TokenLogprobs
 from ...generation.sampler import SamplingParams
 from ...model.qwen3 import Qwen3Model
 from ..block_manager import BlockManager
-from ..forward_batch import ForwardBatch
 from ..model_runner import ModelRunner
 from ..speculation.rejection import probabilities, reject
 from ..speculation.verification import rows_to_keep, rows_to_verify
@@ -39,14 +38,16 @@ class SpeculativeRunner(ModelRunner):
     """A `ModelRunner` that also samples after each draft.
 
     Args:
-        model, blocks: as for `ModelRunner`.
+        model, blocks, kv_bits: as for `ModelRunner`.
         drafter: where drafts come from; released and closed together with the runner.
     """
 
-    def __init__(self, model: Qwen3Model, blocks: BlockManager, drafter: Drafter) -> None:
+    def __init__(
+        self, model: Qwen3Model, blocks: BlockManager, drafter: Drafter, kv_bits: int | None = None
+    ) -> None:
         self.verifier = Verifier(best_sampler())
         self.drafter = drafter
-        super().__init__(model, blocks, sampler=self.verifier)
+        super().__init__(model, blocks, sampler=self.verifier, kv_bits=kv_bits)
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
         """Compute a step without drafts, as `ModelRunner` does."""
@@ -73,7 +74,7 @@ class SpeculativeRunner(ModelRunner):
                 {id: [samples.logprobs[id]] if id in samples.logprobs else [] for id in samples.token_ids},
             )
         self.verifier.expect(output.final, drafts)
-        batch = ForwardBatch.of(output, self.blocks.tables, self.pool)
+        batch = self.batch_of(output)
         rows = mx.array(rows_to_verify(output.entries, np.array(batch.query_start_loc)))
         entries = [row for entry in output.final for row in rows_of(entry)]
         sampled = self.compute(replace(batch, logits_indices=rows), entries, params)

@@ -51,7 +51,8 @@ class SpeculativeEngine(Engine):
     from a model: their tokens then have the same distribution.
 
     Args:
-        model, tokenizer, config, max_seq_len, policy, clock: as for `Engine`.
+        model, tokenizer, config, max_seq_len, policy, clock, kv_bits: as for `Engine`. The keys and values
+            of a draft model stay in floats.
         blocks: the blocks of a pool, which drafts need; as for `Engine` by default.
         drafter: where drafts come from; a `LookupDrafter` by default.
 
@@ -71,13 +72,14 @@ class SpeculativeEngine(Engine):
         policy: Policy | None = None,
         clock: Callable[[], float] = time.perf_counter,
         drafter: Drafter | None = None,
+        kv_bits: int | None = None,
     ) -> None:
-        super().__init__(model, tokenizer, config, max_seq_len, blocks, policy, clock)
+        super().__init__(model, tokenizer, config, max_seq_len, blocks, policy, clock, kv_bits)
         pool = self.scheduler.blocks
         if not isinstance(pool, BlockManager):
             raise ValueError(f"drafts need the blocks of a pool, got {type(pool).__name__}: use BlockManager")
         self.drafter: Drafter = LookupDrafter() if drafter is None else drafter
-        self.runner = SpeculativeRunner(model, pool, self.drafter)
+        self.runner = SpeculativeRunner(model, pool, self.drafter, kv_bits)
 
     def add_request(
         self, prompt: str | Items[int], params: SamplingParams | None = None, priority: int = 0

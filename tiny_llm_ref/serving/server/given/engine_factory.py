@@ -34,6 +34,7 @@ class EngineFactory:
         prefix_caching: whether to keep the blocks of finished requests for later prompts.
         policy: which requests go first.
         make_drafter: makes where drafts come from; None for no speculation.
+        kv_bits: bits of a quantized value, 4 or 8; None for keys and values in floats.
     """
 
     load: Callable[[], Loaded]
@@ -44,6 +45,7 @@ class EngineFactory:
     prefix_caching: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     make_drafter: DrafterFactory | None = None
+    kv_bits: int | None = None
     _loaded: Loaded | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
@@ -65,20 +67,29 @@ class EngineFactory:
         blocks = self._blocks(model, max_model_len)
         policy: Policy = Priority() if self.policy == "priority" else Fcfs()
         if self.make_drafter is None:
-            return OverlappingEngine(model, tokenizer, self.config, max_model_len, blocks, policy)
+            return OverlappingEngine(
+                model, tokenizer, self.config, max_model_len, blocks, policy, kv_bits=self.kv_bits
+            )
         if not isinstance(blocks, BlockManager):
             raise ValueError(
                 "drafts need a pool of blocks, which this model does not support: turn speculation off"
             )
         drafter = self.make_drafter(model, tokenizer, blocks)
         return SpeculativeEngine(
-            model, tokenizer, self.config, max_model_len, blocks, policy, drafter=drafter
+            model,
+            tokenizer,
+            self.config,
+            max_model_len,
+            blocks,
+            policy,
+            drafter=drafter,
+            kv_bits=self.kv_bits,
         )
 
     def _blocks(self, model: Qwen3Model, max_model_len: int) -> Blocks:
         number, size = self.num_blocks, self.block_size
         if number is None:
-            blocks = default_blocks(model, self.config, max_model_len)
+            blocks = default_blocks(model, self.config, max_model_len, self.kv_bits)
             if not isinstance(blocks, BlockManager):
                 return blocks
             number = -(-blocks.num_blocks * blocks.block_size // size)

@@ -1,0 +1,84 @@
+"""Blocks quantized in place: as array operations do it, and by them where the kernel cannot be used."""
+
+import itertools
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from kernel_runtime.cpu_kernel import CpuKernel
+from tests.support.check import check_close, normal
+from tests.support.cpu_kernels import TARGETS, compiled_for
+from tests.support.quantized_blocks import num_words_of
+from tiny_llm.kernels.given import quantize_blocks as module
+from tiny_llm.kernels.given.quantize_blocks import (
+    FLOATS,
+    SOURCE,
+    quantize_blocks,
+    quantize_natively,
+    quantize_plainly,
+)
+from tiny_llm.ops.quantized_blocks import quantize_heads
+from tiny_llm.serving.given import best_quantized_attention as best_module
+from tiny_llm.serving.given.best_quantized_attention import best_quantized_attention
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    module._is_right.cache_clear()
+
+
+def blank(D: int, bits: int) -> mx.array:
+    return mx.zeros((9, 7, 3, num_words_of(D, bits)), mx.uint32)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("target", [None, *TARGETS], ids=["this processor", *TARGETS])
+def test_bits(target: str | None, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if target is not None:
+        kernel = compiled_for(target, module.QUANTIZE_BLOCKS, monkeypatch)
+        kernel = CpuKernel(kernel.file, is_in_place=True)
+        monkeypatch.setattr(module, "QUANTIZE_BLOCKS", kernel)
+    for D, bits, (size, middle) in itertools.product(
+        (32, 64, 96, 128), (4, 8), ((3, 1), (1e-4, 0), (0.5, 100), (0, 2))
+    ):
+        floats = (normal(5, 7, 3, D, seed=D) * size + middle).astype(dtype)
+        places = mx.array([7, 1, 8]), floats, mx.array([3, 0, 4])
+        found = quantize_natively(blank(D, bits), *places)
+        what = f"words of heads of {D} with {bits} bits, entries around {middle}"
+        check_close(found, quantize_plainly(blank(D, bits), *places), what, tolerance=0)
+
+
+def check_quantizes() -> None:
+    floats = normal(5, 7, 3, 64, seed=1)
+    found = quantize_blocks(blank(64, 4), mx.array([7, 1]), floats, mx.array([3, 0]))
+    check_close(found[mx.array([7, 1])], quantize_heads(floats[mx.array([3, 0])], 4), "words", tolerance=0)
+
+
+@pytest.mark.parametrize("text", ["floats", "#include"], ids=["does not compile", "includes nothing"])
+def test_array_operations_where_the_kernel_cannot_be_used(
+    text: str,
+    on_cpu: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / SOURCE.name
+    file.write_text(SOURCE.read_text(encoding="utf-8").replace(text, "", 1), encoding="utf-8")
+    check_quantizes()
+    module._is_right.cache_clear()
+    monkeypatch.setattr(module, "QUANTIZE_BLOCKS", CpuKernel(file, is_in_place=True))
+    check_quantizes()
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_attention_falls_back(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    best_module._attention.cache_clear()
+    assert best_quantized_attention() is best_module.dispatch_quantized_attention
+    best_module._attention.cache_clear()
+    simple = best_module.quantized_paged_attention_simple
+    monkeypatch.setattr(best_module, "dispatch_quantized_attention", lambda *args: 2 * simple(*args))
+    assert best_quantized_attention() is simple
+    assert capfd.readouterr().err.count("\n") == 1
+    best_module._attention.cache_clear()

@@ -1,0 +1,28 @@
+"""What a runner knows of the place where keys and values are stored, whatever their form."""
+
+from collections.abc import Sequence as Items
+from typing import Protocol
+
+import mlx.core as mx
+
+
+class Pool(Protocol):
+    """Blocks of slots in every layer. Slot i of block b has the number b x block_size + i."""
+
+    num_layers: int
+    num_blocks: int
+    block_size: int
+
+    @property
+    def null_slot(self) -> int:
+        """The slot for keys and values that need not be kept."""
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays of all layers that have been written to."""
+
+    def check_blocks(self, block_ids: Items[int]) -> None:
+        """Raise ValueError for a block that is not in the pool."""
+
+    def release(self) -> None:
+        """Free the memory. The pool is as good as new."""

@@ -1,0 +1,227 @@
+#define MINUS_INFINITY __int_as_float(0xff800000)
+
+constexpr int TILE = 32;        // queries, keys and dimensions per tile
+constexpr int WARPS = 8;    // per block
+constexpr int ROWS = TILE / WARPS;
+// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
+constexpr int STRIDE = TILE + 1;
+
+/// Load up to TILE queries, from dimension `first_dim` on, into a tile, with zeros beyond their end.
+/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
+template <typename T, int D>
+__device__ void load_queries(
+    float* tile,
+    const T* query,
+    int num_queries,
+    int stride,
+    int first_dim) {
+  for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
+    int row = i / TILE, dim = i % TILE;
+    bool is_inside = row < num_queries && first_dim + dim < D;
+    tile[row * STRIDE + dim] = is_inside ? float(query[row * stride + first_dim + dim]) : 0.0f;
+  }
+}
+
+/// Entry `dim` of a quantized head: D codes of `bits` bits, then one word per group, with the scale in its lower
+/// half and the bias in its upper half, both float16.
+template <int D>
+__device__ float entry_of(const unsigned* head, int dim, int bits) {
+  constexpr int group_size = D % 64 == 0 ? 64 : 32;
+  int first_bit = dim * bits;
+  unsigned code = (head[first_bit / 32] >> (first_bit % 32)) & ((1u << bits) - 1);
+  unsigned grid = head[D * bits / 32 + dim / group_size];
+  float scale = float(__ushort_as_half(grid & 0xffff)), bias = float(__ushort_as_half(grid >> 16));
+  return scale * float(code) + bias;
+}
+
+/// Do the same for quantized keys or values of one key head, from token `first_key` on, found through the block
+/// table. Up to `num_keys` tokens are there.
+template <int D>
+__device__ void load_codes(
+    float* tile,
+    const unsigned* x,
+    const int* block_table,
+    int block_size,
+    int num_keys,
+    int first_key,
+    int words_per_token,
+    int first_dim,
+    int bits) {
+  for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
+    int j = first_key + i / TILE, dim = first_dim + i % TILE;
+    bool is_inside = j < num_keys && dim < D;
+    int place = is_inside ? block_table[j / block_size] * block_size + j % block_size : 0;
+    tile[i / TILE * STRIDE + i % TILE] = is_inside ? entry_of<D>(x + place * words_per_token, dim, bits) : 0.0f;
+  }
+}
+
+/// Do the same for keys or values in tails. Token j is in the tail of query j - first_query, or of query 0 if
+/// it comes before that. A token that fills its block is left out, since every query sees it quantized.
+template <typename T, int D>
+__device__ void load_tails(
+    float* tile,
+    const T* x,
+    const int* tails,
+    int block_size,
+    int num_keys,
+    int first_key,
+    int first_query,
+    int stride,
+    int first_dim) {
+  for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
+    int j = first_key + i / TILE, dim = first_dim + i % TILE;
+    bool is_inside = j < num_keys && (j + 1) % block_size != 0 && dim < D;
+    int place = is_inside ? tails[max(0, j - first_query)] * block_size + j % block_size : 0;
+    tile[i / TILE * STRIDE + i % TILE] = is_inside ? float(x[place * stride + dim]) : 0.0f;
+  }
+}
+
+/// Sum a value over the lanes of a warp. Every lane gets the result.
+__device__ float warp_sum(float value) {
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+  return value;
+}
+
+/// Find the maximum of a value over the lanes of a warp. Every lane gets the result.
+__device__ float warp_max(float value) {
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = max(value, __shfl_xor_sync(0xffffffff, value, distance));
+  return value;
+}
+
+/// Attention of many queries to keys in quantized blocks and in tails of floats, with softmax over 32 keys at a
+/// time (prefill chunks).
+///
+/// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, words per head], tail_key,
+/// tail_value: [number of tails, block_size, H, D], block_tables: [N, longest], tails: [number of queries].
+/// A query that sees n keys reads the first n / block_size * block_size of them from quantized blocks: key j of
+/// sequence s is in block block_tables[s * longest + j / block_size], at place j % block_size. It reads the
+/// others from its tail. Codes have key_bits and value_bits bits, 4 or 8.
+/// tiles: [number of tiles, 4]. The four numbers are the tile's sequence, its first query, its number of
+/// queries, and the number of keys that the first query sees. Each further query sees one key more.
+/// One block computes a tile for a head and walks along the keys. Warp g has queries 4 g to 4 g + 3 of the
+/// tile. While scores are computed, its lanes stand for keys. While values are added up, they stand for the
+/// dimensions of a tile in shared memory.
+/// blockIdx.x counts tiles and blockIdx.y heads. The tiles hold 32 * 33 floats.
+template <typename T, int D>
+__device__ void quantized_paged_attention(
+    const T* query,
+    const unsigned* key,
+    const unsigned* value,
+    const T* tail_key,
+    const T* tail_value,
+    const int* block_tables,
+    const int* tails,
+    const int* tiles,
+    T* out,
+    int H_q,
+    int H,
+    int block_size,
+    int longest,
+    int key_bits,
+    int value_bits,
+    float scale,
+    float* query_tile,
+    float* tile,
+    float* weight_tile) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int head = blockIdx.y;
+  tiles += blockIdx.x * 4;
+  int key_head = head / (H_q / H);
+  int num_queries = tiles[2], num_visible = tiles[3];  // keys seen by the first query
+  query += (tiles[1] * H_q + head) * D;
+  out += (tiles[1] * H_q + head) * D;
+  constexpr int num_grids = D % 64 == 0 ? D / 64 : D / 32;
+  int key_words = D * key_bits / 32 + num_grids, value_words = D * value_bits / 32 + num_grids;
+  key += key_head * key_words;
+  value += key_head * value_words;
+  tail_key += key_head * D;
+  tail_value += key_head * D;
+  block_tables += tiles[0] * longest;
+  tails += tiles[1];
+
+  int first_row = warp * ROWS;  // the warp's first query within the tile
+  constexpr int num_chunks = (D + TILE - 1) / TILE;
+  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
+  for (int i = 0; i < ROWS; i++) {
+    maximum[i] = MINUS_INFINITY;
+    total[i] = 0.0f;
+    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
+  }
+
+  int num_keys = num_visible + num_queries - 1;            // seen by the last query
+  int num_full = num_keys / block_size * block_size;       // of these, in full blocks
+  int first_tail = num_visible / block_size * block_size;  // the first key that some query sees in its tail
+  int num_code_tiles = (num_full + TILE - 1) / TILE;
+  // Tails begin a new tile with each block, so a query's keys are added up in one order wherever it is in the tile.
+  int tiles_per_block = (block_size + TILE - 1) / TILE;
+  int num_tail_tiles = (num_keys - first_tail + block_size - 1) / block_size * tiles_per_block;
+  for (int step = 0; step < num_code_tiles + num_tail_tiles; step++) {
+    bool is_tail = step >= num_code_tiles;
+    int tail_step = step - num_code_tiles, first_key = step * TILE, last_key = num_full;
+    if (is_tail) {
+      int block_start = first_tail + tail_step / tiles_per_block * block_size;
+      first_key = block_start + tail_step % tiles_per_block * TILE;
+      last_key = min(num_keys, block_start + block_size);
+    }
+    float scores[ROWS] = {};
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int first_dim = chunk * TILE;
+      load_queries<T, D>(query_tile, query, num_queries, H_q * D, first_dim);
+      if (is_tail) {
+        load_tails<T, D>(
+            tile, tail_key, tails, block_size, last_key, first_key, num_visible - 1, H * D, first_dim);
+      } else {
+        load_codes<D>(
+            tile, key, block_tables, block_size, last_key, first_key, H * key_words, first_dim, key_bits);
+      }
+      __syncthreads();
+      for (int dim = 0; dim < TILE; dim++) {
+        float entry = tile[lane * STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+      }
+      __syncthreads();
+    }
+
+    int j = first_key + lane;
+    for (int i = 0; i < ROWS; i++) {
+      int num_seen = min(num_keys, num_visible + first_row + i);
+      int num_seen_full = num_seen / block_size * block_size;
+      bool is_seen = is_tail ? j >= num_seen_full && j < min(num_seen, last_key) : j < num_seen_full;
+      float score = is_seen ? scores[i] * scale : MINUS_INFINITY;
+      float new_maximum = max(maximum[i], warp_max(score));
+      float shift = new_maximum == MINUS_INFINITY ? 0.0f : new_maximum;  // no key seen yet; -inf - -inf is NaN
+      float shrink = exp(maximum[i] - shift);
+      float weight = exp(score - shift);
+      maximum[i] = new_maximum;
+      total[i] = total[i] * shrink + warp_sum(weight);
+      for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
+      weight_tile[(first_row + i) * STRIDE + lane] = weight;
+    }
+
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int first_dim = chunk * TILE;
+      if (is_tail) {
+        load_tails<T, D>(
+            tile, tail_value, tails, block_size, last_key, first_key, num_visible - 1, H * D, first_dim);
+      } else {
+        load_codes<D>(
+            tile, value, block_tables, block_size, last_key, first_key, H * value_words, first_dim, value_bits);
+      }
+      __syncthreads();
+      for (int k = 0; k < TILE; k++) {
+        float entry = tile[k * STRIDE + lane];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+      }
+      __syncthreads();
+    }
+  }
+
+  for (int i = 0; i < ROWS; i++) {
+    int row = first_row + i;
+    for (int chunk = 0; chunk < num_chunks; chunk++) {
+      int dim = chunk * TILE + lane;
+      if (row < num_queries && dim < D) out[row * H_q * D + dim] = T(sums[i][chunk] / total[i]);
+    }
+  }
+}
