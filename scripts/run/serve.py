@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,15 +12,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kernel_runtime.checkpoint import read_json
 from scripts.checkpoints.files import resolve_checkpoint
+from scripts.checkpoints.models import fastest_dtype
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
 from scripts.packages import learners_package, sentences_of
+from scripts.run.ranks import is_rank, run_ranks
 from scripts.run.serve_options import ServeOptions
 
 if TYPE_CHECKING:
     from tiny_llm_ref import SchedulerConfig
+    from tiny_llm_ref.model.given.ranks import Ranks
     from tiny_llm_ref.serving.server.given.config import ServerConfig
     from tiny_llm_ref.serving.server.given.engine_factory import EngineFactory
     from tiny_llm_ref.serving.server.given.speculation import DrafterFactory
@@ -40,22 +45,40 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
         checkpoint = resolve_checkpoint(options.model)
         package = learners_package() if options.mine else importlib.import_module("tiny_llm_ref")
         with sentences_of(package) if options.mine else nullcontext():
-            error = serve(options, checkpoint, package)
+            if options.ranks > 1 and not is_rank():
+                package.shard_config(read_json(checkpoint / "config.json"), options.ranks)  # or refuse
+                sys.exit(run_ranks([sys.executable, "-m", "scripts.run.serve", *sys.argv[1:]], options.ranks))
+            ranks = importlib.import_module(f"{package.__name__}.model.given.ranks").join_ranks()
+            if ranks.rank:
+                sys.exit(follow(checkpoint, package, ranks))
+            error = serve(options, checkpoint, package, ranks)
     if error is not None:
         print(f"error: the engine failed: {error}", file=sys.stderr)
         sys.exit(1)
 
 
-def serve(options: ServeOptions, checkpoint: Path, package: ModuleType) -> str | None:
-    """Serve until a signal comes. Return why the engine failed, if it did."""
+def serve(options: ServeOptions, checkpoint: Path, package: ModuleType, ranks: "Ranks") -> str | None:
+    """Serve until a signal comes, then stop the other ranks. Return why the engine failed, if it did."""
     scheduler = make_scheduler_config(options, package)
     config = make_config(options, scheduler, package)
-    make_engine = make_factory(options, scheduler, checkpoint, package)
+    load_model = partial(load, checkpoint, package)
+    if ranks.size > 1:
+        load_model = partial(load_leading, options, scheduler, checkpoint, package, ranks)
+    make_engine = make_factory(options, scheduler, load_model, package)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     run_server = server_module(package, "run_server").run_server
     error: str | None = run_server(make_engine, partial(load_tokenizer, checkpoint), config)
+    if ranks.size > 1 and error is None:
+        rank_module(package).stop_others(ranks)
     return error
+
+
+def follow(checkpoint: Path, package: ModuleType, ranks: "Ranks") -> int:
+    """Compute what rank 0 sends until it stops. Return the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to stop
+    code: int = rank_module(package).follow(checkpoint, ranks, fastest_dtype())
+    return code
 
 
 def make_scheduler_config(options: ServeOptions, package: ModuleType) -> "SchedulerConfig":
@@ -88,11 +111,14 @@ def make_config(options: ServeOptions, scheduler: "SchedulerConfig", package: Mo
 
 
 def make_factory(
-    options: ServeOptions, scheduler: "SchedulerConfig", checkpoint: Path, package: ModuleType
+    options: ServeOptions,
+    scheduler: "SchedulerConfig",
+    load_model: Callable[[], tuple[Any, Any]],
+    package: ModuleType,
 ) -> "EngineFactory":
     """What makes the engine, in the engine's thread."""
     factory: EngineFactory = server_module(package, "engine_factory").EngineFactory(
-        partial(load, checkpoint, package),
+        load_model,
         scheduler,
         options.max_model_len,
         options.num_gpu_blocks_override,
@@ -122,6 +148,11 @@ def server_module(package: ModuleType, name: str) -> ModuleType:
     return importlib.import_module(f"{package.__name__}.serving.server.given.{name}")
 
 
+def rank_module(package: ModuleType) -> ModuleType:
+    """What the package does in each rank of several."""
+    return importlib.import_module(f"{package.__name__}.serving.ranks.given.run_rank")
+
+
 def leave_torch_out() -> None:
     """Keep transformers, which has the tokenizer, from importing torch, which would take seconds."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -133,6 +164,20 @@ def load(checkpoint: Path, package: ModuleType) -> tuple[Any, Any]:
     from scripts.checkpoints.models import load_by_name
 
     return load_by_name(str(checkpoint), package)
+
+
+def load_leading(
+    options: ServeOptions,
+    scheduler: "SchedulerConfig",
+    checkpoint: Path,
+    package: ModuleType,
+    ranks: "Ranks",
+) -> tuple[Any, Any]:
+    """Load rank 0's part of the model, and the tokenizer, in the engine's thread."""
+    leading = rank_module(package).load_leading(
+        checkpoint, ranks, fastest_dtype(), scheduler, options.max_model_len
+    )
+    return leading, load_tokenizer(checkpoint)
 
 
 def load_tokenizer(checkpoint: Path) -> Any:

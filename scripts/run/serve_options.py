@@ -39,6 +39,9 @@ KvBits = Annotated[
     Literal["8", "4"] | None,
     typer.Option(help="Quantize keys to 8 bits, and values to so many. [default: floats]"),
 ]
+NumRanks = Annotated[
+    int, typer.Option("--ranks", min=1, help="Processes that share the model, each with a part of it.")
+]
 SchedulingPolicy = Annotated[Literal["fcfs", "priority"], typer.Option(help="Which requests go first.")]
 Speculation = Annotated[
     Literal["off", "lookup", "draft-model"],
@@ -87,6 +90,7 @@ class ServeOptions:
     block_size: BlockSize = 16
     no_enable_prefix_caching: NoPrefixCaching = False
     kv_bits: KvBits = None
+    ranks: NumRanks = 1
     scheduling_policy: SchedulingPolicy = "fcfs"
     speculation: Speculation = "off"
     num_speculative_tokens: NumSpeculativeTokens = None

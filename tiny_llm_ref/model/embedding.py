@@ -1,11 +1,23 @@
 """Token embeddings, plain and packed."""
 
 from dataclasses import replace
+from typing import Protocol
 
 import mlx.core as mx
 
 from ..ops.basics import linear
 from ..ops.quantize import QuantizedMatmul, QuantizedWeights, dequantize_weights, quantized_matmul_simple
+
+
+class TokenEmbedding(Protocol):
+    """An embedding as the model calls it, however its V vectors are stored."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def __call__(self, tokens: mx.array) -> mx.array: ...
+
+    def as_linear(self, x: mx.array) -> mx.array: ...
 
 
 class Embedding:

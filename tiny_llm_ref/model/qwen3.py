@@ -15,7 +15,7 @@ from ..ops.norm import Norm
 from ..ops.positional_encoding import Rotation
 from .config import ModelConfig
 from .dense_kv_cache import TinyKvFullCache
-from .embedding import Embedding, QuantizedEmbedding
+from .embedding import TokenEmbedding
 from .kv_cache import TinyKvCache, check_offset
 
 
@@ -158,7 +158,7 @@ class Qwen3Model:
     def __init__(
         self,
         config: ModelConfig,
-        embedding: Embedding | QuantizedEmbedding,
+        embedding: TokenEmbedding,
         layers: Sequence[Qwen3TransformerBlock],
         norm: Norm,
         head: Projection | None = None,
