@@ -29,6 +29,8 @@ from .model.moe import SparseMoe
 from .model.moe_loader import MoeConfig, load_moe_model
 from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from .model.sharded_loader import JoinedProjection, ShardedEmbedding
+from .model.sharding import shard_config, shard_tensors
 from .ops.attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -67,6 +69,9 @@ from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.prefix_cache import PrefixCachingBlockManager
 from .serving.priority import Priority
 from .serving.quantized_kv_pool import QuantizedKvPool
+from .serving.ranks.follower import Follower
+from .serving.ranks.leading_model import LeadingModel
+from .serving.ranks.watchdog import Watchdog
 from .serving.scheduler import Scheduler, SchedulerConfig
 from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator
@@ -91,10 +96,13 @@ __all__ = [
     "EngineStep",
     "ExpertWeights",
     "Fcfs",
+    "Follower",
     "ForwardBatch",
     "GenerationResult",
     "GrammarDrafter",
+    "JoinedProjection",
     "LatencyTarget",
+    "LeadingModel",
     "LookupDrafter",
     "ModelConfig",
     "ModelRunner",
@@ -123,6 +131,7 @@ __all__ = [
     "SchedulerOutput",
     "Sequence",
     "ServingMetrics",
+    "ShardedEmbedding",
     "SimpleMultiHeadAttention",
     "SimulatedRequest",
     "Simulator",
@@ -133,6 +142,7 @@ __all__ = [
     "TinyKvCache",
     "TinyKvFullCache",
     "UnlimitedBlocks",
+    "Watchdog",
     "bandwidth_limit",
     "batch_generate",
     "cache_bytes_per_token",
@@ -165,6 +175,8 @@ __all__ = [
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",
+    "shard_config",
+    "shard_tensors",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",
