@@ -24,9 +24,9 @@ def shard_config(config: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
     """The config.json of one rank's part of a model.
 
     Each rank computes its part of the heads and of the MLP: `DIVIDED_SIZES` are divided by the number of
-    ranks. The parts of `JOINED_SIZES` are joined again before the next layer, so these sizes stay. A size that
-    is missing or null stays so, except for head_dim, which then is hidden_size / num_attention_heads of the
-    whole model.
+    ranks. The parts of `JOINED_SIZES` are joined again before the next layer, so these sizes stay. A size
+    that is missing or null stays so, except for head_dim, which then is hidden_size / num_attention_heads of
+    the whole model.
 
     Args:
         config: contents of the checkpoint's config.json.

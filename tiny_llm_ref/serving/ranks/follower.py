@@ -1,6 +1,7 @@
 """What every rank but rank 0 does: compute its part of each step that rank 0 sends."""
 
 import mlx.core as mx
+import numpy as np
 
 from ...model.given.ranks import Ranks
 from ...model.qwen3 import Qwen3Model
@@ -52,7 +53,8 @@ class Follower:
         runner = self.runner
         assert runner is not None  # rank 0 announces its pool before its first step
         if isinstance(batch, QuantizedBatch) and isinstance(runner.pool, QuantizedKvPool):
-            runner.pool.tails.num_tails = max(runner.pool.tails.num_tails, 1 + mx.max(batch.tails).item())
+            tails = runner.pool.tails
+            tails.num_tails = max(tails.num_tails, 1 + int(np.array(batch.tails).max()))
             runner.pool.reserve_tails()
         caches = [runner.cache_of(layer, batch) for layer in range(self.model.num_hidden_layers)]
         states = self.model.hidden_states(batch.token_ids, batch.positions, caches)

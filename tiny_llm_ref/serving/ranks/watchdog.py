@@ -64,7 +64,7 @@ class Watchdog:
 
         The timer doesn't depend on Python, which cannot run while a collective waits for another rank.
         """
-        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or 2)
         try:
             yield
         finally:
