@@ -31,6 +31,7 @@ from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBl
 from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .model.sharded_loader import JoinedProjection, ShardedEmbedding
 from .model.sharding import shard_config, shard_tensors
+from .model.traffic import Link, received_bytes, step_seconds
 from .ops.attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -103,6 +104,7 @@ __all__ = [
     "JoinedProjection",
     "LatencyTarget",
     "LeadingModel",
+    "Link",
     "LookupDrafter",
     "ModelConfig",
     "ModelRunner",
@@ -170,6 +172,7 @@ __all__ = [
     "quantized_linear",
     "quantized_matmul_simple",
     "quantized_paged_attention_simple",
+    "received_bytes",
     "repaired_prefill_schedule",
     "route",
     "scaled_dot_product_attention_grouped",
@@ -182,4 +185,5 @@ __all__ = [
     "simple_generate_with_kv_cache",
     "slot_mapping",
     "softmax",
+    "step_seconds",
 ]

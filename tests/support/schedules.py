@@ -41,7 +41,7 @@ from tiny_llm import (
     StructuredOutputsParams,
     UnlimitedBlocks,
 )
-from tiny_llm.model.loader import MakeMlp, Tensors, build_mlp, build_model
+from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts
 from tiny_llm.serving.given.grammars import compile_grammar
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
@@ -341,22 +341,28 @@ def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]
 @functools.cache
 def random_qwen3(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
-    return random_model(Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim}), seed)
+    variant = Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim})
+    return build_model(config_of(variant), Tensors(loud_tensors(variant, seed)))
 
 
 @functools.cache
 def random_moe(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
     """The same with mixtures of experts, of which each token uses 3 of 7; the first layer has none."""
     variant = Variant("invariance", "qwen3_moe", {**SIZES, **MIXTURES, "head_dim": head_dim})
-    return random_model(variant, seed, partial(build_moe, MoeConfig.from_dict(variant.config)))
+    make_mlp = partial(build_moe, MoeConfig.from_dict(variant.config))
+    tensors = Tensors(flatten_experts(loud_tensors(variant, seed)))
+    return build_model(config_of(variant), tensors, make_mlp)
 
 
-def random_model(variant: Variant, seed: int, make_mlp: MakeMlp = build_mlp) -> Qwen3Model:
-    """A Qwen3 of the variant's sizes, each block's feed-forward half made by `make_mlp`."""
-    config = ModelConfig.from_dict({**variant.config, "model_type": "qwen3"})  # before mlx-lm, a second
-    tensors = dict(tree_flatten(build(variant, seed=seed).parameters()))
-    louder = {name: value if "norm" in name else value * 3 for name, value in tensors.items()}
-    return build_model(config, Tensors(flatten_experts(louder)), make_mlp)
+def config_of(variant: Variant) -> ModelConfig:
+    """The sizes of the variant, read as those of a model without experts."""
+    return ModelConfig.from_dict({**variant.config, "model_type": "qwen3"})
+
+
+def loud_tensors(variant: Variant, seed: int) -> dict[str, mx.array]:
+    """Random tensors under their names, with weights so large that each of them counts."""
+    tensors = tree_flatten(build(variant, seed=seed).parameters())
+    return {name: value if "norm" in name else value * 3 for name, value in tensors}
 
 
 def run_together(schedule: Schedule) -> list[GenerationResult]:
