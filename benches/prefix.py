@@ -144,7 +144,7 @@ def serve(load: Load, side: str, model: Qwen3Model, tokenizer: Tokenizer, budget
     """One run of a load."""
     num_blocks = load.num_users * load.num_turns * -(-load.max_seq_len // BLOCK_SIZE)
     config = SchedulerConfig(budget, load.num_users)
-    run, talk = Run(), Talk(load, model.embedding.vocab_size)
+    run, talk = Run(), Talk(load, model.config.vocab_size)
     with Engine(model, tokenizer, config, load.max_seq_len, SIDES[side](num_blocks, BLOCK_SIZE)) as engine:
         schedule = engine.scheduler.schedule
 

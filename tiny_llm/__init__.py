@@ -29,6 +29,9 @@ from .model.moe import SparseMoe
 from .model.moe_loader import MoeConfig, load_moe_model
 from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from .model.sharded_loader import JoinedProjection, ShardedEmbedding
+from .model.sharding import shard_config, shard_tensors
+from .model.traffic import Link, received_bytes, step_seconds
 from .ops.attention import (
     SimpleMultiHeadAttention,
     causal_mask,
@@ -67,6 +70,9 @@ from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
 from .serving.prefix_cache import PrefixCachingBlockManager
 from .serving.priority import Priority
 from .serving.quantized_kv_pool import QuantizedKvPool
+from .serving.ranks.follower import Follower
+from .serving.ranks.leading_model import LeadingModel
+from .serving.ranks.watchdog import Watchdog
 from .serving.scheduler import Scheduler, SchedulerConfig
 from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator
@@ -91,10 +97,14 @@ __all__ = [
     "EngineStep",
     "ExpertWeights",
     "Fcfs",
+    "Follower",
     "ForwardBatch",
     "GenerationResult",
     "GrammarDrafter",
+    "JoinedProjection",
     "LatencyTarget",
+    "LeadingModel",
+    "Link",
     "LookupDrafter",
     "ModelConfig",
     "ModelRunner",
@@ -123,6 +133,7 @@ __all__ = [
     "SchedulerOutput",
     "Sequence",
     "ServingMetrics",
+    "ShardedEmbedding",
     "SimpleMultiHeadAttention",
     "SimulatedRequest",
     "Simulator",
@@ -133,6 +144,7 @@ __all__ = [
     "TinyKvCache",
     "TinyKvFullCache",
     "UnlimitedBlocks",
+    "Watchdog",
     "bandwidth_limit",
     "batch_generate",
     "cache_bytes_per_token",
@@ -160,14 +172,18 @@ __all__ = [
     "quantized_linear",
     "quantized_matmul_simple",
     "quantized_paged_attention_simple",
+    "received_bytes",
     "repaired_prefill_schedule",
     "route",
     "scaled_dot_product_attention_grouped",
     "scaled_dot_product_attention_simple",
     "select_optimal_chunk_size",
+    "shard_config",
+    "shard_tensors",
     "silu",
     "simple_generate",
     "simple_generate_with_kv_cache",
     "slot_mapping",
     "softmax",
+    "step_seconds",
 ]

@@ -1,7 +1,7 @@
 """Parts of a model that call kernels, each built and called like the part of week 1 that it replaces."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
@@ -11,6 +11,7 @@ from ..kernels.given.integer_matmul import IntegerProjection
 from ..model.config import ModelConfig
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3MultiHeadAttention, SelfAttention
+from ..model.sharded_loader import JoinedProjection
 from ..ops.attention import Attention, Mask, scaled_dot_product_attention_grouped
 from ..ops.basics import Projection
 from ..ops.norm import Norm
@@ -127,7 +128,9 @@ def fused_attention(
 
 
 def prepared(projection: Projection) -> Projection:
-    """The projection, as an IntegerProjection if possible."""
+    """The projection, as an IntegerProjection if possible; of a joined one (day 4.3), this rank's part."""
+    if isinstance(projection, JoinedProjection):
+        return replace(projection, own=prepared(projection.own))
     if isinstance(projection, QuantizedProjection) and IntegerProjection.fits(projection):
         return IntegerProjection(projection)
     return projection

@@ -1,18 +1,23 @@
 """Load a model and its tokenizer by a checkpoint's name, with the fastest operations that work here."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from kernel_runtime.checkpoint import find_checkpoint, load_tokenizer, read_json
+from kernel_runtime.checkpoint import find_checkpoint, load_tokenizer, read_json, read_tensors
 from kernel_runtime.native import is_invariant
 
+from ..model.config import ModelConfig
 from ..model.embedding import Embedding
-from ..model.loader import load_model
-from ..model.moe_loader import MODEL_TYPE, load_moe_model
+from ..model.given.ranks import Ranks
+from ..model.loader import MakeMlp, Quantization, build_mlp, build_model, load_model
+from ..model.moe_loader import MODEL_TYPE, MoeConfig, flatten_experts, load_moe_model
 from ..model.qwen3 import Qwen3Model
+from ..model.sharded_loader import ShardedTensors, build_sharded_moe
+from ..model.sharding import shard_config, shard_tensors
 from ..ops.basics import one_by_one
 from .accelerate import best_operations
 from .best_grouped_matmul import best_grouped_matmul
@@ -43,3 +48,32 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
     if is_invariant() and isinstance(getattr(model, "embedding", None), Embedding):
         model.logits = one_by_one(model.logits)  # type: ignore[method-assign, assignment]
     return model, load_tokenizer(path)
+
+
+def load_part(path: Path, ranks: Ranks, dtype: mx.Dtype | None = None) -> Qwen3Model:
+    """Load one rank's part of a model, dense or with experts (day 4.3).
+
+    Args:
+        path: a checkpoint folder.
+        ranks: all of them load, each its part.
+        dtype: as for `load`.
+
+    Raises:
+        ValueError: as for `load` and `shard_config`.
+    """
+    config_dict = shard_config(read_json(path / "config.json"), ranks.size)
+    operations = replace(best_operations(), grouped_matmul=best_grouped_matmul())
+    tensors = ShardedTensors(
+        flatten_experts(shard_tensors(read_tensors(path), ranks.rank, ranks.size)),
+        Quantization.from_config(config_dict),
+        dtype,
+        operations,
+        ranks=ranks,
+    )
+    make_mlp: MakeMlp = build_mlp
+    if config_dict.get("model_type") == MODEL_TYPE:
+        make_mlp = partial(build_sharded_moe, MoeConfig.from_dict(config_dict))
+        config_dict["model_type"] = "qwen3"
+    model = build_model(ModelConfig.from_dict(config_dict), tensors, make_mlp)
+    tensors.check_all_used(model.head == model.embedding.as_linear)
+    return model

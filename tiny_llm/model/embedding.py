@@ -1,8 +1,18 @@
 """Token embeddings, plain and packed."""
 
+from typing import Protocol
+
 import mlx.core as mx
 
 from ..ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
+
+
+class TokenEmbedding(Protocol):
+    """An embedding as the model calls it, however its vectors are stored."""
+
+    def __call__(self, tokens: mx.array) -> mx.array: ...
+
+    def as_linear(self, x: mx.array) -> mx.array: ...
 
 
 class Embedding:

@@ -12,7 +12,7 @@ from ..ops.norm import Norm
 from ..ops.positional_encoding import Rotation
 from ..ops.quantize import QuantizedProjection, QuantizedWeights
 from .config import ModelConfig
-from .embedding import Embedding, QuantizedEmbedding
+from .embedding import Embedding, TokenEmbedding
 from .given.operations import PLAIN_OPERATIONS, Operations
 from .given.optional import once_written
 from .qwen3 import Qwen3Model, Qwen3TransformerBlock
@@ -101,7 +101,7 @@ class Tensors:
         packed = self.take_packed(layer, *shape)
         return QuantizedProjection(packed, self.take(f"{layer}.bias", num_outputs) if bias else None, matmul)
 
-    def take_embedding(self, layer: str, vocab_size: int, dim: int) -> Embedding | QuantizedEmbedding:
+    def take_embedding(self, layer: str, vocab_size: int, dim: int) -> TokenEmbedding:
         """The embedding whose weight is [vocab_size, dim]."""
         matmul, shape = self.operations.matmul, (vocab_size, dim)
         if matmul is None or f"{layer}.scales" not in self:

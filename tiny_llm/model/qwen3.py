@@ -15,7 +15,7 @@ from ..ops.norm import Norm
 from ..ops.positional_encoding import Rotation
 from .config import ModelConfig
 from .dense_kv_cache import TinyKvFullCache
-from .embedding import Embedding, QuantizedEmbedding
+from .embedding import TokenEmbedding
 from .kv_cache import TinyKvCache
 
 
@@ -126,11 +126,15 @@ class Qwen3Model:
     """
 
     config: ModelConfig
+    embedding: TokenEmbedding
+    layers: list[Qwen3TransformerBlock]
+    norm: Norm
+    head: Projection
 
     def __init__(
         self,
         config: ModelConfig,
-        embedding: Embedding | QuantizedEmbedding,
+        embedding: TokenEmbedding,
         layers: Sequence[Qwen3TransformerBlock],
         norm: Norm,
         head: Projection | None = None,

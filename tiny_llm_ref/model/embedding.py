@@ -10,10 +10,7 @@ from ..ops.quantize import QuantizedMatmul, QuantizedWeights, dequantize_weights
 
 
 class TokenEmbedding(Protocol):
-    """An embedding as the model calls it, however its V vectors are stored."""
-
-    @property
-    def vocab_size(self) -> int: ...
+    """An embedding as the model calls it, however its vectors are stored."""
 
     def __call__(self, tokens: mx.array) -> mx.array: ...
 

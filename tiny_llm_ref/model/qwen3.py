@@ -154,6 +154,10 @@ class Qwen3Model:
     """
 
     config: ModelConfig
+    embedding: TokenEmbedding
+    layers: list[Qwen3TransformerBlock]
+    norm: Norm
+    head: Projection
 
     def __init__(
         self,

@@ -45,17 +45,14 @@ class ShardedEmbedding:
     """An embedding of which each rank has V / N rows: those of token rank x V / N and the tokens after it.
 
     Args:
-        own: this rank's rows, as an embedding of V / N tokens.
+        own: this rank's rows, as an embedding.
+        num_rows: V / N
         ranks: the others.
     """
 
     own: TokenEmbedding
+    num_rows: int
     ranks: Ranks
-
-    @property
-    def vocab_size(self) -> int:
-        """V"""
-        return self.ranks.size * self.own.vocab_size
 
     def __call__(self, tokens: mx.array) -> mx.array:
         """Look up the tokens whose rows this rank has, take zeros for all others, and add up over the ranks.
@@ -68,8 +65,8 @@ class ShardedEmbedding:
         Returns:
             [..., E]
         """
-        rows = tokens.astype(mx.int32) - self.ranks.rank * self.own.vocab_size
-        is_own = (rows >= 0) & (rows < self.own.vocab_size)
+        rows = tokens.astype(mx.int32) - self.ranks.rank * self.num_rows
+        is_own = (rows >= 0) & (rows < self.num_rows)
         vectors = self.own(mx.where(is_own, rows, 0))
         return self.ranks.all_sum(mx.where(is_own[..., None], vectors, 0))
 
@@ -122,7 +119,8 @@ class ShardedTensors(Tensors):
 
     def take_embedding(self, layer: str, vocab_size: int, dim: int) -> ShardedEmbedding:
         """The embedding of the whole vocabulary, `vocab_size`, of which this rank has its part."""
-        return ShardedEmbedding(super().take_embedding(layer, vocab_size // self.ranks.size, dim), self.ranks)
+        num_rows = vocab_size // self.ranks.size
+        return ShardedEmbedding(super().take_embedding(layer, num_rows, dim), num_rows, self.ranks)
 
 
 def build_sharded_moe(

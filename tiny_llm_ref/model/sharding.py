@@ -5,19 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-SPLIT_LAYERS = (
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "o_proj",
-    "gate_proj",
-    "up_proj",
-    "down_proj",
-    "embed_tokens",
-    "lm_head",
-)
-DIVIDED_SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size")
-JOINED_SIZES = ("hidden_size", "vocab_size")
+from .given.shards import DIVIDED_SIZES, JOINED_SIZES, SPLIT_LAYERS
 
 
 def shard_config(config: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
@@ -36,7 +24,7 @@ def shard_config(config: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:
         a new dict.
 
     Raises:
-        ValueError: a size of either kind, the value of a `key`, is not a multiple of `num_ranks`.
+        ValueError: the `size` that a `key` of either kind has is not a multiple of `num_ranks`.
     """
     part = dict(config)
     if part.get("head_dim") is None:

@@ -5,6 +5,9 @@ from typing import Protocol
 
 import mlx.core as mx
 
+FRAME = 1024
+"""Integers that every message takes at least. No rank knows a message's length before it has arrived."""
+
 
 class Ranks(Protocol):
     """N processes, numbered from 0. All of them must call the same operations in the same order."""

@@ -6,11 +6,8 @@ from enum import IntEnum
 import mlx.core as mx
 import numpy as np
 
-from ...model.given.ranks import Ranks
+from ...model.given.ranks import FRAME, Ranks
 from ..paged_kv_cache import Ints
-
-FRAME = 1024
-"""Integers that every message takes at least. Nobody knows a message's length before it has arrived."""
 
 
 class Kind(IntEnum):

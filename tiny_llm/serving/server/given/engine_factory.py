@@ -14,6 +14,8 @@ from ...given.overlapping_engine import OverlappingEngine
 from ...given.policy import Fcfs, Policy
 from ...prefix_cache import PrefixCachingBlockManager
 from ...priority import Priority
+from ...ranks.given.guarded_engine import guard_steps
+from ...ranks.leading_model import LeadingModel
 from ...scheduler import SchedulerConfig
 from ...speculation.speculative_engine import SpeculativeEngine
 from .speculation import DrafterFactory
@@ -49,7 +51,7 @@ class EngineFactory:
     _loaded: Loaded | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
-        """Make an engine with empty caches.
+        """Make an engine with empty caches. If it leads other ranks, its steps are timed (day 4.3).
 
         Raises:
             ValueError: the model does not support `max_model_len`; the pool has too few blocks for it; or
@@ -58,6 +60,12 @@ class EngineFactory:
         if self._loaded is None:
             self._loaded = self.load()
         model, tokenizer = self._loaded
+        engine = self._engine(model, tokenizer)
+        if isinstance(model, LeadingModel):
+            guard_steps(engine, model.watchdog)
+        return engine
+
+    def _engine(self, model: Qwen3Model, tokenizer: Tokenizer) -> Engine:
         most = model.config.max_position_embeddings
         max_model_len = most if self.max_model_len is None else self.max_model_len
         if not 1 <= max_model_len <= most:

@@ -1,0 +1,35 @@
+"""Watch the steps of rank 0's engine: no step may wait forever, and a lost rank ends the engine."""
+
+import time
+
+from ...engine import Engine, EngineStep
+from ..watchdog import Watchdog
+
+LOST_PEER = "connection to a peer was lost"
+"""Part of what MLX says in a RuntimeError."""
+
+
+class RankLost(BaseException):
+    """Another rank has ended. No new engine would help, so this is no Exception to recover from."""
+
+
+def guard_steps(engine: Engine, watchdog: Watchdog) -> None:
+    """Let the watchdog time each step of an engine from now on.
+
+    A step raises `RankLost` if another rank has ended.
+    """
+    step = engine.step
+
+    def guarded() -> EngineStep:
+        start = time.perf_counter()
+        try:
+            with watchdog.guard(watchdog.limit):
+                done = step()
+        except RuntimeError as error:
+            if LOST_PEER in str(error):
+                raise RankLost("another rank has ended") from error
+            raise
+        watchdog.record(done.scheduled, time.perf_counter() - start)
+        return done
+
+    engine.step = guarded  # type: ignore[method-assign]
