@@ -1,5 +1,6 @@
 """Ranks as threads of one process, and engines whose other ranks follow in such threads."""
 
+import faulthandler
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -145,6 +146,7 @@ class LedEngine:
             self.errors.append(error)
             self.meeting.barrier.abort()
         finally:
+            faulthandler.cancel_dump_traceback_later()  # the learner's guard may not
             mx.synchronize()
             mx.clear_streams()
 

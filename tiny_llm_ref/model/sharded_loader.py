@@ -65,7 +65,7 @@ class ShardedEmbedding:
         Returns:
             [..., E]
         """
-        rows = tokens.astype(mx.int32) - self.ranks.rank * self.num_rows
+        rows = tokens - self.ranks.rank * self.num_rows
         is_own = (rows >= 0) & (rows < self.num_rows)
         vectors = self.own(mx.where(is_own, rows, 0))
         return self.ranks.all_sum(mx.where(is_own[..., None], vectors, 0))

@@ -52,8 +52,8 @@ class LeadingModel(Qwen3Model):
             self._pool = first.pool
             kv_bits = getattr(first.pool, "kv_bits", 0)
             self.tell(Kind.POOL, mx.array([first.pool.num_blocks, first.pool.block_size, kv_bits]))
-        limit = mx.array([Kind.STEP, round(1e3 * self.watchdog.limit)])
-        sent = send(to_message([limit, *arrays_of(first.batch)]), self.ranks)
+        header = mx.array([Kind.STEP, round(1e3 * self.watchdog.limit)])
+        sent = send(to_message([header, *arrays_of(first.batch)]), self.ranks)
         (tokens,) = mx.depends([tokens], [sent])
         return super().hidden_states(tokens, offset, cache)
 
