@@ -1,5 +1,6 @@
 """Week 4 day 3: more than one process."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
 from tests.support.check import check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import BASE_CONFIG, MOE_VARIANTS, VARIANTS, Variant, build, save
@@ -50,11 +52,14 @@ from tiny_llm import (
 from tiny_llm.given.accelerate import best_operations
 from tiny_llm.given.best_grouped_matmul import best_grouped_matmul
 from tiny_llm.given.pretrained import load_part
-from tiny_llm.model.given.ranks import FRAME
+from tiny_llm.model.given.ranks import FRAME, OneRank
 from tiny_llm.model.loader import load_model
 from tiny_llm.model.moe_loader import load_moe_model
 from tiny_llm.model.sharded_loader import ShardedTensors, join
+from tiny_llm.serving.block_manager import BlockTable
+from tiny_llm.serving.forward_batch import RaggedKvCache
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+from tiny_llm.serving.ranks import follower as follower_module
 from tiny_llm.serving.ranks import leading_model
 from tiny_llm.serving.ranks.follower import batch_of
 from tiny_llm.serving.ranks.message import Kind, from_message, receive, send, to_message
@@ -499,8 +504,6 @@ def test_task_4_the_rest_waits_for_the_frame() -> None:
 
 def mx_graph(x: mx.array) -> str:
     """The operations that x depends on, as MLX draws them."""
-    import io
-
     text = io.StringIO()
     mx.export_to_dot(text, x)
     return text.getvalue()
@@ -633,14 +636,10 @@ def leading(limit: float = 2.5) -> LeadingModel:
 
 
 def caches_of(pool: Any, batch: ForwardBatch) -> list[Any]:
-    from tiny_llm.serving.forward_batch import RaggedKvCache
-
     return [RaggedKvCache(pool, 0, batch)]
 
 
 def a_batch(pool: PagedKvPool) -> ForwardBatch:
-    from tiny_llm.serving.block_manager import BlockTable
-
     entries = (
         ScheduledTokens(Sequence(4, [9, 8, 7, 6, 5]), 1, 3, False),
         ScheduledTokens(Sequence(2, [3, 2]), 1, 1, True),
@@ -734,9 +733,7 @@ def test_task_5_a_follower_stops_and_keeps_to_limits(monkeypatch: pytest.MonkeyP
         yield
         happened.append("in time")
 
-    from tiny_llm.serving.ranks import follower
-
-    monkeypatch.setattr(follower, "receive", lambda ranks: np.array(queue.pop(0)))
+    monkeypatch.setattr(follower_module, "receive", lambda ranks: np.array(queue.pop(0)))
     monkeypatch.setattr(Watchdog, "guard", staticmethod(guard))
     monkeypatch.setattr(Follower, "compute", lambda self, found: happened.append(found.positions))
     monkeypatch.setattr(Follower, "make_pool", lambda self, *sizes: happened.append(sizes))
@@ -744,6 +741,30 @@ def test_task_5_a_follower_stops_and_keeps_to_limits(monkeypatch: pytest.MonkeyP
     expected = [(6, 4, 0), ("limit", 1.5), batch.positions, "in time", (9, 2, 8)]
     check_equal(happened, expected, "what a follower does")
     check_equal(len(queue), 0, "messages left after STOP")
+
+
+@pytest.mark.parametrize("is_final", [False, True], ids=["a chunk", "a last chunk"])
+def test_task_5_what_a_follower_evaluates(
+    is_final: bool, served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = Follower(load_part(served, OneRank(), mx.float32), OneRank())
+    follower.make_pool(11, 8, 0)
+    assert follower.runner is not None
+    entry = ScheduledTokens(Sequence(0, PROMPTS[0]), 0, 7, is_final)
+    batch = ForwardBatch.of(SchedulerOutput((entry,)), {0: BlockTable([4])}, follower.runner.pool)
+    evaluated: list[mx.array] = []
+    original = mx.eval
+
+    def recorded(*arrays: Any) -> None:
+        evaluated.extend(x for _, x in tree_flatten(list(arrays)))
+        original(*arrays)
+
+    monkeypatch.setattr(mx, "eval", recorded)
+    follower.compute(batch)
+    missing = [x.shape for x in follower.runner.pool.state if not any(x is each for each in evaluated)]
+    check_equal(missing, [], "shapes of the pool's arrays that are not evaluated")
+    logits = [x.shape for x in evaluated if x.shape[-1] == SERVED.config["vocab_size"]]
+    check_equal(logits, [(1, 1, 160)] * is_final, "shapes of the logits that are evaluated")
 
 
 # --- task 6: a rank that hangs ------------------------------------------------------------------------------

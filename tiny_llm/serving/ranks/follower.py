@@ -1,11 +1,16 @@
 """What every rank but rank 0 does: compute its part of each step that rank 0 sends."""
 
+import numpy as np
+
 from ...model.given.ranks import Ranks
+from ...model.kv_cache import TinyKvCache
 from ...model.qwen3 import Qwen3Model
 from ..block_manager import BlockManager
 from ..forward_batch import ForwardBatch
 from ..model_runner import ModelRunner
 from ..paged_kv_cache import Ints
+from ..quantized_batch import QuantizedBatch
+from ..quantized_kv_pool import QuantizedKvPool
 
 
 class Follower:
@@ -34,8 +39,20 @@ class Follower:
         self.runner = ModelRunner(self.model, blocks, kv_bits=kv_bits or None)
 
     def compute(self, batch: ForwardBatch) -> None:
-        """Do what `ModelRunner.compute` does up to the logits, and wait for it."""
+        """Do what `ModelRunner.compute` does up to the logits, and wait for it.
+
+        Evaluate what rank 0 evaluates, the pool and the logits of final entries, and nothing else. An
+        exchange that one rank evaluates and another doesn't would keep the first one waiting.
+        """
         raise NotImplementedError("week 4 day 3 task 5: Follower.compute is not written yet")
+
+    def caches_of(self, batch: ForwardBatch, runner: ModelRunner) -> list[TinyKvCache]:
+        """Return a cache per layer, after making room for the tails of a quantized batch."""
+        if isinstance(batch, QuantizedBatch) and isinstance(runner.pool, QuantizedKvPool):
+            tails = runner.pool.tails
+            tails.num_tails = max(tails.num_tails, 1 + int(np.array(batch.tails).max()))
+            runner.pool.reserve_tails()
+        return [runner.cache_of(layer, batch) for layer in range(self.model.num_hidden_layers)]
 
 
 def batch_of(arrays: list[Ints]) -> ForwardBatch:

@@ -4,6 +4,7 @@ import mlx.core as mx
 import numpy as np
 
 from ...model.given.ranks import Ranks
+from ...model.kv_cache import TinyKvCache
 from ...model.qwen3 import Qwen3Model
 from ..block_manager import BlockManager
 from ..forward_batch import ForwardBatch
@@ -49,17 +50,24 @@ class Follower:
         self.runner = ModelRunner(self.model, blocks, kv_bits=kv_bits or None)
 
     def compute(self, batch: ForwardBatch) -> None:
-        """Do what `ModelRunner.compute` does up to the logits, and wait for it."""
+        """Do what `ModelRunner.compute` does up to the logits, and wait for it.
+
+        Evaluate what rank 0 evaluates, the pool and the logits of final entries, and nothing else. An
+        exchange that one rank evaluates and another doesn't would keep the first one waiting.
+        """
         runner = self.runner
         assert runner is not None  # rank 0 announces its pool before its first step
+        states = self.model.hidden_states(batch.token_ids, batch.positions, self.caches_of(batch, runner))
+        logits = [self.model.logits(states[batch.logits_indices])] if batch.logits_indices.size else []
+        mx.eval(logits, runner.pool.state)
+
+    def caches_of(self, batch: ForwardBatch, runner: ModelRunner) -> list[TinyKvCache]:
+        """Return a cache per layer, after making room for the tails of a quantized batch."""
         if isinstance(batch, QuantizedBatch) and isinstance(runner.pool, QuantizedKvPool):
             tails = runner.pool.tails
             tails.num_tails = max(tails.num_tails, 1 + int(np.array(batch.tails).max()))
             runner.pool.reserve_tails()
-        caches = [runner.cache_of(layer, batch) for layer in range(self.model.num_hidden_layers)]
-        states = self.model.hidden_states(batch.token_ids, batch.positions, caches)
-        logits = [self.model.logits(states[batch.logits_indices])] if batch.logits_indices.size else []
-        mx.eval(logits, runner.pool.state)
+        return [runner.cache_of(layer, batch) for layer in range(self.model.num_hidden_layers)]
 
 
 def batch_of(arrays: list[Ints]) -> ForwardBatch:
