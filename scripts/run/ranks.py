@@ -8,15 +8,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from types import FrameType
 
-LOST_EXIT_CODE = 75  # of a rank that ends only because another one has ended
+from scripts.errors import USAGE_EXIT_CODE
+from tiny_llm_ref.serving.ranks.given.run_rank import LOST_EXIT_CODE
+
+Process = subprocess.Popen[bytes]
+
 POLL_SECONDS = 0.02
-GRACE_SECONDS = 5.0
-"""How long the other ranks may take to end after the first one."""
+CAUSE_SECONDS = 5.0
+"""How long to look for the reason when a rank has ended because it lost another one."""
+STOP_SECONDS = 3.0
+"""How long the other ranks may take to end after each of two signals, once a rank has failed."""
+GRACE_SECONDS = 10.0
+"""How long the other ranks may take to end after one that has not failed."""
 
 
 def is_rank() -> bool:
@@ -30,25 +39,31 @@ def run_ranks(command: Sequence[str], num_ranks: int) -> int:
     The environment is the one in which `mlx.launch` starts the ranks of its ring. Unlike it, this notices
     which rank fails, doesn't keep a core busy, and doesn't exit with 0 after a failure.
 
-    SIGINT and SIGTERM go to rank 0 alone, which lets the others end.
+    SIGINT, SIGTERM and SIGHUP go to rank 0 alone, which lets the others end.
 
     Returns:
-        The exit code: 0 if all ranks ended with 0; that of rank 0 if a signal stopped it or its input was
-        wrong; 1 after a failure. The number of the rank that failed is on standard error.
+        The exit code: 0 if rank 0 ended with 0 and no other rank failed; 2 if a rank refused its input; 128
+        more than its number if a signal ended rank 0; 1 after a failure. Then the number of the rank that
+        failed is on standard error.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        hostfile = Path(folder) / "hosts.json"
-        hostfile.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(num_ranks)]))
-        env = os.environ | {"MLX_HOSTFILE": str(hostfile)}
-        env.setdefault("TINY_LLM_THREADS", str(max(1, (os.cpu_count() or 1) // num_ranks)))
-        ranks = [
-            subprocess.Popen(command, env=env | {"MLX_RANK": str(rank)}, start_new_session=True)
-            for rank in range(num_ranks)
-        ]
-        with stopped_at_exit(ranks), forwarded_to(ranks[0]):
-            first = wait_for_first(ranks)
-            hung = end_others(ranks, first)
-    return report(first, [rank.returncode for rank in ranks], hung)
+    ranks: list[Process] = []
+    with tempfile.TemporaryDirectory() as folder, stopped_at_exit(ranks), forwarded(ranks) as signals:
+        env = environment(Path(folder) / "hosts.json", num_ranks)
+        for rank in range(num_ranks):
+            mine = env | {"MLX_RANK": str(rank)}
+            ranks.append(subprocess.Popen(command, env=mine, start_new_session=True))
+        for number in signals:  # that came before rank 0 had started
+            ranks[0].send_signal(number)
+        first = wait_for_first(ranks)
+        hung = end_others(ranks, first)
+    return report(first, codes_of(ranks), hung, signals)
+
+
+def environment(hostfile: Path, num_ranks: int) -> dict[str, str]:
+    """What all ranks have in their environment. Write their addresses to `hostfile`."""
+    hostfile.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(num_ranks)]))
+    threads = str(max(1, (os.cpu_count() or 1) // num_ranks))
+    return {"TINY_LLM_THREADS": threads} | os.environ | {"MLX_HOSTFILE": str(hostfile)}
 
 
 def free_ports(number: int) -> list[int]:
@@ -61,7 +76,7 @@ def free_ports(number: int) -> list[int]:
 
 
 @contextmanager
-def stopped_at_exit(ranks: Sequence["subprocess.Popen[bytes]"]) -> Iterator[None]:
+def stopped_at_exit(ranks: Sequence[Process]) -> Iterator[None]:
     """Leave no rank behind, whatever happens in the block."""
     try:
         yield
@@ -73,62 +88,99 @@ def stopped_at_exit(ranks: Sequence["subprocess.Popen[bytes]"]) -> Iterator[None
 
 
 @contextmanager
-def forwarded_to(leader: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass SIGINT and SIGTERM on to a process within the block."""
+def forwarded(ranks: Sequence[Process]) -> Iterator[list[int]]:
+    """Pass signals on to rank 0 within the block. Return a list of those that have come.
+
+    Without SIGHUP, the ranks would outlive the terminal. `nohup` ignores it, and that is left so.
+    """
+    received: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        if leader.poll() is None:
-            leader.send_signal(number)
+        received.append(number)
+        for rank in ranks[:1]:
+            rank.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, forward) for number in numbers}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def wait_for_first(ranks: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """Wait until a rank has ended. Return its number; of several, one that did not just lose another."""
-    while True:
-        ended = {number: rank.poll() for number, rank in enumerate(ranks) if rank.poll() is not None}
-        if ended:
-            return min(ended, key=lambda number: (ended[number] in (0, LOST_EXIT_CODE), number))
-        time.sleep(POLL_SECONDS)
+def wait_for_first(ranks: Sequence[Process]) -> int:
+    """Wait until a rank has ended. Return its number; of several, that of the `cause`.
+
+    A rank that lost another one may be seen first.
+    """
+    wait_until(lambda: codes_of(ranks))
+    wait_until(lambda: set(codes_of(ranks).values()) - {LOST_EXIT_CODE}, CAUSE_SECONDS)
+    return cause(codes_of(ranks))
 
 
-def end_others(ranks: Sequence["subprocess.Popen[bytes]"], first: int) -> list[int]:
-    """Wait a moment for the other ranks to end, after asking them to if the first one failed.
+def end_others(ranks: Sequence[Process], first: int) -> list[int]:
+    """Wait for the other ranks to end, after asking them to if the first one failed.
+
+    After a second signal, rank 0 exits even if its engine waits for a rank that is lost.
 
     Returns:
         The numbers of those that did not end and were killed.
     """
     if ranks[first].returncode:
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.terminate()
-    deadline = time.monotonic() + GRACE_SECONDS
-    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    hung = [number for number, rank in enumerate(ranks) if rank.poll() is None]
+        for _ in range(2):
+            for rank in ranks:
+                rank.send_signal(signal.SIGTERM)
+            wait_until(lambda: len(codes_of(ranks)) == len(ranks), STOP_SECONDS)
+    else:
+        wait_until(lambda: len(codes_of(ranks)) == len(ranks), GRACE_SECONDS)
+    hung = [number for number in range(len(ranks)) if number not in codes_of(ranks)]
     for number in hung:
         ranks[number].kill()
         ranks[number].wait()
     return hung
 
 
-def report(first: int, codes: Sequence[int], hung: Sequence[int]) -> int:
+def wait_until(condition: Callable[[], object], seconds: float = inf) -> None:
+    """Wait until something is true, or for so long."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+
+
+def codes_of(ranks: Sequence[Process]) -> dict[int, int]:
+    """The exit codes of the ranks that have ended, by their numbers."""
+    codes = {number: rank.poll() for number, rank in enumerate(ranks)}
+    return {number: code for number, code in codes.items() if code is not None}
+
+
+def cause(codes: Mapping[int, int]) -> int:
+    """The rank to which the end is due: one that a signal ended, else one that failed, else the first."""
+    return min(codes, key=lambda number: (codes[number] in (0, LOST_EXIT_CODE), codes[number] > 0, number))
+
+
+def report(first: int, codes: Mapping[int, int], hung: Sequence[int], signals: Sequence[int]) -> int:
     """Say which rank failed, if one did, and return the exit code."""
-    if not any(codes) or (first == 0 and codes[0] in (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)):
-        return codes[0]
-    print(f"error: rank {first} {how_it_ended(codes[first])}; all ranks were stopped", file=sys.stderr)
-    for number in hung:
-        print(f"error: rank {number} did not react any more and was killed", file=sys.stderr)
+    if hung:
+        after = f", after rank {first} {how_it_ended(codes[first])}" if codes[first] else ""
+        for number in hung:
+            print(f"error: rank {number} did not react any more and was killed{after}", file=sys.stderr)
+        return 1
+    if not codes[first]:
+        first = cause(codes)  # another one may have failed since
+    code = codes[first]
+    if code in (0, USAGE_EXIT_CODE):
+        return code
+    if first == 0 and any(code in (-number, 128 + number) for number in signals):
+        return 128 + abs(code) % 128
+    print(f"error: rank {first} {how_it_ended(code)}; all ranks were stopped", file=sys.stderr)
     return 1
 
 
 def how_it_ended(code: int) -> str:
     """What an exit code of a process means."""
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+    if code == LOST_EXIT_CODE:
+        return "lost another rank"
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -25,6 +25,7 @@ from scripts.run.serve_options import ServeOptions
 if TYPE_CHECKING:
     from tiny_llm_ref import SchedulerConfig
     from tiny_llm_ref.model.given.ranks import Ranks
+    from tiny_llm_ref.serving.ranks.given.run_rank import Leader
     from tiny_llm_ref.serving.server.given.config import ServerConfig
     from tiny_llm_ref.serving.server.given.engine_factory import EngineFactory
     from tiny_llm_ref.serving.server.given.speculation import DrafterFactory
@@ -51,26 +52,33 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
             ranks = importlib.import_module(f"{package.__name__}.model.given.ranks").join_ranks()
             if ranks.rank:
                 sys.exit(follow(checkpoint, package, ranks))
-            error = serve(options, checkpoint, package, ranks)
-    if error is not None:
-        print(f"error: the engine failed: {error}", file=sys.stderr)
-        sys.exit(1)
+            serve(options, checkpoint, package, ranks)
 
 
-def serve(options: ServeOptions, checkpoint: Path, package: ModuleType, ranks: "Ranks") -> str | None:
-    """Serve until a signal comes, then stop the other ranks. Return why the engine failed, if it did."""
+def serve(options: ServeOptions, checkpoint: Path, package: ModuleType, ranks: "Ranks") -> None:
+    """Serve until a signal comes, then let the other ranks end. Exit with an error if the engine fails."""
+    leader: Leader | None = None if ranks.size == 1 else rank_module(package).Leader(ranks)
+    with nullcontext() if leader is None else leader.stopping_others():
+        error = run_server(options, checkpoint, package, leader)
+        if error is not None:
+            print(f"error: the engine failed: {error}", file=sys.stderr)
+            sys.exit(1 if leader is None else leader.exit_code(error))
+
+
+def run_server(
+    options: ServeOptions, checkpoint: Path, package: ModuleType, leader: "Leader | None"
+) -> str | None:
+    """Serve until a signal comes. Return why the engine failed, if it did."""
     scheduler = make_scheduler_config(options, package)
     config = make_config(options, scheduler, package)
     load_model = partial(load, checkpoint, package)
-    if ranks.size > 1:
-        load_model = partial(load_leading, options, scheduler, checkpoint, package, ranks)
+    if leader is not None:
+        load_model = partial(load_leading, options, scheduler, checkpoint, leader)
     make_engine = make_factory(options, scheduler, load_model, package)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    run_server = server_module(package, "run_server").run_server
-    error: str | None = run_server(make_engine, partial(load_tokenizer, checkpoint), config)
-    if ranks.size > 1 and error is None:
-        rank_module(package).stop_others(ranks)
+    run = server_module(package, "run_server").run_server
+    error: str | None = run(make_engine, partial(load_tokenizer, checkpoint), config)
     return error
 
 
@@ -167,17 +175,11 @@ def load(checkpoint: Path, package: ModuleType) -> tuple[Any, Any]:
 
 
 def load_leading(
-    options: ServeOptions,
-    scheduler: "SchedulerConfig",
-    checkpoint: Path,
-    package: ModuleType,
-    ranks: "Ranks",
+    options: ServeOptions, scheduler: "SchedulerConfig", checkpoint: Path, leader: "Leader"
 ) -> tuple[Any, Any]:
     """Load rank 0's part of the model, and the tokenizer, in the engine's thread."""
-    leading = rank_module(package).load_leading(
-        checkpoint, ranks, fastest_dtype(), scheduler, options.max_model_len
-    )
-    return leading, load_tokenizer(checkpoint)
+    model = leader.load(checkpoint, fastest_dtype(), scheduler, options.max_model_len)
+    return model, load_tokenizer(checkpoint)
 
 
 def load_tokenizer(checkpoint: Path) -> Any:
