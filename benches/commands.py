@@ -20,6 +20,7 @@ from benches import (
     pressure,
     quantized_kv,
     race,
+    ranks,
     sampling,
     scheduler,
     server,
@@ -75,6 +76,7 @@ for name, benchmark, summary in (
     ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
     ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
     ("experts", experts.main, "Experts that a step reads as more requests decode"),
+    ("ranks", ranks.main, "A decode on several ranks beside one process, and predicted"),
     ("structured", structured.main, "A decode step with grammars and without"),
     ("kv", quantized_kv.main, "Keys and values in floats and quantized: bytes, likeness, speed"),
 ):

@@ -11,7 +11,7 @@ import numpy as np
 from tests.support.check import fail
 from tiny_llm import Engine, Follower, LeadingModel, Qwen3Model, SchedulerConfig, Watchdog
 from tiny_llm.model.given.ranks import Ranks
-from tiny_llm.serving.ranks.given.run_rank import stop_others
+from tiny_llm.serving.ranks.message import Kind
 
 T = TypeVar("T")
 SECONDS = 60.0
@@ -128,7 +128,7 @@ class LedEngine:
             if not engine.is_closed:
                 close()
                 if not self.errors:
-                    stop_others(ranks)
+                    leading.tell(Kind.STOP)
                 for thread in threads:
                     thread.join()
                 if self.errors:

@@ -1,6 +1,8 @@
 """Watch the steps of rank 0's engine: no step may wait forever, and a lost rank ends the engine."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ...engine import Engine, EngineStep
 from ..watchdog import Watchdog
@@ -12,6 +14,25 @@ LOST_PEER = "connection to a peer was lost"
 class RankLost(BaseException):
     """Another rank has ended. No new engine would help, so this is no Exception to recover from."""
 
+    def __init__(self) -> None:
+        super().__init__("another rank has ended")
+
+
+@contextmanager
+def losses_noticed() -> Iterator[None]:
+    """Raise `RankLost` if MLX says in the block that another rank has ended."""
+    try:
+        yield
+    except RuntimeError as error:
+        if LOST_PEER in str(error):
+            raise RankLost from error
+        raise
+
+
+def is_loss(error: str) -> bool:
+    """Whether a sentence of the engine's thread is about `RankLost`."""
+    return error.startswith(RankLost.__name__)
+
 
 def guard_steps(engine: Engine, watchdog: Watchdog) -> None:
     """Let the watchdog time each step of an engine from now on.
@@ -22,13 +43,8 @@ def guard_steps(engine: Engine, watchdog: Watchdog) -> None:
 
     def guarded() -> EngineStep:
         start = time.perf_counter()
-        try:
-            with watchdog.guard(watchdog.limit):
-                done = step()
-        except RuntimeError as error:
-            if LOST_PEER in str(error):
-                raise RankLost("another rank has ended") from error
-            raise
+        with losses_noticed(), watchdog.guard(watchdog.limit):
+            done = step()
         watchdog.record(done.scheduled, time.perf_counter() - start)
         return done
 
