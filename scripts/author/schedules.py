@@ -1,6 +1,7 @@
 """Try the law of output invariance on many random schedules: `tests/engine/test_invariance.py` at length."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,27 @@ Grammars = Annotated[bool, typer.Option("--grammars", help="Some requests have g
 QuantizedKv = Annotated[
     bool, typer.Option("--quantized-kv", help="Keys and values are in quantized blocks (day 4.1).")
 ]
+Experts = Annotated[bool, typer.Option("--experts", help="The model has mixtures of experts (day 4.2).")]
+NumRanks = Annotated[
+    int, typer.Option("--ranks", min=1, max=2, help="Ranks that share the model, as threads (day 4.3).")
+]
 Ref = Annotated[bool, typer.Option("--ref", help="Try tiny_llm_ref, the finished solution.")]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the engine of week 3 does besides."""
+
+    drafts: bool = False
+    grammars: bool = False
+    quantized_kv: bool = False
+    experts: bool = False
+    num_ranks: int = 1
+
+    @property
+    def needs_pool(self) -> bool:
+        """Whether keys and values must be in blocks."""
+        return self.drafts or self.quantized_kv or self.num_ranks > 1
 
 
 def main(
@@ -36,6 +57,8 @@ def main(
     drafts: Drafts = False,
     grammars: Grammars = False,
     quantized_kv: QuantizedKv = False,
+    experts: Experts = False,
+    num_ranks: NumRanks = 1,
     ref: Ref = False,
 ) -> None:
     """Draw schedules at random and demand that each request gets the tokens it gets alone.
@@ -44,28 +67,23 @@ def main(
     """
     use_full_float32()
     with usage_errors():
-        if drafts and engine == "batch":
-            raise ValueError("the batch of week 2 computes no drafts: say --engine serving too")
-        if grammars and engine == "batch":
-            raise ValueError("the batch of week 2 knows no grammars: say --engine serving too")
-        if quantized_kv and engine == "batch":
-            raise ValueError("the batch of week 2 has no blocks: say --engine serving too")
+        features = Features(drafts, grammars, quantized_kv, experts, num_ranks)
+        if engine == "batch" and features != Features():
+            raise ValueError(
+                "the batch of week 2 has no drafts, grammars, blocks, experts or ranks: "
+                "say --engine serving too"
+            )
         choose_package(ref)
         start = SystemRandom().randrange(2**32) if first_seed is None else first_seed
-        try_schedules(count, start, engine, drafts, grammars, quantized_kv)
+        try_schedules(count, start, engine, features)
         print(f"{count} schedules, seed {start}: every request got the tokens it gets alone")
 
 
 def try_schedules(
-    count: int,
-    first_seed: int,
-    engine: Literal["batch", "serving"],
-    drafts: bool = False,
-    grammars: bool = False,
-    quantized_kv: bool = False,
+    count: int, first_seed: int, engine: Literal["batch", "serving"], features: Features
 ) -> None:
     """Raise the AssertionError of the simplest schedule that breaks the law, if one does."""
-    drawn, check = drafted(grammars, quantized_kv) if drafts else laws(grammars, quantized_kv)[engine]
+    drawn, check = law_of_batch() if engine == "batch" else law_of_engine(features)
 
     columns = (TextColumn("schedules"), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
@@ -87,44 +105,33 @@ def try_schedules(
             law()
 
 
-def laws(grammars: bool = False, quantized_kv: bool = False) -> dict[str, tuple[Any, Callable[..., None]]]:
-    """What each engine's law is tried on, and what checks it."""
+def law_of_batch() -> tuple[Any, Callable[..., None]]:
+    """What the law of week 2's batch is tried on, and what checks it."""
+    from tests.support.schedules import check_law, schedules
+
+    return schedules(), check_law
+
+
+def law_of_engine(features: Features) -> tuple[Any, Callable[..., None]]:
+    """What the law of the engine is tried on, and what checks it."""
     from hypothesis import strategies as st
 
-    from tests.support.schedules import check_engine_law, check_law, engine_schedules, schedules
-
-    pools, kv_bits = stores(quantized_kv)
-    of_engine = engine_schedules(pools, is_constrained=st.just(grammars), kv_bits=kv_bits)
-    return {"batch": (schedules(), check_law), "serving": (of_engine, check_engine_law)}
-
-
-def drafted(grammars: bool = False, quantized_kv: bool = False) -> tuple[Any, Callable[..., None]]:
-    """The same for the engine with drafts, which needs a pool."""
-    from hypothesis import strategies as st
-
-    from tests.support.schedules import check_engine_law, engine_schedules
+    from tests.support.led_schedules import check_law_on_ranks
+    from tests.support.schedules import FLOATS, POOLS, QUANTIZED, check_engine_law, engine_schedules
     from tests.support.speculation import DRAFTERS, speculative
+    from tiny_llm import Engine
 
-    pools, kv_bits = stores(quantized_kv, needs_pool=True)
-    sources = st.sampled_from(sorted(DRAFTERS))
+    pools = st.one_of(*(pool for name, pool in POOLS.items() if name != "dense" or not features.needs_pool))
+    kv_bits = QUANTIZED if features.quantized_kv else FLOATS
+    drawn = engine_schedules(pools, is_constrained=st.just(features.grammars), kv_bits=kv_bits)
+    kinds = {name: speculative(make) for name, make in DRAFTERS.items()} if features.drafts else {"": Engine}
+    check_law = check_engine_law if features.num_ranks == 1 else check_law_on_ranks
 
-    def check(drawn: tuple[Any, str]) -> None:
-        schedule, source = drawn
-        check_engine_law(schedule, speculative(DRAFTERS[source]))
+    def check(chosen: tuple[Any, str]) -> None:
+        schedule, kind = chosen
+        check_law(replace(schedule, is_sparse=features.experts), kinds[kind])
 
-    drawn = engine_schedules(pools, is_constrained=st.just(grammars), kv_bits=kv_bits)
-    return st.tuples(drawn, sources), check
-
-
-def stores(quantized_kv: bool, needs_pool: bool = False) -> tuple[Any, Any]:
-    """Where keys and values may be, and in how many bits."""
-    from hypothesis import strategies as st
-
-    from tests.support.schedules import FLOATS, POOLS, QUANTIZED
-
-    left_out = "dense" if quantized_kv or needs_pool else None
-    pools = st.one_of(*(pool for name, pool in POOLS.items() if name != left_out))
-    return pools, QUANTIZED if quantized_kv else FLOATS
+    return st.tuples(drawn, st.sampled_from(sorted(kinds))), check
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ ASKS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (mx.array, ("item", "tolist", "__int__", "__float__", "__bool__", "__index__", "__array__")),
 )
 """What makes MLX compute: functions, and methods of an array."""
-MUST_ASK = {"remove_request", "load_model", "filled_beside"}
-"""Functions with a reason to evaluate: a row is copied before it is written over, weights are joined, and
-masks are filled while the model computes."""
+MUST_ASK = {"remove_request", "load_model", "filled_beside", "tell", "follow"}
+"""Functions with a reason to evaluate: a row is copied before it is written over, weights are joined, masks
+are filled while the model computes, a message has to leave, and another rank computes in its own thread."""
 
 
 def is_packages_line(frame: FrameType) -> bool:

@@ -48,12 +48,12 @@ from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.given.policy import Policy
 from tiny_llm.serving.speculation.speculative_engine import SpeculativeEngine
 
-VOCAB_SIZE = 29
+VOCAB_SIZE = 30
 MAX_SEQ_LEN = 40
 EOS_TOKEN_IDS = {0, 1}
 LETTERS = "abcdefghi"
 PAIRS = [first + second for first in "abc" for second in "abc"]
-SPELLINGS = (*LETTERS, *PAIRS, "aaa", "abc", "bca", "cab", "bbb", "acb", "bd", "abd", "ef")
+SPELLINGS = (*LETTERS, *PAIRS, "aaa", "abc", "bca", "cab", "bbb", "acb", "bd", "abd", "ef", "gh")
 """What grammars take tokens from 2 on for: many a text can be spelled in several ways."""
 SIZES = {
     "hidden_size": 16,
@@ -338,17 +338,24 @@ def alike(draw: st.DrawFn, arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]
     return tuple(alike)
 
 
+def variant_of(is_sparse: bool, head_dim: int) -> Variant:
+    """The sizes of a random model. With experts, a token uses 3 of 7, and the first layer has none."""
+    if is_sparse:
+        return Variant("invariance", "qwen3_moe", {**SIZES, **MIXTURES, "head_dim": head_dim})
+    return Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim})
+
+
 @functools.cache
 def random_qwen3(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
-    variant = Variant("invariance", "qwen3", {**SIZES, "head_dim": head_dim})
+    variant = variant_of(False, head_dim)
     return build_model(config_of(variant), Tensors(loud_tensors(variant, seed)))
 
 
 @functools.cache
 def random_moe(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
-    """The same with mixtures of experts, of which each token uses 3 of 7; the first layer has none."""
-    variant = Variant("invariance", "qwen3_moe", {**SIZES, **MIXTURES, "head_dim": head_dim})
+    """The same with mixtures of experts."""
+    variant = variant_of(True, head_dim)
     make_mlp = partial(build_moe, MoeConfig.from_dict(variant.config))
     tensors = Tensors(flatten_experts(loud_tensors(variant, seed)))
     return build_model(config_of(variant), tensors, make_mlp)
@@ -359,7 +366,7 @@ def config_of(variant: Variant) -> ModelConfig:
     return ModelConfig.from_dict({**variant.config, "model_type": "qwen3"})
 
 
-def loud_tensors(variant: Variant, seed: int) -> dict[str, mx.array]:
+def loud_tensors(variant: Variant, seed: int = 11) -> dict[str, mx.array]:
     """Random tensors under their names, with weights so large that each of them counts."""
     tensors = tree_flatten(build(variant, seed=seed).parameters())
     return {name: value if "norm" in name else value * 3 for name, value in tensors}
