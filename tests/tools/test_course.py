@@ -80,6 +80,14 @@ ROWS_OF_SERVING = [
         "given.speculative_runner",
         "structured.grammar_drafter",
     },
+    {
+        "ranks.follower",
+        "ranks.given.guarded_engine",
+        "ranks.given.run_rank",
+        "ranks.leading_model",
+        "ranks.message",
+        "ranks.watchdog",
+    },
     {  # of the server, without the web
         "server.admission",
         "server.capacity",
@@ -131,6 +139,8 @@ PACKAGES_OF_SERVING = {
     "given.__init__",
     "speculation.__init__",
     "structured.__init__",
+    "ranks.__init__",
+    "ranks.given.__init__",
     "server.__init__",
     "server.given.__init__",
 }
