@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 
+from scripts.compare import ranks
 from scripts.compare.differences import Tree
 from scripts.compare.inputs import ByteTokenizer, fitting, normal, small_model, token_ids
 from scripts.compare.library import Case, Library, gpu_cases
@@ -85,4 +86,6 @@ CASES = (
     Case("route", "2,000 tokens", routed),
     Case("grouped_matmul_simple", "64 rows", multiplied, ("grouped_matmul_simple",)),
     Case("dispatch_grouped_matmul", "64 rows", multiplied, ("dispatch_grouped_matmul",)),
+    # day 3
+    *ranks.CASES,
 )
