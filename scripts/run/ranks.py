@@ -20,7 +20,7 @@ from tiny_llm_ref.serving.ranks.given.run_rank import LOST_EXIT_CODE
 Process = subprocess.Popen[bytes]
 
 POLL_SECONDS = 0.02
-CAUSE_SECONDS = 5.0
+CAUSE_SECONDS = 30.0
 """How long to look for the reason when a rank has ended because it lost another one."""
 STOP_SECONDS = 3.0
 """How long the other ranks may take to end after each of two signals, once a rank has failed."""

@@ -178,7 +178,7 @@ def load_leading(
     options: ServeOptions, scheduler: "SchedulerConfig", checkpoint: Path, leader: "Leader"
 ) -> tuple[Any, Any]:
     """Load rank 0's part of the model, and the tokenizer, in the engine's thread."""
-    model = leader.load(checkpoint, fastest_dtype(), scheduler, options.max_model_len)
+    model = leader.load(checkpoint, fastest_dtype(), scheduler, options.max_model_len, options.step_timeout)
     return model, load_tokenizer(checkpoint)
 
 

@@ -42,6 +42,13 @@ KvBits = Annotated[
 NumRanks = Annotated[
     int, typer.Option("--ranks", min=1, help="Processes that share the model, each with a part of it.")
 ]
+StepTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        help="With several ranks, the seconds of a step after which all end. [default: from what steps cost]",
+    ),
+]
 SchedulingPolicy = Annotated[Literal["fcfs", "priority"], typer.Option(help="Which requests go first.")]
 Speculation = Annotated[
     Literal["off", "lookup", "draft-model"],
@@ -91,6 +98,7 @@ class ServeOptions:
     no_enable_prefix_caching: NoPrefixCaching = False
     kv_bits: KvBits = None
     ranks: NumRanks = 1
+    step_timeout: StepTimeout = None
     scheduling_policy: SchedulingPolicy = "fcfs"
     speculation: Speculation = "off"
     num_speculative_tokens: NumSpeculativeTokens = None
