@@ -99,7 +99,7 @@ def stored() -> Numbers:
     given = arrays()
     shapes = [number for x in given for number in (x.ndim, *x.shape)]
     return np.array(
-        [len(given), *shapes, *(entry for x in given for entry in x.reshape(-1).tolist())], np.int32
+        [len(given), *shapes, *(entry for x in given for entry in np.array(x).reshape(-1))], np.int32
     )
 
 

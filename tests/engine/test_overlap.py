@@ -72,14 +72,15 @@ def test_the_next_step_is_under_way_when_a_step_returns(monkeypatch: pytest.Monk
 
 
 def test_an_answer_that_ends_by_itself_is_discarded_a_step_later() -> None:
+    prompt = [14, 7, 9]  # its answer begins with three different tokens
     with engine_of(Engine) as engine:
-        (alone,) = engine.generate([PROMPTS[0]], SamplingParams(max_tokens=4))
+        (alone,) = engine.generate([prompt], SamplingParams(max_tokens=4))
 
     class EndsAtThird(Endless):
         eos_token_ids = {alone.token_ids[2]}
 
     with engine_of(OverlappingEngine, EndsAtThird()) as engine:
-        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=9))
+        engine.add_request(prompt, SamplingParams(max_tokens=9))
         engine.add_request(PROMPTS[1], SamplingParams(max_tokens=9, stop=("no such text",)))
         steps = []
         while 0 in engine.requests:

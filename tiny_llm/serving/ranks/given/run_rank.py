@@ -11,6 +11,7 @@ import numpy as np
 from ....given.pretrained import load_part
 from ....model.given.ranks import Ranks
 from ....model.qwen3 import Qwen3Model
+from ...given.scheduler_output import SchedulerOutput
 from ...scheduler import SchedulerConfig
 from ..follower import Follower
 from ..leading_model import LeadingModel
@@ -20,6 +21,13 @@ from .guarded_engine import RankLost, is_loss, losses_noticed
 
 LOST_EXIT_CODE = 75
 """Of a rank that ends only because another one has ended."""
+
+
+class FixedWatchdog(Watchdog):
+    """A watchdog whose limit stays as it has been set."""
+
+    def record(self, output: SchedulerOutput, seconds: float) -> None:
+        """Learn nothing."""
 
 
 class Leader:
@@ -34,9 +42,16 @@ class Leader:
         self._stop_others: Callable[[], object] = lambda: first_failed(ranks, True)  # before `load`
 
     def load(
-        self, path: Path, dtype: mx.Dtype | None, config: SchedulerConfig, max_seq_len: int | None
+        self,
+        path: Path,
+        dtype: mx.Dtype | None,
+        config: SchedulerConfig,
+        max_seq_len: int | None = None,
+        step_timeout: float | None = None,
     ) -> LeadingModel:
         """Load rank 0's part of a checkpoint, as the model of an engine with this config.
+
+        A `step_timeout` in seconds replaces the limit that the watchdog would learn.
 
         Raises:
             ValueError, RankLost: as for `load_together`.
@@ -45,7 +60,11 @@ class Leader:
         part = load_together(path, self.ranks, dtype)
         self._stop_others = lambda: mx.eval(send(to_message([mx.array([Kind.STOP])]), self.ranks))
         longest = max_seq_len or part.config.max_position_embeddings
-        return LeadingModel(part, self.ranks, Watchdog(config, longest))
+        watchdog = Watchdog(config, longest)
+        if step_timeout is not None:
+            watchdog = FixedWatchdog(config, longest)
+            watchdog.limit = step_timeout
+        return LeadingModel(part, self.ranks, watchdog)
 
     @contextmanager
     def stopping_others(self) -> Iterator[None]:
