@@ -1,42 +1,100 @@
 """Ranks as threads of one process, and engines whose other ranks follow in such threads."""
 
 import faulthandler
+import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 import numpy as np
 
-from tests.support.check import fail
+from tests.support.check import check_close, fail
 from tiny_llm import Engine, Follower, LeadingModel, Qwen3Model, SchedulerConfig, Watchdog
 from tiny_llm.model.given.ranks import Ranks
 from tiny_llm.serving.ranks.message import Kind
 
 T = TypeVar("T")
+Numbers = np.ndarray[Any, Any]
 SECONDS = 60.0
 """How long a rank waits for the others before the test fails."""
 
 
+class PeerFailed(BaseException):
+    """Another rank has failed, and its own error says more."""
+
+
+class Brought(NamedTuple):
+    """What a rank exchanges."""
+
+    operation: str
+    numbers: Numbers
+
+    def __str__(self) -> str:
+        return f"{self.operation} of {list(self.numbers.shape)} {self.numbers.dtype}"
+
+
 class Meeting:
-    """Where threads exchange arrays: everyone brings one, and takes the arrays of all."""
+    """Where threads exchange arrays: each rank brings one, and takes the arrays of all.
+
+    Attributes:
+        errors: what ranks have failed with, the first one first.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.barrier = threading.Barrier(size, timeout=SECONDS)
-        self.brought: list[tuple[str, np.ndarray[Any, Any]]] = [("", np.zeros(0))] * size
+        self.errors: list[BaseException] = []
+        self._changed = threading.Condition()
+        self._rounds: defaultdict[int, dict[int, Brought]] = defaultdict(dict)
+        self._num_rounds = [0] * size
+        self._ended: set[int] = set()
 
-    def exchange(self, rank: int, operation: str, x: mx.array) -> list[np.ndarray[Any, Any]]:
-        """The arrays of all ranks, in their order."""
-        self.brought[rank] = operation, np.array(x)
-        self.barrier.wait()
-        brought = list(self.brought)
-        self.barrier.wait()
-        kinds = {(name, part.shape, part.dtype.name) for name, part in brought}
-        if len(kinds) > 1:
-            self.barrier.abort()
-            fail(f"the ranks don't exchange the same: {sorted(map(str, kinds))}")
-        return [part for _, part in brought]
+    def exchange(self, rank: int, operation: str, x: mx.array) -> list[Numbers]:
+        """The arrays of all ranks, in their order.
+
+        Raises:
+            PeerFailed: another rank has failed before.
+            pytest.fail.Exception: another rank exchanges something else, or has ended.
+        """
+        own = Brought(operation, np.array(x))
+        with self._changed:
+            number = self._num_rounds[rank]
+            self._num_rounds[rank] += 1
+            brought = self._rounds[number]
+            brought[rank] = own
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: len(brought) == self.size or self._ended - brought.keys(), timeout=SECONDS
+            )
+            if len(brought) < self.size:
+                self._fail_alone(rank, brought)
+            self._rounds.pop(number, None)
+        parts = [brought[each] for each in range(self.size)]
+        if len({(part.operation, part.numbers.shape, part.numbers.dtype) for part in parts}) > 1:
+            calls = ", ".join(f"rank {each} calls {part}" for each, part in enumerate(parts))
+            fail(f"all ranks must exchange the same in the same order, but {calls}")
+        return [part.numbers for part in parts]
+
+    def _fail_alone(self, rank: int, brought: dict[int, Brought]) -> None:
+        """Say which rank is not there."""
+        if self.errors:
+            raise PeerFailed
+        missing = min(self._ended - brought.keys() or set(range(self.size)) - brought.keys())
+        why = "has ended" if missing in self._ended else f"has not come in {SECONDS:g} s"
+        fail(
+            "all ranks must exchange the same in the same order, "
+            f"but rank {rank} waits in {brought[rank]} for rank {missing}, which {why}"
+        )
+
+    def end(self, rank: int, error: BaseException | None = None) -> None:
+        """Let the others know that a rank exchanges nothing more, and what it failed with."""
+        with self._changed:
+            if error is not None:
+                self.errors.append(error)
+            self._ended.add(rank)
+            self._changed.notify_all()
 
 
 class ThreadRanks:
@@ -53,12 +111,38 @@ class ThreadRanks:
         self.exchanged: list[tuple[str, tuple[int, ...]]] = []
 
     def all_sum(self, x: mx.array) -> mx.array:
-        self.exchanged.append(("all_sum", x.shape))
-        return mx.array(sum(self.meeting.exchange(self.rank, "all_sum", x)))
+        return mx.array(sum(self._exchange("all_sum", x)))
 
     def all_gather(self, x: mx.array) -> mx.array:
-        self.exchanged.append(("all_gather", x.shape))
-        return mx.array(np.stack(self.meeting.exchange(self.rank, "all_gather", x)))
+        return mx.array(np.stack(self._exchange("all_gather", x)))
+
+    def _exchange(self, operation: str, x: mx.array) -> list[Numbers]:
+        self.exchanged.append((operation, x.shape))
+        return self.meeting.exchange(self.rank, operation, x)
+
+
+class FirstOfThreads(ThreadRanks):
+    """Rank 0 in the thread of the test, which reports what another rank failed with."""
+
+    def _exchange(self, operation: str, x: mx.array) -> list[Numbers]:
+        with suppress(PeerFailed):
+            return super()._exchange(operation, x)
+        raise self.meeting.errors[0]
+
+
+def run_rank(rank: int, meeting: Meeting, function: Callable[[ThreadRanks], T]) -> T | None:
+    """Call a function on a rank, in a thread of its own. None if it failed."""
+    try:
+        result = function(ThreadRanks(rank, meeting))
+    except BaseException as error:
+        meeting.end(rank, error)
+        return None
+    else:
+        meeting.end(rank)
+        return result
+    finally:
+        mx.synchronize()
+        mx.clear_streams()
 
 
 def on_ranks(size: int, function: Callable[[ThreadRanks], T]) -> list[T]:
@@ -69,26 +153,17 @@ def on_ranks(size: int, function: Callable[[ThreadRanks], T]) -> list[T]:
     __tracebackhide__ = True
     meeting = Meeting(size)
     results: list[Any] = [None] * size
-    errors: list[BaseException] = []
 
     def run(rank: int) -> None:
-        try:
-            results[rank] = function(ThreadRanks(rank, meeting))
-        except BaseException as error:
-            meeting.barrier.abort()
-            errors.append(error)
-        finally:
-            mx.synchronize()
-            mx.clear_streams()
+        results[rank] = run_rank(rank, meeting, function)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    causes = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
-    if causes or errors:
-        raise (causes or errors)[0]
+    if meeting.errors:
+        raise meeting.errors[0]
     return results
 
 
@@ -101,7 +176,6 @@ class LedEngine:
         size: number of ranks.
 
     Attributes:
-        errors: what the others raised.
         followers: the others, once they have begun.
     """
 
@@ -110,50 +184,66 @@ class LedEngine:
     ) -> None:
         self.kind = kind
         self.make_part = make_part
-        self.meeting = Meeting(size)
-        self.errors: list[BaseException] = []
+        self.size = size
         self.followers: dict[int, Follower] = {}
 
     def __call__(self, model: object, *args: Any, **kwargs: Any) -> Engine:
         """Make the engine. It closes together with its followers. `model` is ignored."""
-        ranks = ThreadRanks(0, self.meeting)
-        threads = [threading.Thread(target=self.follow, args=(rank,)) for rank in range(1, self.meeting.size)]
+        meeting = Meeting(self.size)
+        threads = [
+            threading.Thread(target=run_rank, args=(rank, meeting, self.follow))
+            for rank in range(1, self.size)
+        ]
         for thread in threads:
             thread.start()
-        leading = LeadingModel(self.make_part(ranks), ranks, Watchdog(SchedulerConfig(64, 8), 64))
-        engine = self.kind(leading, *args, **kwargs)
+
+        def end() -> None:
+            meeting.end(0)
+            for thread in threads:
+                thread.join()
+
+        ranks = FirstOfThreads(0, meeting)
+        try:
+            leading = LeadingModel(self.make_part(ranks), ranks, Watchdog(SchedulerConfig(64, 8), 64))
+            engine = self.kind(leading, *args, **kwargs)
+        except BaseException:
+            end()
+            raise
         close = engine.close
 
         def close_all() -> None:
-            if not engine.is_closed:
+            if engine.is_closed:
+                return
+            try:
                 close()
-                if not self.errors:
+                if sys.exc_info()[0] is None:  # otherwise the others may be in the middle of a step
                     leading.tell(Kind.STOP)
-                for thread in threads:
-                    thread.join()
-                if self.errors:
-                    raise self.errors[0]
+            finally:
+                end()
 
         engine.close = close_all  # type: ignore[method-assign]
         return engine
 
-    def follow(self, rank: int) -> None:
+    def follow(self, ranks: ThreadRanks) -> None:
+        """What each rank but 0 does."""
         try:
-            ranks = ThreadRanks(rank, self.meeting)
-            self.followers[rank] = Follower(self.make_part(ranks), ranks)
-            self.followers[rank].run()
-        except BaseException as error:
-            self.errors.append(error)
-            self.meeting.barrier.abort()
+            follower = self.followers[ranks.rank] = Follower(self.make_part(ranks), ranks)
+            follower.run()
         finally:
             faulthandler.cancel_dump_traceback_later()  # the learner's guard may not
-            mx.synchronize()
-            mx.clear_streams()
 
 
-def same_everywhere(results: Sequence[np.ndarray[Any, Any]], what: str) -> np.ndarray[Any, Any]:
-    """The result of all ranks; fails if they differ."""
+def check_everywhere(
+    results: Sequence[Numbers], expected: Numbers, what: str, tolerance: float = 1e-5
+) -> None:
+    """Fail unless every rank has what is expected, as `check_close` does."""
+    __tracebackhide__ = True
     for rank, result in enumerate(results):
-        if not np.array_equal(result, results[0]):
-            fail(f"{what}: rank {rank} has something else than rank 0")
+        check_close(mx.array(result), expected, f"{what} on rank {rank}", tolerance)
+
+
+def same_everywhere(results: Sequence[Numbers], what: str) -> Numbers:
+    """The result of all ranks; fails if they differ."""
+    __tracebackhide__ = True
+    check_everywhere(results, results[0], f"{what}, compared with those of rank 0,", tolerance=0.0)
     return results[0]
