@@ -22,9 +22,9 @@ Process = subprocess.Popen[bytes]
 POLL_SECONDS = 0.02
 CAUSE_SECONDS = 30.0
 """How long to look for the reason when a rank has ended because it lost another one."""
-STOP_SECONDS = 3.0
+STOP_SECONDS = 5.0
 """How long the other ranks may take to end after each of two signals, once a rank has failed."""
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 30.0
 """How long the other ranks may take to end after one that has not failed."""
 
 
