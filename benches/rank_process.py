@@ -22,7 +22,7 @@ from tiny_llm_ref.model.given.ranks import FRAME, Ranks, join_ranks
 from tiny_llm_ref.serving.ranks.given.run_rank import Leader, follow
 
 BATCHES = (1, 8, 32)
-NUM_EXCHANGES, MAX_TOKENS, MAX_SEQ_LEN = 400, 40, 64
+NUM_EXCHANGES, MAX_TOKENS, MAX_SEQ_LEN = 400, 100, 128
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ def main() -> None:
     folder, file = map(Path, sys.argv[1:])
     ranks = join_ranks()
     config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    exchange_seconds(config, max(BATCHES), ranks)  # warms up
     exchanges = {str(batch): exchange_seconds(config, batch, ranks) for batch in BATCHES}
     if ranks.rank:
         sys.exit(follow(folder, ranks, mx.float32))

@@ -814,6 +814,13 @@ def test_task_6_the_least_limit() -> None:
     check_equal(watchdog.limit, 6.5, "limit where 20 times the largest step are 5.4 seconds")
 
 
+def test_task_6_the_largest_limit() -> None:
+    watchdog = Watchdog(SchedulerConfig(50, 8), 200, factor=500.0)
+    for output, seconds in steps(COST, SIZES):
+        watchdog.record(output, seconds)
+    check_equal(watchdog.limit, FIRST_SECONDS, "limit where 500 times the largest step are 135 seconds")
+
+
 def test_task_6_costs_change() -> None:
     watchdog = Watchdog(SchedulerConfig(50, 8), 200, factor=30.0, at_least=2.0)
     slower = CostModel(0.2, 0.03, 0.0001)

@@ -23,7 +23,8 @@ class Watchdog:
 
     Attributes:
         limit: seconds that a step may take. Before the costs are known, the limit is `FIRST_SECONDS`: the
-            first steps compile kernels.
+            first steps compile kernels. It is never above that, since costs fitted to small steps say little
+            about the largest one.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ class Watchdog:
 
     Attributes:
         limit: seconds that a step may take. Before the costs are known, the limit is `FIRST_SECONDS`: the
-            first steps compile kernels.
+            first steps compile kernels. It is never above that, since costs fitted to small steps say little
+            about the largest one.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class Watchdog:
         self._num_recorded += 1
         if self._num_recorded % NUM_STEPS_PER_FIT == 0:
             cost = fit_cost_model(self._steps)
-            self.limit = max(self.at_least, self.factor * self.largest_seconds(cost))
+            learned = self.factor * self.largest_seconds(cost)
+            self.limit = min(FIRST_SECONDS, max(self.at_least, learned))
 
     def largest_seconds(self, cost: CostModel) -> float:
         """Predicted seconds of the largest step: all tokens that it may have, each at the longest context."""
