@@ -611,10 +611,11 @@ def test_task_5_a_pool_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> Non
     check_equal(sent[5][1], [7, 8, 0], "sizes of the last pool")
 
 
-@pytest.mark.parametrize("caches", [None, [TinyKvFullCache()]], ids=["no cache", "TinyKvFullCache"])
-def test_task_5_caches_without_a_pool(caches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [None, TinyKvFullCache], ids=["no cache", "TinyKvFullCache"])
+def test_task_5_caches_without_a_pool(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = leading()
     model.layers = [lambda x, offset, cache: x]  # type: ignore[list-item]
+    caches = kind and [kind()]
     with messages(monkeypatch) as sent:
         with check_value_error():
             model.hidden_states(mx.array([[1]]), 0, caches)
@@ -714,12 +715,12 @@ class Tokens:
 PROMPTS = [
     [(7 * i + 3 * n + 5) % 150 + 2 for i in range(length)] for n, length in enumerate((19, 5, 33, 11, 2))
 ]
-PARAMS = [
-    SamplingParams(max_tokens=9),
-    SamplingParams(max_tokens=14, temperature=0.8, seed=5),
-    SamplingParams(max_tokens=6, temperature=1.3, top_k=7, seed=9),
-    SamplingParams(max_tokens=17),
-    SamplingParams(max_tokens=3, logprobs=2),
+PARAMS: list[dict[str, Any]] = [
+    {"max_tokens": 9},
+    {"max_tokens": 14, "temperature": 0.8, "seed": 5},
+    {"max_tokens": 6, "temperature": 1.3, "top_k": 7, "seed": 9},
+    {"max_tokens": 17},
+    {"max_tokens": 3, "logprobs": 2},
 ]
 
 
@@ -727,7 +728,7 @@ def answers(make: Callable[..., Engine], model: object, kv_bits: int | None = No
     """What an engine answers, with few blocks for many requests."""
     config, blocks = SchedulerConfig(budget, 4), BlockManager(24, 8)
     with make(model, Tokens(), config, 64, blocks, kv_bits=kv_bits) as engine:
-        results = engine.generate(PROMPTS, PARAMS)
+        results = engine.generate(PROMPTS, [SamplingParams(**params) for params in PARAMS])
     return [list(result.token_ids) for result in results]
 
 
