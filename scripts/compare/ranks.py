@@ -158,7 +158,7 @@ def followed(tiny: Library) -> Tree:
 
 def watched(tiny: Library) -> Tree:
     """Limits while 1,024 steps are recorded, whose costs change halfway."""
-    watchdog, limits = tiny.Watchdog(tiny.SchedulerConfig(256, 64), 2048, at_least=0.0), []
+    watchdog, limits = tiny.Watchdog(tiny.SchedulerConfig(256, 64), 512, at_least=0.0), []
     costs = tiny.CostModel(0.02, 0.003, 0.00001), tiny.CostModel(0.05, 0.001, 0.00003)
     for i in range(1024):
         entry = tiny.ScheduledTokens(tiny.Sequence(0, [1] * 300), 17 * i % 199, 1 + 7 * i % 97, True)
