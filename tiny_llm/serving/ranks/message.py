@@ -55,6 +55,6 @@ def receive(ranks: Ranks) -> Ints:
     """Wait for a message of rank 0: [n], int32.
 
     Raises:
-        RuntimeError: rank 0 has ended. The sum is then an error of MLX, or zeros.
+        ConnectionError: rank 0 has ended, and the sum is zeros. MLX may also raise an error of its own.
     """
     raise NotImplementedError("week 4 day 3 task 4: receive is not written yet")

@@ -75,11 +75,11 @@ def receive(ranks: Ranks) -> Ints:
     """Wait for a message of rank 0: [n], int32.
 
     Raises:
-        RuntimeError: rank 0 has ended. The sum is then an error of MLX, or zeros.
+        ConnectionError: rank 0 has ended, and the sum is zeros. MLX may also raise an error of its own.
     """
     framed = np.array(ranks.all_sum(mx.zeros(FRAME, mx.int32)))
     if not framed[0]:
-        raise RuntimeError("connection to a peer was lost: rank 0 sent nothing")
+        raise ConnectionError("rank 0 has ended: it sent nothing")
     missing = 1 + int(framed[0]) - FRAME
     if missing > 0:
         framed = np.concatenate([framed, np.array(ranks.all_sum(mx.zeros(missing, mx.int32)))])

@@ -20,9 +20,11 @@ class RankLost(BaseException):
 
 @contextmanager
 def losses_noticed() -> Iterator[None]:
-    """Raise `RankLost` if MLX says in the block that another rank has ended."""
+    """Raise `RankLost` if `receive` or MLX says in the block that another rank has ended."""
     try:
         yield
+    except ConnectionError as error:
+        raise RankLost from error
     except RuntimeError as error:
         if LOST_PEER in str(error):
             raise RankLost from error
