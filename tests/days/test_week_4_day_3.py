@@ -17,6 +17,7 @@ from mlx.utils import tree_flatten
 
 import tiny_llm
 from scripts.course import ROOT
+from scripts.hardware.memory import memory_use
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import BASE_CONFIG, MOE_VARIANTS, VARIANTS, Variant, build, save
 from tests.support.evaluations import evaluations
@@ -195,13 +196,12 @@ def test_task_1_a_part_frees_the_rest(tmp_path: Path) -> None:
     """What mx.load returns is read when it is used. A slice of it keeps all of it in memory."""
     name, file = "model.layers.0.mlp.up_proj.weight", str(tmp_path / "model.safetensors")
     mx.save_safetensors(file, {name: mx.zeros((1024, 257))})
-    before = mx.get_active_memory()
-    part = shard_tensors(mx.load(file), 0, 4)  # type: ignore[arg-type]
-    mx.eval(part)
-    held = mx.get_active_memory() - before
-    if held > 1024 * 257 * 4 // 2:
+    with memory_use() as memory:
+        part = shard_tensors(mx.load(file), 0, 4)  # type: ignore[arg-type]
+        mx.eval(part)
+    if memory.held > 1024 * 257 * 4 // 2:
         fail(
-            f"memory that a quarter of a tensor of {1024 * 257 * 4:,} bytes holds: {held:,} bytes",
+            f"memory that a quarter of a tensor of {1024 * 257 * 4:,} bytes holds: {memory.held:,} bytes",
             "A slice refers to the array that it was cut from. Make a contiguous copy of it.",
         )
 

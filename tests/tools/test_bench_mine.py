@@ -43,10 +43,11 @@ SHORT = {
     "speculation": f"--batch 2 --max-tokens 10 {ONCE}",
     "kv": f"--tokens 64 --texts 1 --batch 2 {ONCE}",
     "experts": f"--max-tokens 2 {ONCE}",
+    "ranks": ONCE,
     "structured": f"--batch 2 --max-tokens 4 {ONCE}",
 }
 """Every benchmark but `race`, with options that make it short."""
-WITHOUT_MODEL = ("matmul", "flash", "scheduler", "experts")
+WITHOUT_MODEL = ("matmul", "flash", "scheduler", "experts", "ranks")
 RUN_ALL = """
 import json, shlex, sys
 from typer.testing import CliRunner

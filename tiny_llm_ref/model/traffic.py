@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from .config import ModelConfig
-
-EXCHANGES_PER_LAYER = 4
-EXCHANGES_OF_ENDS = 2  # the embedding's sum, and the logits
+from .given.shards import EXCHANGES_OF_ENDS, EXCHANGES_PER_LAYER
 
 
 @dataclass(frozen=True)

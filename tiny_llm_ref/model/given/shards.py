@@ -16,3 +16,7 @@ DIVIDED_SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_siz
 """Each rank computes its part of them."""
 JOINED_SIZES = ("hidden_size", "vocab_size")
 """Each rank computes its part of them, and then gets all."""
+EXCHANGES_PER_LAYER = 4
+"""What attention, o_proj, the MLP and down_proj join."""
+EXCHANGES_OF_ENDS = 2
+"""The sum of an embedding, and the joined logits."""
