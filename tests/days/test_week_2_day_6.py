@@ -229,15 +229,18 @@ def test_task_1_nothing_of_a_broken_request_stays_in_its_slot() -> None:
 
 def test_task_1_a_row_that_moves_costs_a_copy_of_that_row_alone() -> None:
     """MLX writes to a copy of the whole array as long as anything else still reads it."""
-    cache = slots_with(dict.fromkeys(range(5), 2000))
-    mx.eval(cache.state)
-    whole = sum(held.nbytes for held in cache.state)
-
-    def remove_first() -> None:
-        cache.remove_request(cache.active_slots[0])
+    peaks = []
+    for _ in range(4):  # what reads the array may be gone in time, or not
+        cache = slots_with(dict.fromkeys(range(5), 2000))
         mx.eval(cache.state)
+        whole = sum(held.nbytes for held in cache.state)
 
-    peak = max(peak_bytes(remove_first) for _ in range(4))  # what reads the array may be gone in time, or not
+        def remove_first(cache: BatchingKvCache = cache) -> None:
+            cache.remove_request(cache.active_slots[0])
+            mx.eval(cache.state)
+
+        peaks += [peak_bytes(remove_first) for _ in range(4)]
+    peak = max(peaks)
     if peak > whole / 2:
         pytest.fail(f"one row of five was moved: {peak} bytes were held for it, the whole cache has {whole}")
 
