@@ -4,10 +4,9 @@ pdm run bench ranks --ranks 2
 """
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -35,7 +34,7 @@ NumRanks = Annotated[int, typer.Option("--ranks", min=2, help="Processes that sh
 def main(model: Model = SHIPPED_MODEL, num_ranks: NumRanks = 2, repeats: Repeats = None) -> Results:
     """Let requests decode in one process and on several ranks, in turns.
 
-    Each measurement starts its processes anew. All ranks together have as many threads as the one process.
+    Each measurement starts new processes. All ranks together have as many threads as the one process.
     The prediction adds what all exchanges of a step take at best to the step of one process.
 
     Example: pdm run bench ranks --ranks 2
@@ -59,16 +58,10 @@ def measure(folder: Path, num_ranks: int) -> Measured:
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "measured.json"
         command = [sys.executable, "-m", "benches.rank_process", str(folder), str(file)]
-        code = run_ranks(command, num_ranks) if num_ranks > 1 else alone(command)
+        code = run_ranks(command, num_ranks) if num_ranks > 1 else subprocess.call(command)
         if code:
             raise ValueError(f"a measurement with {num_ranks} ranks ended with exit code {code}")
         return Measured(**json.loads(file.read_text()))
-
-
-def alone(command: Sequence[str]) -> int:
-    """Run a command as a process without other ranks. Return its exit code."""
-    env = {name: value for name, value in os.environ.items() if name != "MLX_RANK"}
-    return subprocess.run(command, env=env).returncode
 
 
 def figures(measured: Measured) -> Mapping[str, float]:

@@ -136,7 +136,7 @@ def alone(tiny: Library) -> Tree:
 
 
 def led(tiny: Library) -> Tree:
-    """Four answers of an engine whose model sends each step, to nobody."""
+    """Four answers of an engine whose leading model has no followers."""
     prompts = [token_ids(length, seed) for seed, length in enumerate((19, 5, 29, 11))]
     blocks, config = tiny.BlockManager(60, 4), tiny.SchedulerConfig(24, 3)
     model = tiny.LeadingModel(small_model(tiny), alone(tiny), tiny.Watchdog(config, 96))

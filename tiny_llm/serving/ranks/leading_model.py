@@ -17,8 +17,8 @@ from .watchdog import Watchdog
 class LeadingModel(Qwen3Model):
     """A rank's part of a model that sends each step to the other ranks before it computes the step itself.
 
-    An engine uses it like any other model. It knows nothing of ranks: schedules, blocks, samples and answers
-    are on rank 0 alone, and each step's batch says all that the others need.
+    An engine uses it like any other model, and knows nothing of ranks: schedules, blocks, samples and answers
+    are on rank 0 alone. The batch of a step says all that the others need.
 
     Args:
         part: the part of rank 0.

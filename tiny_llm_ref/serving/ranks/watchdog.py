@@ -41,7 +41,7 @@ class Watchdog:
         self._num_recorded = 0
 
     def record(self, output: SchedulerOutput, seconds: float) -> None:
-        """Learn from a measured step. After every 16th, fit the costs to the last 256 and set the limit anew.
+        """Learn from a measured step. After every 16th, fit the costs to the last 256 and update the limit.
 
         Ignore a step without entries.
         """
