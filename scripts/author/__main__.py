@@ -8,6 +8,7 @@ import typer
 from scripts.author import (
     damage,
     invariance,
+    laws,
     messages,
     mutants,
     record_figures,
@@ -41,6 +42,7 @@ for name, command, summary in (
     ("wrong", wrong.main, "Wrong solutions that the tests must catch"),
     ("messages", messages.main, "What the tests say of wrong solutions: compare or keep"),
     ("mutants", mutants.main, "Automatic small changes that the tests must notice"),
+    ("laws", laws.main, "Fresh examples for every law of the suite"),
     ("schedules", schedules.main, "Output invariance on many random schedules"),
     ("schemas", schemas.main, "Structured outputs for many random JSON schemas"),
     ("invariance", invariance.main, "Count the answers that change with the batch"),
