@@ -22,6 +22,7 @@ from scripts.checkpoints import compare_mlx_lm
 from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.group import new_group
+from scripts.learn.test import workers
 
 FOR_PYTEST = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -39,7 +40,7 @@ def main() -> None:
 for name, command, summary in (
     ("starter", starter.main, "Make tiny_llm/ from the reference"),
     ("states", states.main, "Prove every state of the course"),
-    ("wrong", wrong.main, "Wrong solutions that the tests must catch"),
+    ("wrong", wrong.main, "Wrong solutions: caught, with the message kept"),
     ("messages", messages.main, "What the tests say of wrong solutions: compare or keep"),
     ("mutants", mutants.main, "Automatic small changes that the tests must notice"),
     ("laws", laws.main, "Fresh examples for every law of the suite"),
@@ -51,6 +52,15 @@ for name, command, summary in (
     ("record-figures", record_figures.main, "Record the data of the book's figures"),
 ):
     app.command(name, short_help=summary)(command)
+
+
+@app.command("test-tools", short_help="Test the commands", context_settings=FOR_PYTEST)
+def test_tools(context: typer.Context) -> None:
+    """Test the commands; options are pytest's, and without any the tests are divided among processes.
+
+    Example: pdm run author test-tools -k compare
+    """
+    run_pytest([], "tests/tools", context.args or workers())
 
 
 @app.command("test-book", short_help="Test the book, in a browser too", context_settings=FOR_PYTEST)
