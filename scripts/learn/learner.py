@@ -18,7 +18,7 @@ from rich.text import Text
 from scripts.course import ROOT, Course, Day, Task
 from scripts.sources.chunks import HOLE
 from scripts.sources.files import Sources, Symbol, is_python, source_files, write
-from scripts.sources.render import owned_functions, rendered
+from scripts.sources.render import owned_functions
 from scripts.sources.symbols import holes_of
 
 PACKAGE = ROOT / "tiny_llm"
@@ -87,11 +87,11 @@ def tasks_with_holes(sources: Sources) -> set[str]:
     return {".".join(match.groups()[:3]) for sentence in sentences if (match := HOLE.search(sentence))}
 
 
-def functions_of_tasks(course: Course, chosen: Collection[str]) -> list[Symbol]:
+def functions_of_tasks(starter: Sources, course: Course, chosen: Collection[str]) -> list[Symbol]:
     """Source and dotted name of each function of the starter that these tasks ask for, by the tasks' ids."""
     return [
         (path, name)
-        for path, source in rendered((), course).items()
+        for path, source in starter.items()
         for name, task in owned_functions(path, source, course).items()
         if task.id in chosen
     ]
