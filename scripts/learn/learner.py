@@ -116,7 +116,8 @@ def change(package: Path, before: Sources, after: Sources, yes: bool) -> None:
     if not yes and not is_confirmed(f"Change {len(changed)} file{'s' * (len(changed) > 1)}?"):
         print("nothing was changed")
         sys.exit(NOTHING_CHANGED_EXIT_CODE)
-    check_import(after)
+    if reason := import_error(after):
+        raise ValueError(f"tiny_llm would not import, so nothing was changed: {reason}")
     try:
         folder = back_up(package, changed)
         replace_files(package, before, changed)
@@ -156,12 +157,8 @@ def is_confirmed(question: str) -> bool:
         return False
 
 
-def check_import(sources: Sources) -> None:
-    """Import the package in a process of its own.
-
-    Raises:
-        ValueError: that fails, with Python's reason.
-    """
+def import_error(sources: Sources) -> str | None:
+    """Why the package does not import, in Python's words; None if it does, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         write(sources, Path(folder) / "tiny_llm")
         result = subprocess.run(
@@ -171,9 +168,8 @@ def check_import(sources: Sources) -> None:
             capture_output=True,
             text=True,
         )
-    if result.returncode != 0:
-        reason = (result.stderr.strip().splitlines() or ["Python gave no reason"])[-1]
-        raise ValueError(f"tiny_llm would not import, so nothing was changed: {reason}")
+    reasons = result.stderr.strip().splitlines() or ["Python gave no reason"]
+    return reasons[-1] if result.returncode != 0 else None
 
 
 def back_up(package: Path, changed: Collection[Path]) -> Path:
