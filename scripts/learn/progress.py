@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
-import pytest
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -31,7 +30,7 @@ WITHOUT_GPU = (
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Run all tests, whatever is remembered.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what passed, and run the tests again.")]
 ChosenGpu = Annotated[
     str | None,
     typer.Option(
@@ -137,8 +136,7 @@ def known_states(day: Day, memory: Memory | None, written: Written) -> list[Task
 
 def keep(day: Day, states: Iterable[TaskState], outcome: Outcome, memory: Memory) -> None:
     """Remember what passed in a run that was not cut short."""
-    is_whole = outcome.exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    if is_whole and all(task_of(name) is not None for name in outcome.failed):
+    if outcome.is_whole and all(task_of(name) is not None for name in outcome.failed):
         memory.keep(day, {state.task: state.passed for state in states if state.is_solved})
 
 
