@@ -29,6 +29,7 @@ for name, module, summary in (
     ("wrong", "author.wrong", "Wrong solutions that the tests must catch"),
     ("messages", "author.messages", "What the tests say of wrong solutions: compare or keep"),
     ("mutants", "author.mutants", "Automatic small changes that the tests must notice"),
+    ("laws", "author.laws", "Fresh examples for every law of the suite"),
     ("schedules", "author.schedules", "Output invariance on many random schedules"),
     ("schemas", "author.schemas", "Structured outputs for many random JSON schemas"),
     ("invariance", "author.invariance", "Count the answers that change with the batch"),
