@@ -681,7 +681,7 @@ def test_task_3_batch_generate_releases_everything_after_ctrl_c(
     check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(
     jobs=st.lists(st.tuples(st.integers(1, 13), st.integers(0, 9), st.integers(1, 6)), max_size=6),
     batch_size=st.integers(1, 4),
@@ -1152,7 +1152,7 @@ def test_task_6_four_times_unless_it_is_told() -> None:
     check_equal(drain(scheduler), [0, 1, 2, 3, 100, 4, 5], what)
 
 
-@settings(max_examples=20)
+@settings(max_examples=200)
 @given(
     events=st.lists(st.sampled_from(["interactive", "batch", "next", "next"]), max_size=60),
     max_passed_over=st.integers(0, 4),
@@ -1289,7 +1289,7 @@ def test_task_7_nothing_to_do() -> None:
     check_equal(schedule([], 0, 8, 4), [], "steps of chunked_prefill_schedule([], 0, 8, 4)")
 
 
-@settings(max_examples=10)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 20), max_size=6),
     num_decodes=st.integers(0, 6),
@@ -1379,7 +1379,7 @@ def test_task_7_repaired_schedule_worked_by_hand(name: str) -> None:
     check_steps(repaired(*arguments), expected, call_of(repaired_prefill_schedule, *arguments))
 
 
-@settings(max_examples=15)
+@settings(max_examples=150)
 @given(
     lengths=st.lists(st.integers(1, 20), max_size=6),
     decodes=st.lists(st.integers(1, 9), max_size=6),

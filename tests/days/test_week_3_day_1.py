@@ -727,7 +727,7 @@ CONFIGS = st.builds(
 JOBS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 6), st.integers(0, 12)), max_size=8)
 
 
-@settings(max_examples=40)
+@settings(max_examples=140)
 @given(CONFIGS, JOBS)
 def test_task_3_every_step_is_that_of_the_scheduler_on_paper(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]]
@@ -744,7 +744,7 @@ def test_task_3_every_step_is_that_of_the_scheduler_on_paper(
     check_equal(list(timeline), expected, "(id, start, num_tokens, is_final) of each step")
 
 
-@settings(max_examples=30)
+@settings(max_examples=100)
 @given(CONFIGS, JOBS, st.data())
 def test_task_3_the_limits_hold_whatever_comes_and_goes(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]], data: st.DataObject

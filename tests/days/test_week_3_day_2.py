@@ -587,7 +587,7 @@ def test_task_3_a_reservation_for_the_longest_answer_makes_others_wait() -> None
     check_equal(seen, [2, 1], "steps with 7 blocks and with 8, for two that may need 4 and end early")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     jobs=st.lists(
         st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 9)), min_size=1, max_size=9
@@ -686,7 +686,7 @@ def check_room_is_held(blocks: BlockManager, sequence: Sequence) -> None:
     check_equal(state_of(blocks), before, "the state after it asked for room that it has")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_task_3_any_order_of_growing_and_leaving(data: st.DataObject) -> None:
     num_blocks, block_size = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 5))
@@ -1217,7 +1217,7 @@ def test_task_5_who_comes_after_a_failure_is_not_disturbed(fail_at: int) -> None
     check_all_free(blocks)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_task_5_any_mix_of_sequences_on_one_pool(data: st.DataObject) -> None:
     block_size, num_blocks = data.draw(st.integers(1, 4)), data.draw(st.integers(4, 12))

@@ -846,7 +846,7 @@ def test_task_6_never_a_wrong_share(hash_name: str, data: st.DataObject) -> None
     serve(Scheduler(config, blocks), blocks, data.draw(jobs()))
 
 
-@settings(max_examples=40, **law)
+@settings(max_examples=90, **law)
 @given(data=st.data())
 def test_task_6_caches_and_evicts_what_plain_tuples_say(data: st.DataObject) -> None:
     block_size, num_blocks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))

@@ -425,7 +425,7 @@ def test_task_2_who_waits_is_not_searched(place: str) -> None:
     assert found <= 2000, f"ids, arrivals and ranks were compared {found} times {what}"
 
 
-@settings(max_examples=20)
+@settings(max_examples=200)
 @given(st.integers(0, 6), st.lists(st.tuples(st.sampled_from("aaarf"), st.integers(0, 4)), max_size=60))
 def test_task_2_it_is_a_sorted_list_on_paper(patience: int, actions: list[tuple[str, int]]) -> None:
     policy, paper, gone, arrivals = Priority(patience), [], [], count()
@@ -616,7 +616,7 @@ def test_task_4_the_context_of_a_larger_step(num_tokens: int, context: int) -> N
     check_equal(demand.context_of(num_tokens), context, what, mistakes)
 
 
-@settings(max_examples=20)
+@settings(max_examples=190)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), max_size=6),
     st.integers(1, 60),

@@ -132,7 +132,7 @@ def test_task_1_lengths_that_make_no_sense_are_refused(min_n: int, max_n: int) -
         PromptLookup(min_n, max_n)
 
 
-@settings(max_examples=20)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 3), max_size=40),
     st.integers(0, 9),
@@ -510,7 +510,7 @@ def test_task_4_an_answer_gets_its_accepted_drafts_and_one_token_more(
     check_equal(rows, expected, what, mistakes)
 
 
-@settings(max_examples=10)
+@settings(max_examples=100)
 @given(st.lists(st.lists(st.booleans(), max_size=5), max_size=6))
 def test_task_4_each_answer_gets_a_prefix_of_its_own_rows(drafts: list[list[bool]]) -> None:
     final = [
@@ -1248,7 +1248,7 @@ def test_task_8_a_step_without_sequences_has_no_drafts() -> None:
     check_equal(best_num_drafts({3: []}, 1.0, 0.01), {3: 0}, "drafts of a sequence for which none were found")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.lists(st.floats(0.01, 1), max_size=3), min_size=1, max_size=3),
     st.floats(0, 1.5),

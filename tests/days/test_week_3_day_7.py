@@ -1154,7 +1154,7 @@ def test_task_8_the_highest_rate_that_meets_the_target_is_found(capacity: float)
     check_equal(len(runs.tried) <= 9, True, what)
 
 
-@settings(max_examples=10)
+@settings(max_examples=50)
 @given(st.floats(0.2, 500), st.floats(0.02, 0.5))
 def test_task_8_any_capacity_is_found(capacity: float, precision: float) -> None:
     found = highest_rate(Runs(capacity).meets, 0.5, 300, precision)

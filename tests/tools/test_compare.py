@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from scripts.author.wrong import load_bank
 from scripts.compare import costs
-from scripts.compare.__main__ import PARTS_OF_A_RUN, main
+from scripts.compare.__main__ import main
 from scripts.compare.cases import CASES, cases_of
+from scripts.compare.comparison import PARTS_OF_A_RUN
 from scripts.compare.differences import first_difference
 from scripts.compare.inputs import normal
 from scripts.compare.library import home_of
