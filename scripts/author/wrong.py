@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, track
 
+from scripts.author.bank.chosen import solutions_since
 from scripts.author.bank.entries import BANK, WrongSolution, bank_file, load_bank, read_package
 from scripts.author.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.author.messages import (
@@ -36,8 +37,19 @@ Old = Annotated[
     str | None, typer.Option("--rebase", metavar="COMMIT", help="Carry entries over from that commit to now.")
 ]
 
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="COMMIT", help="Of days that no change since then concerns, a tenth alone."),
+]
 
-def main(week: Week = None, day: DayNumber = None, bank: Folder = BANK, rebase: Old = None) -> None:
+
+def main(
+    week: Week = None,
+    day: DayNumber = None,
+    bank: Folder = BANK,
+    rebase: Old = None,
+    since: Since = None,
+) -> None:
     """Apply each wrong solution to the reference and demand that a test of its task fails.
 
     What a learner reads then must be the message in course/messages, if there is one.
@@ -53,6 +65,8 @@ def main(week: Week = None, day: DayNumber = None, bank: Folder = BANK, rebase: 
             carry(rebase, days, bank)
         days = [day for day in days if bank_file(day, bank).exists()]
         solutions = load_bank(days, bank)
+        if since is not None:
+            solutions = solutions_since(since, solutions)
         caught, messages = catch(solutions, days)
     for solution in solutions:
         if solution.id not in caught:
