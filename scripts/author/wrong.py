@@ -63,7 +63,7 @@ def main(
             raise ValueError(f"{bank} has no entries: its files are called {bank_file(days[0], bank).name}")
         if rebase is not None:
             carry(rebase, days, bank)
-        days = [day for day in days if bank_file(day, bank).exists()]
+        days = tuple(day for day in days if bank_file(day, bank).exists())
         solutions = load_bank(days, bank)
         if since is not None:
             solutions = solutions_since(since, solutions)
