@@ -52,6 +52,7 @@ SLOW_IMPORTS = (
     "scripts.sources.c_source",
     "scripts.sources.files",
     "hypothesis",
+    "llguidance",
     "numpy",
     "mlx.nn",
     "mlx_lm.models.qwen3",

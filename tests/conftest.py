@@ -28,7 +28,7 @@ from tests.support.reporting import FailureReporter
 
 TESTS = Path(__file__).resolve().parent
 NAMED_ONLY = tuple(
-    TESTS / name for name in ("book", "platforms", "clients")
+    TESTS / name for name in ("tools", "book", "platforms", "clients")
 )  # run by `pdm run author test-book` etc.
 LONGEST_ID = 40  # characters
 

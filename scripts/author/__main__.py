@@ -26,7 +26,7 @@ def main() -> None:
 for name, module, summary in (
     ("starter", "author.starter", "Make tiny_llm/ from the reference"),
     ("states", "author.states", "Prove every state of the course"),
-    ("wrong", "author.wrong", "Wrong solutions that the tests must catch"),
+    ("wrong", "author.wrong", "Wrong solutions: caught, with the message kept"),
     ("messages", "author.messages", "What the tests say of wrong solutions: compare or keep"),
     ("mutants", "author.mutants", "Automatic small changes that the tests must notice"),
     ("laws", "author.laws", "Fresh examples for every law of the suite"),
@@ -38,6 +38,17 @@ for name, module, summary in (
     ("record-figures", "author.record_figures", "Record the data of the book's figures"),
 ):
     add_later(app, name, summary, partial(main_of, f"scripts.{module}"))
+
+
+@app.command("test-tools", short_help="Test the commands", context_settings=FOR_PYTEST)
+def test_tools(context: typer.Context) -> None:
+    """Test the commands; options are pytest's, and without any the tests are divided among processes.
+
+    Example: pdm run author test-tools -k compare
+    """
+    from scripts.learn.test import workers  # here, so that no other command waits for it
+
+    run_pytest([], "tests/tools", context.args or workers())
 
 
 @app.command("test-book", short_help="Test the book, in a browser too", context_settings=FOR_PYTEST)
