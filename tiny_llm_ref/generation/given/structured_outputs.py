@@ -31,7 +31,7 @@ class StructuredOutputsParams:
         choice: strings, one of which is the whole answer.
         grammar: a context-free grammar in llguidance's variant of Lark, which begins at the rule `start`.
         disable_any_whitespace: whether JSON comes without whitespace between its tokens. Otherwise, there may
-            be a line break and up to 16 spaces in each place.
+            be a line break and up to 64 spaces in each place.
         compiled: the grammar, if `compiled` has made it, perhaps in another thread; not compared.
 
     Raises:

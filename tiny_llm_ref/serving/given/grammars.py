@@ -12,9 +12,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from ...generation.generate import Tokenizer
 from ...generation.given.structured_outputs import CompiledGrammar, StructuredOutputsParams
 from ..structured.constraint import Constraint
+from .json_whitespace import bounded, whitespace_options
 
-WHITESPACE = r"\n?[ \t]{0,16}"
-"""Between two tokens of JSON. A model that likes whitespace would otherwise write it without end."""
 LIMITS = LLParserLimits(verbose_errors=False)
 
 _known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
@@ -65,12 +64,11 @@ def grammar_text(params: StructuredOutputsParams) -> str:
     if params.choice is not None:
         strings = " | ".join(json.dumps(each) for each in params.choice)
         return LLMatcher.grammar_from_lark(f"start: {strings}")
+    options = whitespace_options(not params.disable_any_whitespace)
     if params.grammar is not None:
-        return LLMatcher.grammar_from_lark(params.grammar)
+        return json.dumps({"grammars": [{"lark_grammar": bounded(params.grammar, options)}]})
     schema = cast(str, params.json) if params.json is not None else '{"type": "object"}'
-    if params.disable_any_whitespace:
-        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
-    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
+    return LLMatcher.grammar_from_json_schema(schema, overrides=options)
 
 
 def tokenizer_of(tokenizer: Tokenizer) -> LLTokenizer:
