@@ -71,6 +71,7 @@ BODIES_WITH_MODEL = (CompletionRequest, ChatRequest, ResponsesRequest)
 ERRORS = {
     400: "A field or the JSON is wrong.",
     401: "The API key is missing or wrong.",
+    403: "A page of another website sent this.",
     404: "The model does not exist.",
     413: "The body is too large.",
     429: "The server is full.",

@@ -22,12 +22,17 @@ def guards(config: ServerConfig) -> list[Middleware]:
     A browser asks whether a page may send a request before it sends it (a preflight). It asks without the
     key, so that is answered before the key is checked. In front of that is only the check against DNS
     rebinding, since allowing a website says nothing about names that lead to this machine.
+
+    Without a key, every page that someone opens on this machine could make it compute. It needs no preflight
+    for a POST of plain text, and doesn't mind that it can't read the answer.
     """
     found = []
     if config.api_key is None and config.host in LOOPBACK:
         found.append(Middleware(RequireName, names=LOOPBACK))
     if config.allowed_origins:
         found.append(cross_origin(config.allowed_origins))
+    if config.api_key is None and "*" not in config.allowed_origins:
+        found.append(Middleware(RefuseOtherSites, allowed=config.allowed_origins))
     if config.api_key is not None:
         found.append(Middleware(RequireKey, api_key=config.api_key))
     return found
@@ -92,6 +97,42 @@ class RequireName:
             await ApiError(400, message, "Host", "invalid_host").response()(scope, receive, send)
             return
         await self.app(scope, receive, send)
+
+
+class RefuseOtherSites:
+    """Let no request through that a page of another website sends, unless its website is allowed.
+
+    Programs other than browsers say nothing about websites, and are let through. So are links to this server.
+
+    Args:
+        app: the application behind it.
+        allowed: the websites that are allowed.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
+        self.app = app
+        self._allowed = allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 403."""
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        if is_of_other_site(headers) and headers.get("origin") not in self._allowed:
+            message = "pages of other websites may not use this server: start it with --allowed-origins"
+            await ApiError(403, message, "Origin", "origin_not_allowed").response()(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def is_of_other_site(headers: Headers) -> bool:
+    """Whether a browser says that a page of another website, or of another port, sends this.
+
+    Every POST of a page has an `Origin`. Other requests may lack it, but then tell how the websites compare.
+    """
+    origin = headers.get("origin")
+    if origin is not None:
+        return origin.partition("://")[2].lower() != headers.get("host", "").lower()
+    is_link = headers.get("sec-fetch-mode") == "navigate"
+    return headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_link
 
 
 def host_of(scope: Scope) -> str | None:
