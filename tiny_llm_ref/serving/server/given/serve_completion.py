@@ -24,6 +24,7 @@ from .job import Job
 from .params import check_fits, check_shared
 from .responses import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
 from .speculation import SpeculativeDecoding
+from .text_codec import PromptTooLongError
 
 DONE = ServerSentEvent("[DONE]", sep="\n")
 
@@ -90,8 +91,11 @@ async def make_job(
     http: Request, client: EngineClient, endpoint: Endpoint, n: int, reservation: Reservation, arrival: float
 ) -> Job:
     """Encode the prompts and check that they can run."""
+    endpoint.codec = endpoint.codec.limited(client.max_model_len)
     try:
         prompts = await unless_disconnected(http.receive, endpoint.encode())
+    except PromptTooLongError as error:
+        raise ApiError(400, str(error), endpoint.prompt_field, "context_length_exceeded") from None
     except ValueError as error:
         raise ApiError(400, str(error), endpoint.prompt_field, "invalid_value") from None
     priority = endpoint.request.priority or 0
