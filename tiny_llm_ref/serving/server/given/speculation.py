@@ -13,6 +13,7 @@ from ...given.adaptive_drafter import AdaptiveDrafter
 from ...given.draft_cost import DraftCost, profiled
 from ...given.drafter import Drafter
 from ...given.lookup_drafter import LookupDrafter
+from ...given.memory import check_memory, pool_bytes
 from ...speculation.draft_length import Acceptance, best_num_drafts
 from ...speculation.draft_model import DraftModel
 
@@ -35,14 +36,19 @@ class DrafterFactory:
     _draft: Qwen3Model | None = field(default=None, init=False)
     _cost: DraftCost | None = field(default=None, init=False)
 
-    def __call__(self, model: Qwen3Model, tokenizer: Tokenizer, blocks: BlockManager) -> Drafter:
-        """Make a drafter for an engine with this model and these blocks.
+    def __call__(
+        self, model: Qwen3Model, tokenizer: Tokenizer, blocks: BlockManager, num_bytes: int = 0
+    ) -> Drafter:
+        """Make a drafter for an engine with this model and these blocks, whose pool has so many bytes.
 
         Raises:
-            ValueError: the draft model has another tokenizer.
+            ValueError: the draft model has another tokenizer, or its pool doesn't fit in memory as well.
         """
         if self.load_draft is not None and self._draft is None:
             self._draft = self._load(model, tokenizer)
+        if self._draft is not None:
+            num_slots = blocks.num_blocks * blocks.block_size
+            check_memory(blocks.num_blocks, num_bytes + pool_bytes(self._draft, num_slots))
         if self._cost is None:
             self._cost = once_written(cost_of_drafts)(model, self._draft)
         drafter: Drafter = (
