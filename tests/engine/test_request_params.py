@@ -43,6 +43,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("min_tokens", 1.0),
     ("logprobs", -1),
     ("logprobs", False),
+    ("cache_salt", ""),
+    ("cache_salt", 5),
 ]
 
 

@@ -37,6 +37,7 @@ ROWS_OF_SERVING = [
         "given.blocks",
         "block_manager",
         "block_hashes",
+        "given.cache_salts",
         "prefix_cache",
         "scheduler",
     },

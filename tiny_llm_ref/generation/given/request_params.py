@@ -27,6 +27,7 @@ class RequestParams:
         logprobs: how many of the likeliest tokens to return with each token, with their log-probabilities
             and the token's own. These are the model's, before biases, penalties, temperature and cuts.
         structured_outputs: what the answer must look like (day 3.8).
+        cache_salt: a text, if cached blocks may only be shared with requests that have the same.
 
     Raises:
         ValueError: a value is out of range; shows its `name` and the `value`.
@@ -40,6 +41,7 @@ class RequestParams:
     stop_token_ids: Iterable[int] = ()
     logprobs: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    cache_salt: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logit_bias", tuple(sorted(dict(self.logit_bias).items())))
@@ -59,6 +61,9 @@ class RequestParams:
             raise ValueError(
                 f"structured_outputs must be StructuredOutputsParams or None, got {self.structured_outputs!r}"
             )
+
+        if self.cache_salt is not None and not (isinstance(self.cache_salt, str) and self.cache_salt):
+            raise ValueError(f"cache_salt must be a text that is not empty, got {self.cache_salt!r}")
 
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:

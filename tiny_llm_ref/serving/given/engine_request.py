@@ -8,6 +8,7 @@ from ...batching.answer import Answer, GenerationResult, TokenLogprobs
 from ...generation.generate import Tokenizer, check_token_ids
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
+from .cache_salts import salt_sequence
 from .constraints import constrain
 from .grammars import compile_grammar
 
@@ -58,6 +59,8 @@ class EngineRequest(Answer):
         seed = getrandbits(64) if params.seed is None else params.seed
         self.params = replace(params, seed=seed, stop_token_ids=sorted(self.end_ids))
         self.logprobs: list[TokenLogprobs] = []
+        if params.cache_salt is not None:
+            salt_sequence(sequence, params.cache_salt)
         self.constraint = None
         if params.structured_outputs is not None:
             self.constraint = compile_grammar(params.structured_outputs, tokenizer)

@@ -48,6 +48,7 @@ def sampling_params(request: SamplingFields, max_tokens: int | None, logprobs: i
         "stop_token_ids": request.stop_token_ids,
         "logprobs": logprobs,
         "structured_outputs": structured_outputs(request),
+        "cache_salt": request.cache_salt,
     }
     given = {name: value for name, value in values.items() if value is not None}
     try:

@@ -28,6 +28,7 @@ from .fields import (
     Stop,
     StreamOptions,
     Strict,
+    Text,
     TextFormat,
     Tool,
     TopK,
@@ -125,6 +126,7 @@ class ResponsesRequest(Strict, kw_only=True):
     repetition_penalty: RepetitionPenalty | None = None
     ignore_eos: bool | None = None
     priority: Priority | None = None
+    cache_salt: Text | None = None
 
     store: Ignored = None
     user: Ignored = None
@@ -178,6 +180,7 @@ def chat_request(request: ResponsesRequest) -> tuple[ChatRequest, list[str]]:
         repetition_penalty=request.repetition_penalty,
         ignore_eos=request.ignore_eos,
         priority=request.priority,
+        cache_salt=request.cache_salt,
     )
     return chat, places
 

@@ -114,6 +114,7 @@ class SamplingFields(Strict, kw_only=True):
     stop_token_ids: Annotated[list[Count], Meta(max_length=MAX_STOP)] | None = None
     priority: Priority | None = None
     structured_outputs: StructuredOutputs | None = None
+    cache_salt: Text | None = None
 
     user: Ignored = None
     metadata: Ignored = None
