@@ -1,13 +1,14 @@
 """What clients send and get: fields, errors, answers and streams."""
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from tests.server.servers import MODEL, app_of, client_of, in_memory, wait_for
+from tests.server.servers import MODEL, SECONDS, app_of, client_of, in_memory, on_socket, wait_for
 from tests.support.fakes import continuation
 from tests.support.server_engines import failing, make_engine
 
@@ -327,6 +328,21 @@ def test_a_body_that_is_too_large() -> None:
         assert client.post(COMPLETIONS, content=body).status_code == 413
         assert client.post(COMPLETIONS, content=iter([body[:60], body[60:]])).status_code == 413
         check_alive(client)
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"model":'])
+@pytest.mark.parametrize("head", [b"Content-Length: 50", b"Transfer-Encoding: chunked"])
+def test_a_body_that_does_not_arrive(head: bytes, sent: bytes) -> None:
+    piece = b"%x\r\n%b\r\n" % (len(sent), sent) if sent and b"chunked" in head else sent
+    with on_socket(app_of(body_timeout=0.2)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), SECONDS) as connection:
+            connection.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n%b" % (head, piece)
+            )
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))  # to the end of the connection
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"request_timeout"' in answer
 
 
 def test_a_request_that_fails_alone_gets_500_and_others_their_answers() -> None:

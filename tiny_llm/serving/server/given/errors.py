@@ -60,6 +60,8 @@ class ApiError(Exception):
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if self.status == 408:
+            headers["Connection"] = "close"  # the rest of the body would be taken for another request
         return Response(self.content, self.status, headers, JSON)
 
 

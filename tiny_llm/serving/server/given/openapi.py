@@ -73,6 +73,7 @@ ERRORS = {
     401: "The API key is missing or wrong.",
     403: "A page of another website sent this.",
     404: "The model does not exist.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
     429: "The server is full.",
     500: "The step of this request failed.",
