@@ -132,6 +132,7 @@ ROWS_OF_SERVING = [
         "server.given.serve_completion",
         "server.given.server",
         "server.given.server_metrics",
+        "server.given.slow_heads",
         "server.given.speculation",
         "server.given.structured_outputs",
         "server.given.text_codec",

@@ -18,6 +18,7 @@ from ...ranks.given.run_rank import LOST_SIGNAL
 from .app import create_app
 from .config import ServerConfig
 from .engine_client import EngineClient
+from .slow_heads import ImpatientProtocol
 from .text_codec import ChatTokenizer
 
 log = logging.getLogger("tiny_llm.server")
@@ -130,6 +131,7 @@ def run_server(
         server = DrainingServer(
             uvicorn.Config(
                 app,
+                http=ImpatientProtocol,
                 host=host,
                 port=port,
                 log_config=None,
