@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from ..block_hashes import NO_PARENT, Prefix, Prefixes, chain_hash
+from ..block_hashes import Prefix, Prefixes, chain_hash
 from ..sequence import Sequence
 
 _salts: WeakKeyDictionary[Sequence, str] = WeakKeyDictionary()
@@ -30,7 +30,7 @@ class SaltedPrefixes(Prefixes):
         salt = _salts.get(sequence)
         if salt is None:
             return super().of(sequence)
-        value = chain_hash(NO_PARENT, tuple(salt.encode()))
+        value = chain_hash(0, tuple(salt.encode()))
         self._parents.append(self.salts.setdefault(salt, Prefix(None, (), value)))
         try:
             return super().of(sequence)

@@ -93,7 +93,7 @@ def grammar_text(params: StructuredOutputsParams) -> str:
     if params.grammar is not None:
         return json.dumps({"grammars": [{"lark_grammar": bounded(params.grammar, options)}]})
     schema = cast(str, params.json) if params.json is not None else '{"type": "object"}'
-    return LLMatcher.grammar_from_json_schema(schema, overrides=options)
+    return LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, options))
 
 
 def tokenizer_of(tokenizer: Tokenizer) -> LLTokenizer:
