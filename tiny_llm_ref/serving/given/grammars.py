@@ -21,7 +21,7 @@ MOST_CHARACTERS = 256 * 2**10
 """Of a grammar. A larger one takes seconds to compile."""
 STACK_PER_CHARACTER = 2**10
 """Bytes. A chain of rules, each of which is a few characters long, takes less than a third of it."""
-MOST_SECONDS = 10.0
+MOST_SECONDS = 20.0
 """For compiling. A hundred patterns that must all match take minutes."""
 
 _known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
