@@ -1,5 +1,6 @@
 """What the server does with optional tasks, and that it goes on without them; see `test_optional.py`."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_the_engine_outlives_the_step_after_which_costs_are_fitted() -> None:
         thread.submit(ticket, tuple(prompt_of(4, ticket)), SamplingParams(max_tokens=NUM_STEPS_PER_FIT // 2))
         while not any(has_ended(report, ticket) for report in reports):
             assert not any(isinstance(report, Stopped) for report in reports), reports[-1]
+            time.sleep(0.001)
     thread.stop()
     assert thread.join(60)
     assert reports[-1] == Stopped()
