@@ -54,6 +54,17 @@ def test_chat(client: openai.OpenAI) -> None:
     assert usage[-1].total_tokens == answer.usage.total_tokens
 
 
+def test_log_probabilities_of_parts_of_a_character(client: openai.OpenAI) -> None:
+    regex = {"structured_outputs": {"regex": "a😀!"}}
+    messages = [{"role": "user", "content": "a"}]
+    fields = {"model": NAME, "messages": messages, "logprobs": True, "top_logprobs": 2, "extra_body": regex}
+    content = client.chat.completions.create(**fields).choices[0].logprobs.content
+    assert bytes(byte for token in content for byte in token.bytes).decode() == "a😀!"
+    fields = {"model": NAME, "prompt": "a", "logprobs": 2, "extra_body": regex}
+    logprobs = client.completions.create(**fields).choices[0].logprobs
+    assert logprobs.text_offset == [0, 1, 1, 1, 1, 2]
+
+
 def test_responses(client: openai.OpenAI) -> None:
     fields = {"model": NAME, "input": "Who made the world?", "max_output_tokens": 12, "temperature": 0}
     answer = client.responses.create(**fields)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from msgspec.structs import replace as replace_fields
 
-from .completions import Endpoint, Part, texts_of, utf8
+from .completions import Endpoint, Part, bytes_of_logprobs
 from .conversation import encode_messages, tools_of
 from .fields import ChatRequest
 from .params import chat_params
@@ -20,6 +20,7 @@ from .responses import (
 )
 from .structured_outputs import has_room_for_thoughts
 from .text_codec import TextCodec
+from .token_texts import readable
 from .tool_calls import ToolCall, ToolCallParser
 
 
@@ -62,14 +63,14 @@ class ChatEndpoint(Endpoint):
     async def choice(self, index: int, part: Part) -> Choice:
         part, calls = self.parsed(index, part)
         message = ChatMessage(part.text or None, tool_calls=calls) if calls else ChatMessage(part.text)
-        return ChatChoice(index, message, await self._logprobs(part), part.finish_reason)
+        return ChatChoice(index, message, await self._logprobs(index, part), part.finish_reason)
 
     async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
         num_before = len(self._parsers[index].calls) if index in self._parsers else 0
         part, calls = self.parsed(index, part)
         chunks: list[Choice] = [ChatChunkChoice(index, Delta("assistant", ""))] if is_first else []
         if part.text or part.logprobs:
-            chunks.append(ChatChunkChoice(index, Delta(content=part.text), await self._logprobs(part)))
+            chunks.append(ChatChunkChoice(index, Delta(content=part.text), await self._logprobs(index, part)))
         for number, call in enumerate(calls[num_before:], num_before):
             chunks.append(ChatChunkChoice(index, Delta(tool_calls=[replace_fields(call, index=number)])))
         if part.finish_reason is not None:
@@ -89,18 +90,14 @@ class ChatEndpoint(Endpoint):
         reason = "tool_calls" if reason == "stop" and calls else reason
         return replace(part, text=text, finish_reason=reason), calls
 
-    async def _logprobs(self, part: Part) -> ChatLogprobs | None:
+    async def _logprobs(self, index: int, part: Part) -> ChatLogprobs | None:
         if not self.request.logprobs:
             return None
-        texts = await texts_of(self.codec, part)
-        return ChatLogprobs(
-            [
-                ChatTokenLogprob(
-                    texts[token],
-                    each.logprob,
-                    utf8(texts[token]),
-                    [TopLogprob(texts[id], logprob, utf8(texts[id])) for id, logprob in each.top],
-                )
-                for token, each in zip(part.token_ids, part.logprobs, strict=True)
-            ]
-        )
+        bytes_of = await bytes_of_logprobs(self.codec, part)
+        found, text = ChatLogprobs([]), self.growing[index]
+        for token, each in zip(part.token_ids, part.logprobs, strict=True):
+            likely = [(text.choose(bytes_of[id]), logprob) for id, logprob in each.top]
+            top = [TopLogprob(readable(content), logprob, list(content)) for content, logprob in likely]
+            content = text.add(bytes_of[token])
+            found.content.append(ChatTokenLogprob(readable(content), each.logprob, list(content), top))
+        return found

@@ -1,6 +1,7 @@
 """What endpoints that generate text differ in: prompts, choices and chunks. Those of /v1/completions."""
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ....batching.answer import TokenLogprobs
@@ -14,6 +15,7 @@ from .responses import (
     CompletionLogprobs,
 )
 from .text_codec import TextCodec
+from .token_texts import GrowingText, TokenBytes, readable_key
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Endpoint(ABC):
         grammar_field: the field that holds the grammar, if there is one.
         params: how to sample.
         num_prompts: number of prompts.
+        growing: the text of each answer, as far as its log-probabilities were asked for.
     """
 
     prefix: str
@@ -60,6 +63,7 @@ class Endpoint(ABC):
 
     def __init__(self, codec: TextCodec) -> None:
         self.codec = codec
+        self.growing: defaultdict[int, GrowingText] = defaultdict(GrowingText)
 
     @abstractmethod
     async def encode(self) -> list[tuple[int, ...]]:
@@ -85,7 +89,6 @@ class CompletionEndpoint(Endpoint):
         self.params = completion_params(request)
         self._prompts = prompts_of(request)
         self.num_prompts = len(self._prompts)
-        self._num_sent: dict[int, int] = {}  # characters of the tokens of each answer
 
     async def encode(self) -> list[tuple[int, ...]]:
         return [
@@ -111,25 +114,18 @@ class CompletionEndpoint(Endpoint):
     async def _logprobs(self, index: int, part: Part) -> CompletionLogprobs | None:
         if self.request.logprobs is None:
             return None
-        texts = await texts_of(self.codec, part)
-        logprobs = CompletionLogprobs()
-        offset = self._num_sent.get(index, 0)
+        bytes_of = await bytes_of_logprobs(self.codec, part)
+        logprobs, text = CompletionLogprobs(), self.growing[index]
         for token, each in zip(part.token_ids, part.logprobs, strict=True):
-            logprobs.tokens.append(texts[token])
+            top = {readable_key(text.choose(bytes_of[id])): logprob for id, logprob in reversed(each.top)}
+            logprobs.top_logprobs.append(top)
             logprobs.token_logprobs.append(each.logprob)
-            logprobs.top_logprobs.append({texts[id]: logprob for id, logprob in reversed(each.top)})
-            logprobs.text_offset.append(offset)
-            offset += len(texts[token])
-        self._num_sent[index] = offset
+            logprobs.text_offset.append(text.num_characters)
+            logprobs.tokens.append(readable_key(text.add(bytes_of[token])))
         return logprobs
 
 
-async def texts_of(codec: TextCodec, part: Part) -> dict[int, str]:
-    """The texts of all tokens that the log-probabilities of a part mention."""
+async def bytes_of_logprobs(codec: TextCodec, part: Part) -> dict[int, TokenBytes]:
+    """What the tokens that the log-probabilities of a part mention add to a text."""
     likely = [id for each in part.logprobs for id, _ in each.top]
-    return await codec.texts_of([*part.token_ids, *likely])
-
-
-def utf8(text: str) -> list[int]:
-    """The bytes of a text."""
-    return list(text.encode())
+    return await codec.bytes_of([*part.token_ids, *likely])

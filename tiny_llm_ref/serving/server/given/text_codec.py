@@ -9,6 +9,7 @@ from ....generation.generate import Tokenizer, encode_prompt
 from ....generation.given.structured_outputs import StructuredOutputsParams
 from ...given.grammars import compiled, tokenizer_of
 from .thread_end import Worker
+from .token_texts import TokenBytes, bytes_of_token
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class TextCodec:
         self._worker = Worker("tokenizer")
         self._compiler = Worker("grammar")
         self._loading = self._worker.submit(load)
-        self._texts: dict[int, str] = {}
+        self._bytes: dict[int, TokenBytes] = {}
 
     async def loaded(self) -> None:
         """Wait until the tokenizer is loaded. Raise what loading it raised."""
@@ -98,12 +99,14 @@ class TextCodec:
         """Text of tokens."""
         return await self._run(lambda tokenizer: tokenizer.decode(list(token_ids)))
 
-    async def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
-        """The text of each token by itself."""
-        missing = set(token_ids) - self._texts.keys()
+    async def bytes_of(self, token_ids: Iterable[int]) -> dict[int, TokenBytes]:
+        """What each token adds to a text."""
+        missing = set(token_ids) - self._bytes.keys()
         if missing:
-            self._texts |= await self._run(lambda tokenizer: {id: tokenizer.decode([id]) for id in missing})
-        return self._texts
+            self._bytes |= await self._run(
+                lambda tokenizer: {id: bytes_of_token(tokenizer, id) for id in missing}
+            )
+        return self._bytes
 
     def close(self) -> None:
         """Wait until the worker threads have ended, after what they are doing."""
