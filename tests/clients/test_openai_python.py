@@ -65,6 +65,17 @@ def test_log_probabilities_of_parts_of_a_character(client: openai.OpenAI) -> Non
     assert logprobs.text_offset == [0, 1, 1, 1, 1, 2]
 
 
+def test_an_answer_that_continues_the_last_message(client: openai.OpenAI) -> None:
+    messages = [
+        {"role": "user", "content": "Who made the world?"},
+        {"role": "assistant", "content": "In the beginning"},
+    ]
+    prefill = {"add_generation_prompt": False, "continue_final_message": True}
+    fields = {"model": NAME, "messages": messages, "temperature": 0, "max_tokens": 8, "extra_body": prefill}
+    prompt = "<|im_start|>user\nWho made the world?<|im_end|>\n<|im_start|>assistant\nIn the beginning"
+    assert client.chat.completions.create(**fields).choices[0].message.content == expected(prompt, 8)
+
+
 def test_responses(client: openai.OpenAI) -> None:
     fields = {"model": NAME, "input": "Who made the world?", "max_output_tokens": 12, "temperature": 0}
     answer = client.responses.create(**fields)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from msgspec.structs import replace as replace_fields
 
 from .completions import Endpoint, Part, bytes_of_logprobs
-from .conversation import encode_messages, tools_of
+from .conversation import encode_messages, end_of_prompt, tools_of
 from .fields import ChatRequest
 from .params import chat_params
 from .responses import (
@@ -41,6 +41,7 @@ class ChatEndpoint(Endpoint):
         self.params = chat_params(request)
         self.num_prompts = 1
         self.grammar_field = self.field_of_grammar()
+        self._end_of_prompt = end_of_prompt(request)
         self._parsers: dict[int, ToolCallParser] = {}
 
     async def encode(self) -> list[tuple[int, ...]]:
@@ -51,8 +52,9 @@ class ChatEndpoint(Endpoint):
         """Options of the chat template. An answer with a grammar has no room for thoughts."""
         options = self.request.chat_template_kwargs
         if options is not None:
-            return {"enable_thinking": options.enable_thinking}
-        return {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
+            return {"enable_thinking": options.enable_thinking, **self._end_of_prompt}
+        thoughts = {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
+        return {**thoughts, **self._end_of_prompt}
 
     def field_of_grammar(self) -> str:
         """The field that a grammar comes from, if there is one."""

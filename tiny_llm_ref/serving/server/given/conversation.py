@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from .errors import ApiError
-from .fields import ChatRequest, FunctionCall, Message, NamedTool, Tool
+from .fields import ChatRequest, FunctionCall, Message, NamedTool, TokenizeRequest, Tool
 from .text_codec import TextCodec
 
 
@@ -39,6 +39,24 @@ async def encode_messages(
         message = "the chat template of this model has no tools: leave them out"
         raise ApiError(400, message, "tools" if tools else place, "unsupported_value")
     return await codec.encode_chat(dicts, [described(tool) for tool in tools], **(options or {}))
+
+
+def end_of_prompt(request: ChatRequest | TokenizeRequest) -> dict[str, bool]:
+    """Options of the chat template: whether the prompt ends with the start of a turn, or within the last one.
+
+    Raises:
+        ApiError: both are asked for, or the last message is one of calls.
+    """
+    if not request.continue_final_message:
+        return {"add_generation_prompt": request.add_generation_prompt is not False}
+    if request.add_generation_prompt:
+        message = "an answer either continues the last message or begins a new one: set one of them to false"
+        raise ApiError(400, message, "add_generation_prompt", "invalid_value")
+    last = request.messages[-1] if request.messages else None
+    if last is None or last.tool_calls or last.role != "assistant":
+        message = "only a text of the assistant can be continued: let it be the last message"
+        raise ApiError(400, message, "continue_final_message", "invalid_value")
+    return {"add_generation_prompt": False, "continue_final_message": True}
 
 
 def described(tool: Tool) -> dict[str, Any]:

@@ -221,6 +221,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateOptions | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     verbosity: Ignored = None
     reasoning_effort: Ignored = None
     audio: Refused = None
@@ -239,7 +241,8 @@ class TokenizeRequest(Strict, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class DetokenizeRequest(Strict, kw_only=True):

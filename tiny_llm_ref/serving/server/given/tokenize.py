@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..disconnects import unless_disconnected
-from .conversation import encode_messages
+from .conversation import encode_messages, end_of_prompt
 from .errors import ApiError
 from .fields import DetokenizeRequest, TokenizeRequest
 from .responses import DetokenizedText, Tokens
@@ -41,8 +41,7 @@ async def tokenize(http: Request) -> Response:
 async def token_ids(codec: TextCodec, request: TokenizeRequest) -> tuple[int, ...]:
     """Token ids of a prompt, which may be empty, or of messages."""
     if request.messages is not None:
-        options = {"add_generation_prompt": request.add_generation_prompt}
-        return await encode_messages(codec, request.messages, request.tools or (), options)
+        return await encode_messages(codec, request.messages, request.tools or (), end_of_prompt(request))
     return await codec.encode(request.prompt, request.add_special_tokens) if request.prompt else ()
 
 
