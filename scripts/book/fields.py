@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from scripts.book.problems import ChapterError
-from tiny_llm_ref.serving.server.given import fields, response_fields
+from tiny_llm_ref.serving.server.given import anthropic_fields, fields, response_fields
 
 COLUMNS = ("field", "values", "use")
 USES = {
     "Accepted and ignored.": "accepted and ignored",
     "Not supported: only null will do.": "refused",
 }
+MODULES = (fields, response_fields, anthropic_fields)
 WORDS = {
     "integer": ("whole number", "whole numbers"),
     "number": ("number", "numbers"),
@@ -29,7 +30,7 @@ def fields_table(name: str) -> str:
     Raises:
         ChapterError: there is no object of this name.
     """
-    kind = getattr(fields, name, None) or getattr(response_fields, name, None)
+    kind = next((vars(each)[name] for each in MODULES if name in vars(each)), None)
     if not inspect.isclass(kind) or not issubclass(kind, fields.Strict):
         raise ChapterError(f"{{{{#fields {name}}}}}: {fields.__name__} has no object of this name")
     _, components = msgspec.json.schema_components([kind])

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from scripts.course import ROOT
+from scripts.setup import load_toml
 from tests.server.servers import MODEL, app_of, client_of, in_memory, wait_for
 from tests.support.fakes import continuation
 from tests.support.server_engines import failing, make_engine
@@ -413,6 +415,12 @@ def test_when_the_server_is_full() -> None:
         assert response.json()["error"]["type"] == "rate_limit_error"
         assert metric(client, "vllm:admission_rejections_total") == 1
         check_alive(client)
+
+
+def test_the_version_is_that_of_the_project(client: TestClient) -> None:
+    project = load_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert client.get("/version").json() == {"version": project["version"]}
+    assert client.get("/openapi.json").json()["info"]["version"] == project["version"]
 
 
 def test_the_description_names_every_field(client: TestClient) -> None:

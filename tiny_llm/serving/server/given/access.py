@@ -50,18 +50,19 @@ class RequireKey:
 
     Args:
         app: the application behind it.
-        api_key: what clients must send as a bearer token.
+        api_key: what clients must send, as a bearer token or, as Anthropic's clients do, by itself.
     """
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self.app = app
-        self._expected = f"Bearer {api_key}".encode()
+        self._expected = {"authorization": f"Bearer {api_key}".encode(), "x-api-key": api_key.encode()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401. Comparing takes the same time wherever the keys differ."""
         if scope["type"] == "http" and not is_open(scope["path"]):
-            sent = Headers(scope=scope).get("authorization", "")
-            if not hmac.compare_digest(sent.encode("latin-1"), self._expected):
+            headers = Headers(scope=scope)
+            sent = {name: headers.get(name, "").encode("latin-1") for name in self._expected}
+            if not any(hmac.compare_digest(sent[name], key) for name, key in self._expected.items()):
                 error = ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
                 await error.response()(scope, receive, send)
                 return

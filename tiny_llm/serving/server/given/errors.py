@@ -6,10 +6,13 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from ..admission import QueueFullError
 
 JSON = "application/json"
+ANTHROPIC = "/v1/messages"
+"""Where the paths of Anthropic's protocol begin."""
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*?)`")
 PLACE = re.compile(r" - at (`key` in )?`(?P<path>.*)`$")
@@ -22,6 +25,39 @@ class ErrorBody(msgspec.Struct):
     type: str
     param: str | None
     code: str | None
+
+
+class AnthropicError(msgspec.Struct):
+    """The value of the key `error` in Anthropic's protocol. Only the message names the field at fault."""
+
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, error: "ApiError") -> "AnthropicError":
+        """The same error under Anthropic's names."""
+        message, param = error.body.message, error.body.param
+        kind = ANTHROPIC_TYPES.get(error.status)
+        kind = kind or ("invalid_request_error" if error.status < 500 else "api_error")
+        return cls(kind, message if param is None or param in message else f"{param}: {message}")
+
+
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Types of errors in Anthropic's protocol."""
+
+
+class AnthropicErrorBody(msgspec.Struct):
+    """The body of every response of Anthropic's protocol that is no success."""
+
+    error: AnthropicError
+    type: str = "error"
 
 
 class ApiError(Exception):
@@ -60,7 +96,27 @@ class ApiError(Exception):
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return Response(self.content, self.status, headers, JSON)
+        return ErrorResponse(self, headers)
+
+
+class ErrorResponse(Response):
+    """An error, in the protocol of the path that was asked for.
+
+    Args:
+        error: what to say.
+        headers: of the response.
+    """
+
+    def __init__(self, error: ApiError, headers: dict[str, str]) -> None:
+        super().__init__(error.content, error.status, headers, JSON)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        if scope["path"].startswith(ANTHROPIC):
+            self.body = msgspec.json.encode(AnthropicErrorBody(AnthropicError.of(self._error)))
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
 
 
 def of_validation(error: msgspec.DecodeError | UnicodeDecodeError) -> ApiError:

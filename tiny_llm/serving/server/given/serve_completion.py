@@ -19,7 +19,7 @@ from ..disconnects import unless_disconnected
 from .completions import Endpoint, Part
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, of_queue
-from .event_stream import EventStream
+from .event_stream import KEEPALIVE, EventStream
 from .job import Job
 from .params import check_fits, check_shared
 from .responses import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
@@ -62,7 +62,7 @@ async def serve_completion(
         raise
     answer = make_answer(job) if make_answer else AnsweringCompletion(job, endpoint)
     if request.stream:
-        return EventStream(answer.events(), job.close, client.config)
+        return EventStream(answer.events(), job.close, client.config, answer.ping)
     try:
         completion = await unless_disconnected(http.receive, answer.completion())
     finally:
@@ -126,7 +126,12 @@ class Answer(ABC):
 
     Args:
         job: yields the increments.
+
+    Attributes:
+        ping: what keeps a stream open while there is nothing to send.
     """
+
+    ping = KEEPALIVE
 
     def __init__(self, job: Job) -> None:
         self.job = job

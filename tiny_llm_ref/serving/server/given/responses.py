@@ -149,6 +149,12 @@ class Status(msgspec.Struct):
     status: str
 
 
+class Version(msgspec.Struct):
+    """The answer of /version, as vLLM has it."""
+
+    version: str
+
+
 class Tokens(msgspec.Struct):
     """The answer of /tokenize."""
 

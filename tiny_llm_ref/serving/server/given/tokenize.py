@@ -8,10 +8,14 @@ stops all other Python code, the event loop included.
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..disconnects import unless_disconnected
+from .anthropic_endpoint import AnthropicEndpoint
+from .anthropic_events import InputTokens
+from .anthropic_fields import CountTokensRequest, MessagesRequest
 from .conversation import encode_messages, end_of_prompt
 from .errors import ApiError
 from .fields import DetokenizeRequest, TokenizeRequest
@@ -43,6 +47,20 @@ async def token_ids(codec: TextCodec, request: TokenizeRequest) -> tuple[int, ..
     if request.messages is not None:
         return await encode_messages(codec, request.messages, request.tools or (), end_of_prompt(request))
     return await codec.encode(request.prompt, request.add_special_tokens) if request.prompt else ()
+
+
+async def count_tokens(http: Request) -> Response:
+    """Count the tokens of a prompt, in Anthropic's protocol."""
+    server = server_of(http)
+    request = await server.body(http, CountTokensRequest, MAX_BODY_BYTES)
+    server.client.check_ready()
+    whole = MessagesRequest(max_tokens=1, **msgspec.structs.asdict(request))
+    endpoint = AnthropicEndpoint(whole, server.codec)
+    try:
+        (ids,) = await in_turn(http, server, endpoint.encode)
+    except ValueError as error:
+        raise ApiError(400, str(error), "messages", "invalid_value") from None
+    return as_json(InputTokens(len(ids)))
 
 
 async def detokenize(http: Request) -> Response:
