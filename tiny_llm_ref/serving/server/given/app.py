@@ -20,6 +20,7 @@ from .engine_client import EngineClient
 from .errors import ApiError, on_api_error, on_http_error, on_other_error
 from .event_stream import EventStream
 from .fields import ChatRequest, CompletionRequest
+from .ignored_fields import IGNORED
 from .openapi import openapi
 from .page import page
 from .response_endpoint import ResponseEndpoint
@@ -157,6 +158,9 @@ async def responses(http: Request) -> Response:
     """Answer a conversation, in the newer protocol."""
     server = server_of(http)
     request = await server.body(http, ResponsesRequest)
+    http.scope[IGNORED] += [
+        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type != "function"
+    ]
     endpoint = ResponseEndpoint(request, server.codec)
     return await serve_completion(http, server.client, endpoint, endpoint.answer)
 

@@ -1,13 +1,14 @@
 """What is particular to /v1/chat/completions."""
 
 from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
 from .completions import Endpoint, Part, texts_of, utf8
 from .conversation import encode_messages, tools_of
 from .fields import ChatRequest
-from .params import chat_params
+from .params import chat_params, template_options
 from .responses import (
     ChatChoice,
     ChatChunkChoice,
@@ -46,12 +47,10 @@ class ChatEndpoint(Endpoint):
         return [await encode_messages(self.codec, self.request.messages, self._tools, self.template_options)]
 
     @property
-    def template_options(self) -> dict[str, bool]:
+    def template_options(self) -> dict[str, Any]:
         """Options of the chat template. An answer with a grammar has no room for thoughts."""
-        options = self.request.chat_template_kwargs
-        if options is not None:
-            return {"enable_thinking": options.enable_thinking}
-        return {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
+        options = {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
+        return options | template_options(self.request.chat_template_kwargs)
 
     def field_of_grammar(self) -> str:
         """The field that a grammar comes from, if there is one."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from .errors import ApiError
-from .fields import ChatRequest, FunctionCall, Message, NamedTool, Tool
+from .fields import ChatRequest, FunctionCall, Message, NamedTool, TextPart, Tool
 from .text_codec import TextCodec
 
 
@@ -15,7 +15,7 @@ async def encode_messages(
     codec: TextCodec,
     messages: Items[Message],
     tools: Items[Tool] = (),
-    options: Mapping[str, bool] | None = None,
+    options: Mapping[str, Any] | None = None,
     places: Items[str] | None = None,
 ) -> tuple[int, ...]:
     """Token ids of a conversation in the chat template.
@@ -43,9 +43,8 @@ async def encode_messages(
 
 def described(tool: Tool) -> dict[str, Any]:
     """A tool as chat templates expect it. Whether it is strict concerns the server, not the model."""
-    function = msgspec.structs.replace(tool.function, strict=None)
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(tool, function=function))
-    return found
+    function = msgspec.structs.replace(tool.function, strict=None, defer_loading=None)
+    return {"type": tool.type, "function": msgspec.to_builtins(function)}
 
 
 def as_dict(message: Message, place: str) -> dict[str, Any]:
@@ -55,9 +54,9 @@ def as_dict(message: Message, place: str) -> dict[str, Any]:
         ApiError: the message lacks something, or has what its role must not have; shows its `place`.
     """
     check_message(message, place)
-    content = message.content
+    content = message.content or message.refusal
     if isinstance(content, list):
-        content = "".join(part.text for part in content)
+        content = "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
     role = "system" if message.role == "developer" else message.role
     found: dict[str, Any] = {"role": role, "content": content or ""}
     if message.reasoning or message.reasoning_content:
