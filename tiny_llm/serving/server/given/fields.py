@@ -232,7 +232,13 @@ class RefusalPart(RequestObject, kw_only=True, tag="refusal", tag_field="type"):
     refusal: str
 
 
-ContentPart = TextPart | RefusalPart
+class ThinkingPart(RequestObject, kw_only=True, tag="thinking", tag_field="type"):
+    """What an assistant thought before it answered."""
+
+    thinking: str
+
+
+ContentPart = TextPart | RefusalPart | ThinkingPart
 """A part of a message's content. Images, sound and files are refused."""
 
 

@@ -55,14 +55,26 @@ class OutputTextPart(RequestObject, kw_only=True, tag="output_text", tag_field="
     logprobs: Ignored = None
 
 
-InputPart = InputText | OutputTextPart | RefusalPart
+class ReasoningText(RequestObject, kw_only=True, tag="reasoning_text", tag_field="type"):
+    """What the model thought."""
+
+    text: str
+
+
+class SummaryText(RequestObject, kw_only=True, tag="summary_text", tag_field="type"):
+    """A summary of what a model thought."""
+
+    text: str
+
+
+InputPart = InputText | OutputTextPart | RefusalPart | ReasoningText
 """A part of a message's content. Images and files are refused."""
 
 
 class InputItem(RequestObject, kw_only=True):
-    """A message, a call that the model made, or the result of one."""
+    """A message, a thought, a call that the model made, or the result of one."""
 
-    type: Literal["message", "function_call", "function_call_output"] = "message"
+    type: Literal["message", "reasoning", "function_call", "function_call_output"] = "message"
     id: Ignored = None
     status: Ignored = None
     phase: Ignored = None
@@ -72,16 +84,19 @@ class InputItem(RequestObject, kw_only=True):
     name: str | None = None
     arguments: str | None = None
     output: str | list[InputText] | None = None
+    summary: list[SummaryText] | None = None
+    encrypted_content: Ignored = None
     caller: Ignored = None
     namespace: Ignored = None
 
 
 NEEDED = {
     "message": ("role", "content"),
+    "reasoning": (),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
 }
-"""What an item of each type must have, and nothing else."""
+"""What an item of each type must have, and nothing else. A thought may have content."""
 
 
 class ResponseTool(RequestObject, kw_only=True, omit_defaults=True):
@@ -211,8 +226,13 @@ def functions_of(request: ResponsesRequest) -> list[Function]:
 
 
 def messages_of(request: ResponsesRequest) -> tuple[list[Message], list[str]]:
-    """The conversation, and the field that each message comes from. Calls in a row are one message."""
+    """The conversation, and the field that each message comes from. Calls in a row are one message.
+
+    Raises:
+        ApiError: an item lacks something or has too much, or there are only thoughts.
+    """
     messages, places = [], []
+    thought: str | None = None  # belongs to what the assistant says or calls next
     if request.instructions is not None:
         messages.append(Message(role="system", content=request.instructions))
         places.append("instructions")
@@ -222,13 +242,20 @@ def messages_of(request: ResponsesRequest) -> tuple[list[Message], list[str]]:
     for number, item in enumerate(items):
         place = "input" if isinstance(request.input, str) else f"input[{number}]"
         check_item(item, place)
+        if item.type == "reasoning":
+            thought = text_of(item.content) or "\n".join(part.text for part in item.summary or ())
+            continue
         message = message_of(item)
+        message.reasoning, thought = thought if message.role == "assistant" else None, None
         last = messages[-1] if messages else None
         if message.tool_calls and last is not None and last.role == "assistant":
             last.tool_calls = [*(last.tool_calls or []), *message.tool_calls]
+            last.reasoning = last.reasoning or message.reasoning
             continue
         messages.append(message)
         places.append(place)
+    if not messages:
+        raise ApiError(400, "input has thoughts, but no message", "input", "invalid_value")
     return messages, places
 
 
@@ -236,7 +263,8 @@ def check_item(item: InputItem, place: str) -> None:
     """Raise ApiError unless an item has exactly what its type needs."""
     needed = NEEDED[item.type]
     for name in dict.fromkeys(each for names in NEEDED.values() for each in names):
-        if (getattr(item, name) is None) == (name in needed):
+        is_free = item.type == "reasoning" and name == "content"
+        if not is_free and (getattr(item, name) is None) == (name in needed):
             message = f"{place}: an item of type {item.type} has {', '.join(needed)}"
             raise ApiError(400, message, f"{place}.{name}", "invalid_value")
 
