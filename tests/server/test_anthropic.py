@@ -171,8 +171,12 @@ def test_the_conversation() -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice", "required"),
         ({"tool_choice": {"type": "auto"}}, "tool_choice", "auto"),
         ({"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, "parallel_tool_calls", False),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "enable_thinking", True),
-        ({"thinking": {"type": "disabled"}}, "enable_thinking", False),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+            "chat_template_kwargs",
+            {"enable_thinking": True},
+        ),
+        ({"thinking": {"type": "disabled"}}, "chat_template_kwargs", {"enable_thinking": False}),
         ({"thinking": {"type": "adaptive"}}, "chat_template_kwargs", None),
         ({"stop_sequences": ["a"]}, "stop", ["a"]),
         ({"max_tokens": 7}, "max_completion_tokens", 7),
@@ -181,8 +185,7 @@ def test_the_conversation() -> None:
     ],
 )
 def test_what_the_fields_become(fields: dict[str, Any], name: str, expected: Any) -> None:
-    request = chat(fields)
-    assert getattr(request.chat_template_kwargs if name == "enable_thinking" else request, name) == expected
+    assert getattr(chat(fields), name) == expected
 
 
 def test_tools_of_other_machines_are_skipped() -> None:

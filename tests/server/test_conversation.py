@@ -32,7 +32,37 @@ def seen(role: str, **fields: Any) -> dict[str, Any]:
         (sent("assistant", reasoning="R"), seen("assistant", reasoning_content="R")),
         (sent("assistant", reasoning_content="R"), seen("assistant", reasoning_content="R")),
         (sent("assistant", reasoning=""), seen("assistant")),
+        (sent("assistant", content=None, refusal="No."), seen("assistant", content="No.")),
+        (
+            sent("assistant", content=[{"type": "refusal", "refusal": "N"}, {"type": "text", "text": "o"}]),
+            seen("assistant", content="No"),
+        ),
+        (
+            sent("assistant", content=[{"type": "thinking", "thinking": "R"}, {"type": "text", "text": "A"}]),
+            seen("assistant", reasoning_content="R"),
+        ),
         (sent("tool", tool_call_id=""), seen("tool", tool_call_id="")),
+        *[
+            (
+                sent(
+                    "assistant",
+                    tool_calls=[{"id": "a", "index": 0, "function": {**CALLED, "arguments": text}}],
+                ),
+                seen(
+                    "assistant",
+                    tool_calls=[
+                        {"id": "a", "type": "function", "function": {"name": "weather", "arguments": given}}
+                    ],
+                ),
+            )
+            for text, given in [
+                ("", {}),
+                (" ", {}),
+                ('{"a": 1}', {"a": 1}),
+                ('{"a":', '{"a":'),  # an answer that ended in the middle of a call
+                ("[" * 100_000, "[" * 100_000),
+            ]
+        ],
         (sent("assistant", tool_calls=[]), seen("assistant")),
     ],
 )

@@ -52,13 +52,17 @@ def test_what_a_field_becomes(fields: dict[str, Any], name: str, value: Any) -> 
         ({"max_tokens": 5}, 5),
         ({"max_completion_tokens": 5}, 5),
         ({"max_tokens": 5, "max_completion_tokens": 5}, 5),
+        ({"max_tokens": -1}, None),
     ],
 )
 def test_the_length_of_an_answer(fields: dict[str, Any], most: int | None) -> None:
     assert chat_params(chat(**fields)).max_tokens == most
 
 
-@pytest.mark.parametrize(("fields", "most"), [({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 5}, 5)])
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": -1}, None), ({"max_tokens": 5}, 5)],
+)
 def test_the_length_of_a_completion(fields: dict[str, Any], most: int) -> None:
     assert completion_params(completion(**fields)).max_tokens == most
 

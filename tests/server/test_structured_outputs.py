@@ -215,7 +215,18 @@ def test_no_thoughts_before_a_grammar() -> None:
             "text.format",
             "uniqueItems",
         ),
-        (COMPLETIONS, PROMPT | {"response_format": {"type": "text"}}, "response_format", "not a field"),
+        (
+            COMPLETIONS,
+            PROMPT | {"response_format": {"type": "json_object"}},
+            "response_format.type",
+            "json_object",
+        ),
+        (
+            CHAT,
+            MESSAGES | {"response_format": {"type": "json_object", "schema": KING}},
+            "response_format.schema",
+            "support",
+        ),
         *[
             (path, body | {"structured_outputs": outputs}, param, reason)
             for path, body in ((CHAT, MESSAGES), (COMPLETIONS, PROMPT))
@@ -230,8 +241,8 @@ def test_no_thoughts_before_a_grammar() -> None:
                 ({"grammar": "start: foo"}, "structured_outputs", "unknown name"),
                 ({"choice": []}, "structured_outputs.choice", "invalid"),
                 ({"choice": ["a", ""]}, "structured_outputs.choice[1]", "invalid"),
-                ({"structural_tag": "x"}, "structured_outputs.structural_tag", "null"),
-                ({"regexp": "x"}, "structured_outputs.regexp", "not a field"),
+                ({"structural_tag": "x"}, "structured_outputs.structural_tag", "support"),
+                ({"regexp": "x"}, "structured_outputs", "exactly one"),
             )
         ],
         (

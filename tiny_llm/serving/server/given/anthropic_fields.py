@@ -4,12 +4,23 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from .fields import MAX_STOP, MAX_TOOLS, Ignored, Positive, Refused, Schema, StopString, Strict, TopK
+from .fields import (
+    MAX_STOP,
+    MAX_TOOLS,
+    Empty,
+    Ignored,
+    Positive,
+    Refused,
+    RequestObject,
+    Schema,
+    StopString,
+    TopK,
+)
 
 AnthropicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 
 
-class Block(Strict, kw_only=True, tag_field="type"):
+class Block(RequestObject, kw_only=True, tag_field="type"):
     """A part of a message's content. Images and documents are refused."""
 
     cache_control: Ignored = None
@@ -55,14 +66,18 @@ class RedactedBlock(Block, kw_only=True, tag="redacted_thinking"):
 ContentBlock = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedBlock
 
 
-class AnthropicTurn(Strict, kw_only=True):
+class AnthropicTurn(RequestObject, kw_only=True):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[ContentBlock]
 
 
-class AnthropicTool(Strict, kw_only=True):
+CUSTOM = (None, "custom")
+"""Types of tools that clients run themselves."""
+
+
+class AnthropicTool(RequestObject, kw_only=True):
     """A tool that the model may call. Those with a type of their own run on Anthropic's servers: skipped."""
 
     name: AnthropicName
@@ -77,7 +92,7 @@ class AnthropicTool(Strict, kw_only=True):
     allowed_callers: Ignored = None
 
 
-class AnthropicToolChoice(Strict, kw_only=True):
+class AnthropicToolChoice(RequestObject, kw_only=True):
     """Whether the model must call, and what."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -85,7 +100,7 @@ class AnthropicToolChoice(Strict, kw_only=True):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Strict, kw_only=True):
+class Thinking(RequestObject, kw_only=True):
     """Whether the model thinks. How much it thinks is its own affair."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -93,21 +108,21 @@ class Thinking(Strict, kw_only=True):
     display: Ignored = None
 
 
-class SchemaFormat(Strict, kw_only=True):
+class SchemaFormat(RequestObject, kw_only=True):
     """JSON that is valid by a schema."""
 
     type: Literal["json_schema"]
     schema: Schema
 
 
-class OutputConfig(Strict, kw_only=True):
+class OutputConfig(RequestObject, kw_only=True):
     """What the answer must look like."""
 
     format: SchemaFormat | None = None
     effort: Ignored = None
 
 
-class PromptFields(Strict, kw_only=True):
+class PromptFields(RequestObject, kw_only=True):
     """What a prompt is made of."""
 
     model: str
@@ -140,4 +155,4 @@ class MessagesRequest(PromptFields, kw_only=True):
     service_tier: Ignored = None
     inference_geo: Ignored = None
     container: Refused = None
-    mcp_servers: Annotated[list[Any], Meta(max_length=0)] | None = None
+    mcp_servers: Empty = None

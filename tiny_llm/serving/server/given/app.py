@@ -14,7 +14,7 @@ from ...engine import Engine
 from ..disconnects import ClientGoneError
 from .access import guards
 from .anthropic_endpoint import AnthropicEndpoint
-from .anthropic_fields import MessagesRequest
+from .anthropic_fields import CUSTOM, MessagesRequest
 from .chat import ChatEndpoint
 from .completions import CompletionEndpoint
 from .config import ServerConfig
@@ -22,6 +22,7 @@ from .engine_client import EngineClient
 from .errors import ApiError, on_api_error, on_http_error, on_other_error
 from .event_stream import EventStream
 from .fields import ChatRequest, CompletionRequest
+from .ignored_fields import IGNORED
 from .openapi import VERSION, openapi
 from .page import page
 from .response_endpoint import ResponseEndpoint
@@ -167,6 +168,9 @@ async def responses(http: Request) -> Response:
     """Answer a conversation, in the newer protocol."""
     server = server_of(http)
     request = await server.body(http, ResponsesRequest)
+    http.scope[IGNORED] += [
+        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type != "function"
+    ]
     endpoint = ResponseEndpoint(request, server.codec)
     return await serve_completion(http, server.client, endpoint, endpoint.answer)
 
@@ -175,6 +179,9 @@ async def messages(http: Request) -> Response:
     """Answer a conversation, in Anthropic's protocol."""
     server = server_of(http)
     request = await server.body(http, MessagesRequest)
+    http.scope[IGNORED] += [
+        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type not in CUSTOM
+    ]
     endpoint = AnthropicEndpoint(request, server.codec)
     return await serve_completion(http, server.client, endpoint, endpoint.answer)
 

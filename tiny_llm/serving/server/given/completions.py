@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ....batching.answer import TokenLogprobs
 from ....generation.sampler import SamplingParams
-from .fields import CompletionRequest, SamplingFields
+from .fields import ChoiceFields, CompletionRequest
 from .messages import Increment
 from .params import completion_params, prompts_of
 from .responses import (
@@ -57,7 +57,7 @@ class Endpoint(ABC):
     chunk_kind: str
     prompt_field: str
     grammar_field = "structured_outputs"
-    request: SamplingFields
+    request: ChoiceFields
     params: SamplingParams
     num_prompts: int
 

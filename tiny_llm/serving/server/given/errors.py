@@ -13,7 +13,9 @@ from ..admission import QueueFullError
 JSON = "application/json"
 ANTHROPIC = "/v1/messages"
 """Where the paths of Anthropic's protocol begin."""
-UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
+UNSUPPORTED = re.compile(
+    r"Expected `null`,|Expected `(array|object)` of length <= 0|Invalid enum value (True|False)"
+)
 MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*?)`")
 PLACE = re.compile(r" - at (`key` in )?`(?P<path>.*)`$")
 
@@ -119,11 +121,12 @@ class ErrorResponse(Response):
         await super().__call__(scope, receive, send)
 
 
-def of_validation(error: msgspec.DecodeError | UnicodeDecodeError) -> ApiError:
+def of_validation(error: msgspec.DecodeError | UnicodeDecodeError, within: str = "") -> ApiError:
     """Say which field of a request is wrong.
 
     Args:
         error: what msgspec raised; of the subclass ValidationError if the JSON itself is right.
+        within: where the object that it speaks of is.
     """
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
@@ -131,14 +134,13 @@ def of_validation(error: msgspec.DecodeError | UnicodeDecodeError) -> ApiError:
     place = PLACE.search(text)
     path = place["path"].removeprefix("$").removeprefix(".").replace("[...]", "") if place else ""
     reason = PLACE.sub("", text)
-    named = UNKNOWN_FIELD.match(reason) or MISSING_FIELD.match(reason)
-    if named is not None:
-        path = f"{path}.{named['name']}".removeprefix(".")
-        is_unknown = UNKNOWN_FIELD.match(reason) is not None
-        message = f"{path} is not a field of this request" if is_unknown else f"{path} is missing"
-        return ApiError(
-            400, message, path, "unknown_parameter" if is_unknown else "missing_required_parameter"
-        )
+    missing = MISSING_FIELD.match(reason)
+    path = ".".join(filter(None, (within, path, missing and missing["name"])))
+    if missing is not None:
+        return ApiError(400, f"{path} is missing", path, "missing_required_parameter")
+    if UNSUPPORTED.match(reason):
+        message = f"this server does not support {path} with this value: leave it out"
+        return ApiError(400, message, path, "unsupported_value")
     return ApiError(400, f"{path or 'the body'} is invalid: {reason}", path or None, "invalid_value")
 
 

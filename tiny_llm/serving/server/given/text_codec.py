@@ -55,7 +55,7 @@ class TextCodec:
         return await self._run(lambda tokenizer: tuple(tokenizer.encode(text, add_special_tokens=False)))
 
     async def encode_chat(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **options: bool
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **options: Any
     ) -> tuple[int, ...]:
         """Token ids of messages in the chat template.
 

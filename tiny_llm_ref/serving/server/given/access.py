@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .config import LOOPBACK, ServerConfig
 from .errors import ApiError
+from .ignored_fields import HEADER, NameIgnored
 
 OPEN_PATHS = ("/", "/health", "/ready")
 OPEN_FOLDER = "/page/"
@@ -30,7 +31,7 @@ def guards(config: ServerConfig) -> list[Middleware]:
         found.append(cross_origin(config.allowed_origins))
     if config.api_key is not None:
         found.append(Middleware(RequireKey, api_key=config.api_key))
-    return found
+    return [*found, Middleware(NameIgnored)]
 
 
 def cross_origin(origins: Collection[str]) -> Middleware:
@@ -41,7 +42,7 @@ def cross_origin(origins: Collection[str]) -> Middleware:
         allow_methods=("GET", "POST"),
         allow_headers=("*",),
         allow_private_network=True,  # a public website may talk to a server on loopback
-        expose_headers=("Retry-After",),
+        expose_headers=("Retry-After", HEADER),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from .anthropic_fields import (
+    CUSTOM,
     AnthropicToolChoice,
     ContentBlock,
     MessagesRequest,
@@ -26,7 +27,6 @@ from .fields import (
     Message,
     NamedSchema,
     NamedTool,
-    TemplateOptions,
     Tool,
 )
 
@@ -52,7 +52,7 @@ def chat_of(request: PromptFields) -> tuple[ChatRequest, list[str]]:
         continue_final_message=messages[-1].role == "assistant" or None,
     )
     if request.thinking is not None and request.thinking.type in ("enabled", "disabled"):
-        chat.chat_template_kwargs = TemplateOptions(enable_thinking=request.thinking.type == "enabled")
+        chat.chat_template_kwargs = {"enable_thinking": request.thinking.type == "enabled"}
     if isinstance(request, MessagesRequest):
         chat.max_completion_tokens = request.max_tokens
         chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k
@@ -68,7 +68,7 @@ def tools_of(request: PromptFields) -> list[Tool]:
     """
     found = []
     for number, tool in enumerate(request.tools or ()):
-        if tool.type not in (None, "custom"):
+        if tool.type not in CUSTOM:
             continue
         if tool.input_schema is None:
             message = "a tool needs a schema of its input"

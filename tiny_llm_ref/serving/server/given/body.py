@@ -6,12 +6,13 @@ import msgspec
 from starlette.requests import Request
 
 from .errors import ApiError, of_validation
+from .ignored_fields import IGNORED, type_info, unknown_fields
 
 T = TypeVar("T")
 
 
 async def read_body(http: Request, kind: type[T], max_bytes: int) -> T:
-    """Read a body and check its fields.
+    """Read a body and check its fields. Note those that its type doesn't have.
 
     Args:
         http: the request.
@@ -30,7 +31,9 @@ async def read_body(http: Request, kind: type[T], max_bytes: int) -> T:
         if len(body) > max_bytes:
             raise too_large(max_bytes)
     try:
-        return msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=kind)
+        http.scope[IGNORED] += unknown_fields(msgspec.json.decode(body), type_info(kind))
+        return found
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise of_validation(error) from None
     except RecursionError:

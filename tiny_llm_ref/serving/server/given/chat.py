@@ -1,13 +1,14 @@
 """What is particular to /v1/chat/completions."""
 
 from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
 from .completions import Endpoint, Part, bytes_of_logprobs
 from .conversation import encode_messages, end_of_prompt, tools_of
 from .fields import ChatRequest
-from .params import chat_params
+from .params import chat_params, template_options
 from .responses import (
     ChatChoice,
     ChatChunkChoice,
@@ -48,13 +49,10 @@ class ChatEndpoint(Endpoint):
         return [await encode_messages(self.codec, self.request.messages, self._tools, self.template_options)]
 
     @property
-    def template_options(self) -> dict[str, bool]:
+    def template_options(self) -> dict[str, Any]:
         """Options of the chat template. An answer with a grammar has no room for thoughts."""
-        options = self.request.chat_template_kwargs
-        if options is not None:
-            return {"enable_thinking": options.enable_thinking, **self._end_of_prompt}
-        thoughts = {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
-        return {**thoughts, **self._end_of_prompt}
+        options = {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
+        return options | template_options(self.request.chat_template_kwargs) | self._end_of_prompt
 
     def field_of_grammar(self) -> str:
         """The field that a grammar comes from, if there is one."""

@@ -7,7 +7,17 @@ from typing import Any
 import msgspec
 
 from .errors import ApiError
-from .fields import ChatRequest, FunctionCall, Message, NamedTool, TokenizeRequest, Tool
+from .fields import (
+    ChatRequest,
+    ContentPart,
+    FunctionCall,
+    Message,
+    NamedTool,
+    TextPart,
+    ThinkingPart,
+    TokenizeRequest,
+    Tool,
+)
 from .text_codec import TextCodec
 
 
@@ -15,7 +25,7 @@ async def encode_messages(
     codec: TextCodec,
     messages: Items[Message],
     tools: Items[Tool] = (),
-    options: Mapping[str, bool] | None = None,
+    options: Mapping[str, Any] | None = None,
     places: Items[str] | None = None,
 ) -> tuple[int, ...]:
     """Token ids of a conversation in the chat template.
@@ -61,9 +71,8 @@ def end_of_prompt(request: ChatRequest | TokenizeRequest) -> dict[str, bool]:
 
 def described(tool: Tool) -> dict[str, Any]:
     """A tool as chat templates expect it. Whether it is strict concerns the server, not the model."""
-    function = msgspec.structs.replace(tool.function, strict=None)
-    found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(tool, function=function))
-    return found
+    function = msgspec.structs.replace(tool.function, strict=None, defer_loading=None)
+    return {"type": tool.type, "function": msgspec.to_builtins(function)}
 
 
 def as_dict(message: Message, place: str) -> dict[str, Any]:
@@ -73,19 +82,27 @@ def as_dict(message: Message, place: str) -> dict[str, Any]:
         ApiError: the message lacks something, or has what its role must not have; shows its `place`.
     """
     check_message(message, place)
-    content = message.content
+    content, thought = message.content or message.refusal, message.reasoning or message.reasoning_content
     if isinstance(content, list):
-        content = "".join(part.text for part in content)
+        thought = "".join(part.thinking for part in content if isinstance(part, ThinkingPart)) or thought
+        content = "".join(map(text_of_part, content))
     role = "system" if message.role == "developer" else message.role
     found: dict[str, Any] = {"role": role, "content": content or ""}
-    if message.reasoning or message.reasoning_content:
-        found["reasoning_content"] = message.reasoning or message.reasoning_content
+    if thought:
+        found["reasoning_content"] = thought
     if message.tool_calls:
         calls = enumerate(message.tool_calls)
         found["tool_calls"] = [call_dict(call, f"{place}.tool_calls[{number}]") for number, call in calls]
     if message.tool_call_id is not None:
         found["tool_call_id"] = message.tool_call_id
     return found
+
+
+def text_of_part(part: ContentPart) -> str:
+    """What a part adds to the content."""
+    if isinstance(part, ThinkingPart):
+        return ""
+    return part.text if isinstance(part, TextPart) else part.refusal
 
 
 def check_message(message: Message, place: str) -> None:
@@ -97,16 +114,21 @@ def check_message(message: Message, place: str) -> None:
 
 
 def call_dict(call: FunctionCall, place: str) -> dict[str, Any]:
-    """A call as chat templates expect it: its arguments are an object.
+    """A call as chat templates expect it: its arguments are an object, or what an answer has of them.
+
+    An answer may end in the middle of a call. Its text is kept then, so that the conversation can go on.
 
     Raises:
-        ApiError: they are not; shows their `place`.
+        ApiError: they are JSON, but no object; shows their `place`.
     """
+    text = call.function.arguments.strip() or "{}"
     try:
-        arguments = msgspec.json.decode(call.function.arguments, type=dict[str, Any])
+        arguments = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
+        arguments = text
+    if not isinstance(arguments, dict) and arguments is not text:
         message = "arguments must be a JSON object, as text"
-        raise ApiError(400, message, f"{place}.function.arguments", "invalid_value") from None
+        raise ApiError(400, message, f"{place}.function.arguments", "invalid_value")
     return {
         "id": call.id,
         "type": "function",

@@ -19,6 +19,7 @@ from .anthropic_fields import CountTokensRequest, MessagesRequest
 from .conversation import encode_messages, end_of_prompt
 from .errors import ApiError
 from .fields import DetokenizeRequest, TokenizeRequest
+from .params import template_options
 from .responses import DetokenizedText, Tokens
 from .server import Server, as_json, server_of
 from .text_codec import TextCodec
@@ -45,8 +46,15 @@ async def tokenize(http: Request) -> Response:
 async def token_ids(codec: TextCodec, request: TokenizeRequest) -> tuple[int, ...]:
     """Token ids of a prompt, which may be empty, or of messages."""
     if request.messages is not None:
-        return await encode_messages(codec, request.messages, request.tools or (), end_of_prompt(request))
-    return await codec.encode(request.prompt, request.add_special_tokens) if request.prompt else ()
+        if request.add_special_tokens:
+            message = "only the chat template adds special tokens to messages: leave out add_special_tokens"
+            raise ApiError(400, message, "add_special_tokens", "unsupported_value")
+        options = template_options(request.chat_template_kwargs) | end_of_prompt(request)
+        tools = () if request.tool_choice == "none" else request.tools or ()
+        return await encode_messages(codec, request.messages, tools, options)
+    return (
+        await codec.encode(request.prompt, request.add_special_tokens is not False) if request.prompt else ()
+    )
 
 
 async def count_tokens(http: Request) -> Response:
