@@ -122,7 +122,7 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (COMPLETIONS, PROMPT | {"n": 65}, 400, "n"),
         (COMPLETIONS, PROMPT | {"logprobs": 6}, 400, "logprobs"),
         (COMPLETIONS, PROMPT | {"logprobs": 0}, 200, None),
-        (COMPLETIONS, PROMPT | {"logprobs": 1, "echo": True}, 400, "echo"),
+        (COMPLETIONS, PROMPT | {"logprobs": 1, "echo": True}, 200, None),
         (COMPLETIONS, PROMPT | {"best_of": 2}, 400, "best_of"),
         (COMPLETIONS, PROMPT | {"best_of": 1}, 200, None),
         (COMPLETIONS, PROMPT | {"suffix": "A"}, 400, "suffix"),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Container, Mapping
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from typing import Any
 
 from ....generation.sampler import SamplingParams
@@ -162,13 +163,18 @@ def is_token(value: object) -> bool:
 
 
 def completion_params(request: CompletionRequest) -> SamplingParams:
-    """The engine's parameters of a completion."""
-    if request.echo and request.logprobs is not None:
-        message = "log-probabilities of the prompt are not supported: leave out echo or logprobs"
-        raise ApiError(400, message, "echo", "unsupported_value")
+    """The engine's parameters of a completion.
+
+    If the prompt's log-probabilities are asked for, at least one token follows it: clients expect that the
+    last entry is not the prompt's.
+    """
     given = request.max_tokens
+    if request.echo and given == 0:
+        given = 1  # whose token is not shown
     max_tokens = DEFAULT_COMPLETION_TOKENS if given is None else as_many_as_fit(given)
-    return sampling_params(request, max_tokens, request.logprobs)
+    params = sampling_params(request, max_tokens, request.logprobs)
+    is_scored = request.echo and request.logprobs is not None
+    return replace(params, min_tokens=max(params.min_tokens, 1)) if is_scored else params
 
 
 def chat_params(request: ChatRequest) -> SamplingParams:

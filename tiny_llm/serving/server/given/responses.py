@@ -87,8 +87,8 @@ class CompletionLogprobs(msgspec.Struct):
     """Log-probabilities in the older form: four lists, with an entry for each token."""
 
     tokens: list[str] = []
-    token_logprobs: list[float] = []
-    top_logprobs: list[dict[str, float]] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
     text_offset: list[int] = []
 
 
