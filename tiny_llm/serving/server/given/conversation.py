@@ -35,7 +35,7 @@ async def encode_messages(
     dicts = [as_dict(message, place) for message, place in zip(messages, places, strict=True)]
     named = zip(messages, places, strict=True)
     place = next((place for each, place in named if each.tool_calls or each.role == "tool"), None)
-    if (tools or place is not None) and not await codec.has_tools():
+    if (tools or place is not None) and "tools" not in await codec.template():
         message = "the chat template of this model has no tools: leave them out"
         raise ApiError(400, message, "tools" if tools else place, "unsupported_value")
     return await codec.encode_chat(dicts, [described(tool) for tool in tools], **(options or {}))
