@@ -1,38 +1,15 @@
 """`pdm run bench` measures this course's engine beside others; `pdm run bench NAME` one thing at a time."""
 
+from functools import partial
+
 import typer
 
-from benches import (
-    bandwidth,
-    blocks,
-    budget,
-    chunking,
-    context,
-    dispatches,
-    experts,
-    flash_attention,
-    growth,
-    long,
-    matmul,
-    mixed,
-    parts,
-    prefix,
-    pressure,
-    quantized_kv,
-    race,
-    ranks,
-    sampling,
-    scheduler,
-    server,
-    serving,
-    speculation,
-    speed,
-    structured,
-)
+from benches import speed
 from benches.rounds import Repeats
 from benches.watched import Mine, watched
 from scripts.checkpoints.files import SHIPPED_MODEL
-from scripts.group import new_group
+from scripts.group import add_later, main_of, new_group
+from scripts.options import Command
 
 app = new_group()
 
@@ -54,30 +31,35 @@ def main(
         watched(speed.main)(model=model, repeats=repeats, engine=engine, output=output, mine=mine)
 
 
-for name, benchmark, summary in (
-    ("serving", serving.main, "Requests that arrive at random, by several engines"),
-    ("server", server.main, "The server over HTTP: the rate it sustains, and what HTTP costs"),
-    ("growth", growth.main, "One more token as the text grows, without a cache and with one"),
-    ("context", context.main, "A decode as the context grows"),
-    ("long", long.main, "Long prompts in chunks, and decoding behind them"),
-    ("bandwidth", bandwidth.main, "Memory bandwidth, and the decoding it allows"),
-    ("matmul", matmul.main, "The product with packed weights, by each means"),
-    ("race", race.main, "The kernels against MLX's operations, and which of them models use"),
-    ("flash", flash_attention.main, "FlashAttention against plain attention: time and memory"),
-    ("dispatches", dispatches.main, "What a GPU starts for a decode step, beside mlx-lm"),
-    ("parts", parts.main, "Where the time of a decode and of a prefill goes"),
-    ("chunking", chunking.main, "The demo in chunks against whole prompts"),
-    ("budget", budget.main, "The demo by three phases and by one budget, and predicted"),
-    ("scheduler", scheduler.main, "A step of the scheduler alone, as more requests wait"),
-    ("blocks", blocks.main, "The cache's memory in slots and in blocks, and who fits"),
-    ("mixed", mixed.main, "A chunk and decodes in one forward against two"),
-    ("sampling", sampling.main, "Rows that are sampled against greedy ones"),
-    ("prefix", prefix.main, "Conversations with prefix caching and without"),
-    ("pressure", pressure.main, "A pool that is too small, priorities and a latency target"),
-    ("speculation", speculation.main, "Decoding with drafts and without, at several batch sizes"),
-    ("experts", experts.main, "Experts that a step reads as more requests decode"),
-    ("ranks", ranks.main, "A decode on several ranks beside one process, and predicted"),
-    ("structured", structured.main, "A decode step with grammars and without"),
-    ("kv", quantized_kv.main, "Keys and values in floats and quantized: bytes, likeness, speed"),
+def benchmark_of(module: str) -> Command:
+    """The command of a module."""
+    return watched(main_of(module))
+
+
+for name, module, summary in (
+    ("serving", "serving", "Requests that arrive at random, by several engines"),
+    ("server", "server", "The server over HTTP: the rate it sustains, and what HTTP costs"),
+    ("growth", "growth", "One more token as the text grows, without a cache and with one"),
+    ("context", "context", "A decode as the context grows"),
+    ("long", "long", "Long prompts in chunks, and decoding behind them"),
+    ("bandwidth", "bandwidth", "Memory bandwidth, and the decoding it allows"),
+    ("matmul", "matmul", "The product with packed weights, by each means"),
+    ("race", "race", "The kernels against MLX's operations, and which of them models use"),
+    ("flash", "flash_attention", "FlashAttention against plain attention: time and memory"),
+    ("dispatches", "dispatches", "What a GPU starts for a decode step, beside mlx-lm"),
+    ("parts", "parts", "Where the time of a decode and of a prefill goes"),
+    ("chunking", "chunking", "The demo in chunks against whole prompts"),
+    ("budget", "budget", "The demo by three phases and by one budget, and predicted"),
+    ("scheduler", "scheduler", "A step of the scheduler alone, as more requests wait"),
+    ("blocks", "blocks", "The cache's memory in slots and in blocks, and who fits"),
+    ("mixed", "mixed", "A chunk and decodes in one forward against two"),
+    ("sampling", "sampling", "Rows that are sampled against greedy ones"),
+    ("prefix", "prefix", "Conversations with prefix caching and without"),
+    ("pressure", "pressure", "A pool that is too small, priorities and a latency target"),
+    ("speculation", "speculation", "Decoding with drafts and without, at several batch sizes"),
+    ("experts", "experts", "Experts that a step reads as more requests decode"),
+    ("ranks", "ranks", "A decode on several ranks beside one process, and predicted"),
+    ("structured", "structured", "A decode step with grammars and without"),
+    ("kv", "quantized_kv", "Keys and values in floats and quantized: bytes, likeness, speed"),
 ):
-    app.command(name, short_help=summary)(watched(benchmark))
+    add_later(app, name, summary, partial(benchmark_of, f"benches.{module}"))

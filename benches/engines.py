@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from scripts.hardware.processor import num_cores
 
 
@@ -177,6 +175,7 @@ class Torch:
 
     def __init__(self, checkpoint: Path, dtype: str) -> None:
         import mlx.core as mx
+        import numpy as np
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 

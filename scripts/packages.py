@@ -2,11 +2,12 @@
 
 import importlib
 import importlib.util
-import pkgutil
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -30,12 +31,12 @@ def choose_package(reference: bool) -> None:
 
 
 def use_reference() -> None:
-    """Make every module of tiny_llm_ref importable as the same module of tiny_llm."""
+    """Let `tiny_llm` and the names below it mean the modules of tiny_llm_ref."""
     rename("tiny_llm_ref", "tiny_llm")
 
 
 def use_learners() -> None:
-    """Make every module of tiny_llm importable as the same module of tiny_llm_ref, to measure it instead.
+    """Let `tiny_llm_ref` and the names below it mean the modules of tiny_llm, to measure those instead.
 
     It comes before all imports that take names from there.
 
@@ -46,12 +47,32 @@ def use_learners() -> None:
 
 
 def rename(package: str, name: str) -> None:
-    """Let a name mean a package, with all of its modules."""
-    root = importlib.import_module(package)
-    sys.modules[name] = root
-    for module in pkgutil.walk_packages(root.__path__, f"{package}."):
-        alias = name + module.name.removeprefix(package)
-        sys.modules[alias] = importlib.import_module(module.name)
+    """Let a name mean a package, whose modules are each imported once, when asked for by either name."""
+    sys.modules[name] = importlib.import_module(package)
+    sys.meta_path.insert(0, Renamed(sys.modules[name], name))
+
+
+class Renamed(MetaPathFinder, Loader):
+    """Finds the modules of a package under another name, as long as that name means the package."""
+
+    def __init__(self, package: ModuleType, name: str) -> None:
+        self.package, self.name = package, name
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        """A spec for a name below the package's other one."""
+        is_below = fullname.startswith(f"{self.name}.") and sys.modules.get(self.name) is self.package
+        return ModuleSpec(fullname, self) if is_below else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module itself, not another one made of its source."""
+        module = importlib.import_module(self.package.__name__ + spec.name.removeprefix(self.name))
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module as it is: it knows itself by its own name."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 def learners_package() -> ModuleType:

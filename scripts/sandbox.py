@@ -28,12 +28,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess, SpawnProcess
 from pathlib import Path
 from types import FrameType
-from typing import Literal, NamedTuple
-
-import pytest
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scripts.course import ROOT
 from scripts.sources.files import write
+
+if TYPE_CHECKING:
+    import pytest
 
 SECONDS_PER_RUN = 120
 StartMethod = Literal["fork", "spawn"]
@@ -51,6 +52,7 @@ SLOW_IMPORTS = (
     "scripts.sources.c_source",
     "scripts.sources.files",
     "hypothesis",
+    "llguidance",
     "numpy",
     "mlx.nn",
     "mlx_lm.models.qwen3",
@@ -80,6 +82,11 @@ class Outcome:
     exit_code: int = 0
     output: str = ""
     seconds: float = 0.0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every test was run, by pytest's exit code."""
+        return self.exit_code in (0, 1)
 
 
 class Running(NamedTuple):
@@ -170,6 +177,8 @@ def receive_outcome(running: Running) -> Outcome:
 
 def run_one(run: Run, folder: Path) -> Outcome:
     """Run in this process, which is used up by it, on the package that a folder holds as tiny_llm."""
+    import pytest  # here, so that commands which run no test need not wait for it
+
     outcome = Outcome(run.name)
     start = time.perf_counter()
     signal.signal(signal.SIGALRM, give_up)
@@ -215,7 +224,7 @@ def give_up(signal_number: int, frame: FrameType | None) -> None:
     raise TimeoutError(f"still running after {SECONDS_PER_RUN} s")
 
 
-def text_of(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+def text_of(excinfo: "pytest.ExceptionInfo[BaseException]") -> str:
     """The error of a test, or those that hypothesis groups."""
     errors = getattr(excinfo.value, "exceptions", (excinfo.value,))
     return "".join(line for error in errors for line in traceback.format_exception_only(error))
@@ -228,23 +237,23 @@ class Collector:
         self.outcome = outcome
         self.places = {name: place for place, name in enumerate(first)}
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, items: "list[pytest.Item]") -> None:
         """Sort the tests."""
         items.sort(key=lambda item: self.places.get(item.nodeid, len(self.places)))
 
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    def pytest_runtest_setup(self, item: "pytest.Item") -> None:
         """With --tb=line, ask for the error alone: pytest's quotation would take longer than most tests."""
         if item.config.option.tbstyle == "line":
             item.repr_failure = text_of  # type: ignore[method-assign, assignment]
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
         """Note a test that passed, or that failed in its body or before."""
         if report.failed:
             self.outcome.failed[report.nodeid] = report.longreprtext
         elif report.passed and report.when == "call":
             self.outcome.passed.append(report.nodeid)
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+    def pytest_collectreport(self, report: "pytest.CollectReport") -> None:
         """Note a file that could not be imported."""
         if report.failed:
             self.outcome.failed[report.nodeid] = report.longreprtext

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -49,26 +50,37 @@ def main() -> None:
     parser.add_argument("--dev", action="store_true", help="the linter and the type checker too")
     parser.add_argument("--group", action="append", default=[], choices=OPTIONAL_GROUPS, help="a group more")
     arguments = parser.parse_args(own)
-    set_up({*arguments.group} | ({"dev"} if arguments.dev else set()))
+    has_installed = set_up({*arguments.group} | ({"dev"} if arguments.dev else set()))
     if module:
         os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", *module])
+        if has_installed:  # what Python has read of its environment is not so any more
+            os.execv(sys.executable, [sys.executable, "-m", *module])
+        else:
+            run_module(*module)
 
 
-def set_up(extra_groups: set[str]) -> None:
-    """Install what is missing of the course's packages and of these groups."""
+def run_module(name: str, *arguments: str) -> None:
+    """Go on as `python -m NAME ARGUMENTS` in this process, which is sooner there than a new one."""
+    sys.path[0] = str(ROOT)
+    sys.argv[1:] = arguments
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def set_up(extra_groups: set[str]) -> bool:
+    """Install what is missing of the course's packages and of these groups, and say whether any was."""
     report(check_python(sys.version_info[:2]))
     groups = {"default", chosen_backend(), *extra_groups}
     lock_hash = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()
     stamp_hash, stamp_groups = read_stamp()
     if stamp_hash == lock_hash and groups <= stamp_groups:
-        return
+        return False
     if stamp_hash == lock_hash:
         groups |= stamp_groups
     for finding in check_machine(chosen_backend()):
         report(finding)
     install(groups)
     STAMP_FILE.write_text(" ".join([lock_hash, *sorted(groups)]))
+    return True
 
 
 def report(finding: Finding) -> None:

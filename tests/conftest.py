@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import gc
+import itertools
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -10,17 +11,24 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
 import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
 from scripts.hardware.precision import use_full_float32
 from scripts.packages import choose_package
+from tests.support.laws import (
+    NUM_GUARDED,
+    choose_examples,
+    database_of,
+    examples_in,
+    failed_once,
+)
 from tests.support.optional import LeftOut
 from tests.support.reporting import FailureReporter
 
 TESTS = Path(__file__).resolve().parent
 NAMED_ONLY = tuple(
-    TESTS / name for name in ("book", "platforms", "clients")
+    TESTS / name for name in ("tools", "book", "platforms", "clients")
 )  # run by `pdm run author test-book` etc.
 LONGEST_ID = 40  # characters
 
@@ -36,10 +44,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off f
 use_full_float32()
 os.environ.setdefault("TINY_LLM_KERNELS", "own")  # no race decides a test
 use_one_blas_thread()
+found_failing = database_of(failed_once())
 settings.register_profile(  # how long a machine takes decides no test
     "course",
     deadline=None,
-    derandomize=True,
+    database=found_failing,
     phases=set(Phase) - {Phase.explain},  # which takes most of the time of a test that fails
     print_blob=False,
     suppress_health_check=[HealthCheck.too_slow],
@@ -51,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ref", action="store_true", help="test tiny_llm_ref, the reference")
     parser.addoption("--task", type=int, help="only the tests of this task of a day")
     parser.addoption("--gpu", help="skip optional tasks not begun, of a learner of metal, cuda or none")
+    parser.addoption("--laws", type=int, metavar="SEED", help="only laws, on examples drawn from this seed")
     parser.addoption("--record-cuda", action="store_true", help="write the book's table of CUDA kernels")
     parser.addoption("--record-counts", action="store_true", help="write the book's counts of GPU kernels")
     parser.addoption(
@@ -112,16 +122,20 @@ class HoleError(BaseException):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """End a test of hypothesis at the first hole: a smaller example of it would take longer than the rest."""
+    """Try a law on its examples, and end it at the first hole: to simplify that example would take long."""
+    from tests.support import contracts  # only after the package
+
     handle = getattr(pyfuncitem.obj, "hypothesis", None)
     if handle is None:
         return (yield)
-    inner = handle.inner_test
+    choose_examples(pyfuncitem, pyfuncitem.config.getoption("--laws") or 0)
+    inner, counted = handle.inner_test, itertools.count()
 
     @functools.wraps(inner)
     def test(*args: object, **kwargs: object) -> object:
         try:
-            return inner(*args, **kwargs)
+            with contracts.kept_if(next(counted) < NUM_GUARDED):
+                return inner(*args, **kwargs)
         except NotImplementedError as error:
             raise HoleError from error
 
@@ -132,6 +146,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         raise (hole.__cause__ or hole) from None
     finally:
         handle.inner_test = inner
+        failing = examples_in(found_failing, pyfuncitem.nodeid)
+        pyfuncitem.user_properties += [("examples", next(counted)), ("failing", failing)]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -149,11 +165,13 @@ def _shared_things_stay() -> Iterator[None]:
     check_shared()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     from tests.support.contracts import guard_package  # only after the package
 
     functions = [item for item in items if isinstance(item, pytest.Function)]
     guard_package({item.module for item in functions if item.module.__name__.startswith("tests.days.")})
+    if config.getoption("--laws") is not None:
+        items[:] = [item for item in functions if is_hypothesis_test(item.obj)]
 
 
 def pytest_collection_finish() -> None:

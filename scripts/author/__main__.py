@@ -2,25 +2,13 @@
 
 import os
 import sys
+from functools import partial
 
 import typer
 
-from scripts.author import (
-    damage,
-    invariance,
-    messages,
-    mutants,
-    record_figures,
-    schedules,
-    schemas,
-    starter,
-    states,
-    wrong,
-)
-from scripts.checkpoints import compare_mlx_lm
 from scripts.course import ROOT
 from scripts.errors import usage_errors
-from scripts.group import new_group
+from scripts.group import add_later, main_of, new_group
 
 FOR_PYTEST = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -35,20 +23,32 @@ def main() -> None:
     """
 
 
-for name, command, summary in (
-    ("starter", starter.main, "Make tiny_llm/ from the reference"),
-    ("states", states.main, "Prove every state of the course"),
-    ("wrong", wrong.main, "Wrong solutions that the tests must catch"),
-    ("messages", messages.main, "What the tests say of wrong solutions: compare or keep"),
-    ("mutants", mutants.main, "Automatic small changes that the tests must notice"),
-    ("schedules", schedules.main, "Output invariance on many random schedules"),
-    ("schemas", schemas.main, "Structured outputs for many random JSON schemas"),
-    ("invariance", invariance.main, "Count the answers that change with the batch"),
-    ("damage", damage.main, "Damaged checkpoints, each of which must load or be refused"),
-    ("compare-mlx-lm", compare_mlx_lm.main, "Greedy token ids against mlx-lm's"),
-    ("record-figures", record_figures.main, "Record the data of the book's figures"),
+for name, module, summary in (
+    ("starter", "author.starter", "Make tiny_llm/ from the reference"),
+    ("states", "author.states", "Prove every state of the course"),
+    ("wrong", "author.wrong", "Wrong solutions: caught, with the message kept"),
+    ("messages", "author.messages", "What the tests say of wrong solutions: compare or keep"),
+    ("mutants", "author.mutants", "Automatic small changes that the tests must notice"),
+    ("laws", "author.laws", "Fresh examples for every law of the suite"),
+    ("schedules", "author.schedules", "Output invariance on many random schedules"),
+    ("schemas", "author.schemas", "Structured outputs for many random JSON schemas"),
+    ("invariance", "author.invariance", "Count the answers that change with the batch"),
+    ("damage", "author.damage", "Damaged checkpoints, each of which must load or be refused"),
+    ("compare-mlx-lm", "checkpoints.compare_mlx_lm", "Greedy token ids against mlx-lm's"),
+    ("record-figures", "author.record_figures", "Record the data of the book's figures"),
 ):
-    app.command(name, short_help=summary)(command)
+    add_later(app, name, summary, partial(main_of, f"scripts.{module}"))
+
+
+@app.command("test-tools", short_help="Test the commands", context_settings=FOR_PYTEST)
+def test_tools(context: typer.Context) -> None:
+    """Test the commands; options are pytest's, and without any the tests are divided among processes.
+
+    Example: pdm run author test-tools -k compare
+    """
+    from scripts.learn.test import workers  # here, so that no other command waits for it
+
+    run_pytest([], "tests/tools", context.args or workers())
 
 
 @app.command("test-book", short_help="Test the book, in a browser too", context_settings=FOR_PYTEST)

@@ -5,18 +5,19 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scripts.author.bank.entries import load_bank, read_package
-from scripts.course import COURSE, Course, load_course
+from scripts.author.bank.entries import WrongSolution, load_bank, read_package
+from scripts.course import COURSE, Day, load_course
 from scripts.errors import usage_errors
-from scripts.sandbox import Run, run_all
+from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.render import render
+from scripts.sources.symbols import Package
 
 FOLDER = COURSE / "messages"
 DECIMAL = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
@@ -32,28 +33,41 @@ VARYING = {
 """What differs from machine to machine or with an edit of the reference, and what stands for it."""
 
 
-def runs(course: Course) -> Iterator[Run]:
-    """The wrong solutions with a file in the folder, and the first task of each day unsolved."""
-    bank = {f"{solution.id.replace(' ', '-')}.txt": solution for solution in load_bank(course.days)}
-    starters = {f"{day.tasks[0].id}-starter.txt": day for day in course.days}
-    gone = stored_messages().keys() - bank.keys() - starters.keys()
-    if gone:
-        raise ValueError(f"no wrong solution has the message {', '.join(sorted(gone))}: remove the file")
-    package = read_package()
-    for name in stored_messages().keys() & bank.keys():
-        run = bank[name].run(package)
-        yield replace(run, name=name, pytest_options=["--task", str(bank[name].task), "-x"])
-    starter = render((), course)
-    for name, day in starters.items():
-        yield Run(name, starter, [str(day.test_file)], ["--task", "1", "-x"])
+def file_of(solution: WrongSolution) -> str:
+    """The name of the file with the message of a wrong solution."""
+    return f"{solution.id.replace(' ', '-')}.txt"
+
+
+def solution_run(solution: WrongSolution, package: Package) -> Run:
+    """The tests of its task in their order, with what a learner reads of the first that fails."""
+    return replace(solution.run(package), pytest_options=["--task", str(solution.task), "-x"])
+
+
+def starter_runs(days: Sequence[Day]) -> Iterator[Run]:
+    """The first task of each day unsolved, each under the name of its file."""
+    starter = render(())
+    for day in days:
+        yield Run(f"{day.tasks[0].id}-starter.txt", starter, [str(day.test_file)], ["--task", "1", "-x"])
+
+
+def message_of(outcome: Outcome) -> str:
+    """The message of the first test that failed, without what varies."""
+    return normalize(next(iter(outcome.failed.values()), "no test failed"))
 
 
 def current_messages() -> dict[str, str]:
-    """The message of the first test that fails, by the name of its file."""
-    return {
-        outcome.name: normalize(next(iter(outcome.failed.values()), "no test failed"))
-        for outcome in run_all(runs(load_course()))
-    }
+    """The message of each wrong solution that has a file, and of each day's first task, by its file."""
+    days = load_course().days
+    kept, package = stored_messages(), read_package()
+    solutions = {file_of(solution): solution for solution in load_bank(days)}
+    runs = [*starter_runs(days)]
+    gone = kept.keys() - solutions.keys() - {run.name for run in runs}
+    if gone:
+        raise ValueError(f"no wrong solution has the message {', '.join(sorted(gone))}: remove the file")
+    runs += [
+        replace(solution_run(solutions[name], package), name=name) for name in kept.keys() & solutions.keys()
+    ]
+    return {outcome.name: message_of(outcome) for outcome in run_all(runs)}
 
 
 def normalize(message: str) -> str:
@@ -106,7 +120,7 @@ Update = Annotated[bool, typer.Option("--update", help="Keep the messages as the
 
 
 def main(update: Update = False) -> None:
-    """Compare the messages of wrong solutions with those kept in course/messages.
+    """Compare the messages of wrong solutions with those kept in course/messages, as `wrong` does too.
 
     Keep one more by an empty file with the solution's id, such as `1.1.2-no-scale.txt`, and --update.
 

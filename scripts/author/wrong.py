@@ -10,8 +10,17 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, track
 
+from scripts.author.bank.chosen import solutions_since
 from scripts.author.bank.entries import BANK, WrongSolution, bank_file, load_bank, read_package
 from scripts.author.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
+from scripts.author.messages import (
+    changes,
+    file_of,
+    message_of,
+    solution_run,
+    starter_runs,
+    stored_messages,
+)
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Outcome, Run, run_all
@@ -28,9 +37,22 @@ Old = Annotated[
     str | None, typer.Option("--rebase", metavar="COMMIT", help="Carry entries over from that commit to now.")
 ]
 
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="COMMIT", help="Of days that no change since then concerns, a tenth alone."),
+]
 
-def main(week: Week = None, day: DayNumber = None, bank: Folder = BANK, rebase: Old = None) -> None:
+
+def main(
+    week: Week = None,
+    day: DayNumber = None,
+    bank: Folder = BANK,
+    rebase: Old = None,
+    since: Since = None,
+) -> None:
     """Apply each wrong solution to the reference and demand that a test of its task fails.
+
+    What a learner reads then must be the message in course/messages, if there is one.
 
     Example: pdm run author wrong --week 2 --day 7
     """
@@ -41,13 +63,20 @@ def main(week: Week = None, day: DayNumber = None, bank: Folder = BANK, rebase: 
             raise ValueError(f"{bank} has no entries: its files are called {bank_file(days[0], bank).name}")
         if rebase is not None:
             carry(rebase, days, bank)
+        days = tuple(day for day in days if bank_file(day, bank).exists())
         solutions = load_bank(days, bank)
-        caught = catch(solutions)
+        if since is not None:
+            solutions = solutions_since(since, solutions)
+        caught, messages = catch(solutions, days)
     for solution in solutions:
         if solution.id not in caught:
             print(f"not caught: {solution.id}")
+    kept = {name: text for name, text in stored_messages().items() if name in messages}
+    difference = changes(kept, messages)
+    if difference:
+        print("\n".join([*difference, "keep these messages: pdm run author messages --update"]))
     print(f"{len(caught)} of {len(solutions)} wrong solutions of {REFERENCE.name} caught")
-    sys.exit(0 if len(caught) == len(solutions) else 1)
+    sys.exit(0 if len(caught) == len(solutions) and not difference else 1)
 
 
 def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
@@ -62,27 +91,42 @@ def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
     sys.exit(1 if left else 0)
 
 
-def catch(solutions: Sequence[WrongSolution]) -> dict[str, str]:
-    """The test that catches each solution, by the solution's id; none for one that nothing catches."""
+def catch(solutions: Sequence[WrongSolution], days: Sequence[Day]) -> tuple[dict[str, str], dict[str, str]]:
+    """Run the solutions, and the starter on each of the days.
+
+    Returns:
+        caught: the test that catches each solution, by the solution's id; none for one that nothing catches.
+        messages: the message of each run that has one in course/messages, by the name of its file.
+    """
     package = read_package()
+    starters = list(starter_runs(days))
+    files = {run.name: run.name for run in starters}
+    kept = stored_messages()
+    files |= {solution.id: file_of(solution) for solution in solutions if file_of(solution) in kept}
     tasks = {solution.id: (solution.day, solution.task) for solution in solutions}
     catchers: dict[tuple[Day, int], dict[str, None]] = defaultdict(dict)  # in each task the last one first
-    caught = {}
+    caught, messages = {}, {}
 
     def runs() -> Iterator[Run]:
+        yield from starters
         for solution in solutions:
-            yield solution.run(package, catchers[tasks[solution.id]])
+            if solution.id in files:
+                yield solution_run(solution, package)
+            else:
+                yield solution.run(package, catchers[tasks[solution.id]])
 
     with Progress(console=CONSOLE) as progress:
-        bar = progress.add_task("wrong solutions", total=len(solutions))
+        bar = progress.add_task("wrong solutions", total=len(starters) + len(solutions))
         for outcome in run_all(runs()):
             progress.advance(bar)
+            if outcome.name in files:
+                messages[files[outcome.name]] = message_of(outcome)
             test = catcher(outcome)
-            if test is not None:
+            if test is not None and outcome.name in tasks:
                 caught[outcome.name] = test
                 task = tasks[outcome.name]
                 catchers[task] = {test: None, **catchers[task]}
-    return caught
+    return caught, messages
 
 
 def is_caught(outcome: Outcome) -> bool:

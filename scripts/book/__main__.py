@@ -1,22 +1,18 @@
 """The commands of the book: serve it, build it, record what it shows, check it."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from scripts.book.build import Result, build
-from scripts.book.folders import Folders
-from scripts.book.outputs import Mode, Outputs
-from scripts.book.page import Page
-from scripts.book.recording import keep_outputs, record_pages
-from scripts.book.run_page import run_page
-from scripts.book.serve import serve
-from scripts.book.shape import count_words
 from scripts.errors import USAGE_EXIT_CODE, usage_errors
 from scripts.group import new_group
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from scripts.book.build import Result
+    from scripts.book.page import Page
 
 COLUMNS = ("fences run", "questions", "symbols", "commands", "formulas", "figures")
 
@@ -44,6 +40,9 @@ def main(context: typer.Context, port: Port = 3000, partial: Partial = False) ->
     Example: pdm run book
     """
     if context.invoked_subcommand is None:
+        from scripts.book.folders import Folders  # here, since the help needs nothing of the book
+        from scripts.book.serve import serve
+
         with usage_errors():
             serve(Folders(), port, partial, report)
 
@@ -54,6 +53,10 @@ def build_pages(partial: Partial = False) -> None:
 
     Example: pdm run book build, then open book/build/index.html
     """
+    from scripts.book.build import build
+    from scripts.book.folders import Folders
+    from scripts.book.outputs import Outputs
+
     with usage_errors():
         result = build(Outputs(Folders()), partial)
         report(result)
@@ -68,6 +71,12 @@ def check(partial: Partial = False) -> None:
 
     Example: pdm run book check
     """
+    from rich.console import Console
+
+    from scripts.book.build import build
+    from scripts.book.folders import Folders
+    from scripts.book.outputs import Mode, Outputs
+
     with usage_errors():
         result = build(Outputs(Folders(), Mode.COMPARE), partial)
         console = Console(highlight=False)
@@ -93,6 +102,9 @@ def record(
 
     Example: pdm run book record --before 2026-11-23 --matching "pdm run bench"
     """
+    from scripts.book.folders import Folders
+    from scripts.book.recording import keep_outputs, record_pages
+
     with usage_errors():
         problems = keep_outputs(Folders())
         if not only_outputs:
@@ -108,11 +120,14 @@ def run(chapter: Chapter, mine: Mine = False) -> None:
 
     Example: pdm run book run week-1/day-1 --mine
     """
+    from scripts.book.folders import Folders
+    from scripts.book.run_page import run_page
+
     with usage_errors():
         run_page(Folders(), chapter, mine)
 
 
-def report(result: Result) -> None:
+def report(result: "Result") -> None:
     """Print what is wrong, and what is missing."""
     for note in result.notes:
         print(f"missing: {note}", file=sys.stderr)
@@ -124,8 +139,12 @@ def report(result: Result) -> None:
         print(f"{len(result.pages)} pages in book/build/", file=sys.stderr)
 
 
-def table_of(pages: list[Page]) -> Table:
+def table_of(pages: "list[Page]") -> "Table":
     """What each chapter holds, and the sums."""
+    from rich.table import Table
+
+    from scripts.book.shape import count_words
+
     table = Table("chapter", "words", *COLUMNS)
     for column in table.columns[1:]:
         column.justify = "right"

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from scripts.book.problems import ChapterError
 from scripts.course import ROOT
+from scripts.group import loaded
 from scripts.setup import load_toml
 
 SETTING = re.compile(r"[A-Z_][A-Z0-9_]*=\S*$")
@@ -132,7 +133,7 @@ def options_in(command: Command) -> set[str]:
     found = {text for param in command.params for text in [*param.opts, *param.secondary_opts]}
     if isinstance(command, TyperGroup):
         for inner in command.commands.values():
-            found |= options_in(inner)
+            found |= options_in(loaded(inner))
     return {text for text in found if text.startswith("-")}
 
 

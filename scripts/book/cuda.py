@@ -31,9 +31,10 @@ class Takes:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, and what it takes by architecture."""
+    """A kernel, the digest of what was compiled, and what it takes by architecture."""
 
     name: str
+    digest: str
     takes: dict[str, Takes]
 
 
@@ -46,7 +47,7 @@ def read_kernels(file: Path) -> list[Kernel]:
     if not file.exists():
         raise ChapterError(f"there is no record {file.name}", is_missing=True)
     return [
-        Kernel(each["name"], {name: Takes(**takes) for name, takes in each["takes"].items()})
+        Kernel(each["name"], each["digest"], {name: Takes(**takes) for name, takes in each["takes"].items()})
         for each in json.loads(file.read_text(encoding="utf-8"))
     ]
 

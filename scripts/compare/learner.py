@@ -84,13 +84,14 @@ def is_unwritten(path: Path, source: str, name: str) -> bool:
     return not is_defined(split(path, source), name) or name in holes_of(path, source)
 
 
-def symbols_by_function(course: Course) -> dict[Symbol, str]:
+def symbols_by_function(starter: Sources, course: Course) -> dict[Symbol, str]:
     """The symbol that asks for each function; a method that is asked for by itself is not its class's."""
     tasks = [task for day in course.days for task in day.tasks]
     symbols = sorted((symbol for task in tasks for symbol in task.symbols), key=len, reverse=True)
     return {
-        (path, name): next(each for each in symbols if f"{module_name(path)}.{name}.".startswith(f"{each}."))
-        for path, name in functions_of_tasks(course, {task.id for task in tasks})
+        (path, name): next(each for each in symbols if function.startswith(f"{each}."))
+        for path, name in functions_of_tasks(starter, course, {task.id for task in tasks})
+        for function in [f"{module_name(path)}.{name}."]
     }
 
 
@@ -103,10 +104,11 @@ def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, Libr
     """
     sources = read_package(folder)
     check_syntax(sources, folder)
-    symbols = symbols_by_function(course)
+    starter = rendered((), course)
+    symbols = symbols_by_function(starter, course)
     # Modules and classes that the learner lacks come along: the course may have grown since they began.
     reference = read_reference()
-    filled = fill({**reference, **sources}, rendered((), course), reference, symbols)
+    filled = fill({**reference, **sources}, starter, reference, symbols)
     with tempfile.TemporaryDirectory() as parent:
         learner = Learner(symbols, folder, sources, filled, Path(parent).resolve() / NAME)
         # With what else there is: sources of native code, for one.

@@ -74,9 +74,10 @@ def catch_up(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     Raises:
         ValueError: a module is missing.
     """
-    symbols = functions_of_tasks(course, chosen)
+    starter = rendered((), course)
+    symbols = functions_of_tasks(starter, course, chosen)
     require_modules(sources, symbols)
-    return fill(sources, rendered((), course), read_reference(), symbols)
+    return fill(sources, starter, read_reference(), symbols)
 
 
 def require_modules(sources: Sources, symbols: list[Symbol]) -> None:

@@ -17,8 +17,6 @@ from functools import cache, cached_property, lru_cache
 from importlib.metadata import distributions
 from pathlib import Path
 
-import mlx.core as mx
-
 from kernel_runtime.native import BuildError, machine_key
 from scripts.course import ROOT, Day
 from scripts.learn.optional import chosen_gpu
@@ -46,6 +44,8 @@ def digest_of(parts: Iterable[str | bytes]) -> str:
 @cache
 def machine() -> str:
     """Digest of what lies outside the repository: versions, device, compiler, environment variables."""
+    import mlx.core as mx  # here, so that the help of `progress` need not wait for it
+
     try:
         compiler = machine_key()
     except BuildError:

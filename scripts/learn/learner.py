@@ -18,7 +18,7 @@ from rich.text import Text
 from scripts.course import ROOT, Course, Day, Task
 from scripts.sources.chunks import HOLE
 from scripts.sources.files import Sources, Symbol, is_python, source_files, write
-from scripts.sources.render import owned_functions, rendered
+from scripts.sources.render import owned_functions
 from scripts.sources.symbols import holes_of
 
 PACKAGE = ROOT / "tiny_llm"
@@ -87,11 +87,11 @@ def tasks_with_holes(sources: Sources) -> set[str]:
     return {".".join(match.groups()[:3]) for sentence in sentences if (match := HOLE.search(sentence))}
 
 
-def functions_of_tasks(course: Course, chosen: Collection[str]) -> list[Symbol]:
+def functions_of_tasks(starter: Sources, course: Course, chosen: Collection[str]) -> list[Symbol]:
     """Source and dotted name of each function of the starter that these tasks ask for, by the tasks' ids."""
     return [
         (path, name)
-        for path, source in rendered((), course).items()
+        for path, source in starter.items()
         for name, task in owned_functions(path, source, course).items()
         if task.id in chosen
     ]
@@ -116,7 +116,8 @@ def change(package: Path, before: Sources, after: Sources, yes: bool) -> None:
     if not yes and not is_confirmed(f"Change {len(changed)} file{'s' * (len(changed) > 1)}?"):
         print("nothing was changed")
         sys.exit(NOTHING_CHANGED_EXIT_CODE)
-    check_import(after)
+    if reason := import_error(after):
+        raise ValueError(f"tiny_llm would not import, so nothing was changed: {reason}")
     try:
         folder = back_up(package, changed)
         replace_files(package, before, changed)
@@ -156,12 +157,8 @@ def is_confirmed(question: str) -> bool:
         return False
 
 
-def check_import(sources: Sources) -> None:
-    """Import the package in a process of its own.
-
-    Raises:
-        ValueError: that fails, with Python's reason.
-    """
+def import_error(sources: Sources) -> str | None:
+    """Why the package does not import, in Python's words; None if it does, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         write(sources, Path(folder) / "tiny_llm")
         result = subprocess.run(
@@ -171,9 +168,8 @@ def check_import(sources: Sources) -> None:
             capture_output=True,
             text=True,
         )
-    if result.returncode != 0:
-        reason = (result.stderr.strip().splitlines() or ["Python gave no reason"])[-1]
-        raise ValueError(f"tiny_llm would not import, so nothing was changed: {reason}")
+    reasons = result.stderr.strip().splitlines() or ["Python gave no reason"]
+    return reasons[-1] if result.returncode != 0 else None
 
 
 def back_up(package: Path, changed: Collection[Path]) -> Path:

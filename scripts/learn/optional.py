@@ -4,10 +4,9 @@ import shutil
 import sys
 from typing import get_args
 
-from scripts.course import Course, Gpu, Task, load_course
+from scripts.course import Course, Gpu, load_course
 from scripts.learn.kept import kept
-from scripts.sources.chunks import HOLE
-from scripts.sources.files import Sources
+from scripts.sources.files import Sources, module_name
 from scripts.sources.render import owned_functions
 from scripts.sources.symbols import holes_of
 
@@ -61,24 +60,22 @@ def left_out(sources: Sources, gpu: Gpu, course: Course | None = None) -> set[st
         course: the map; that of the repository unless given.
     """
     course = course or load_course()
-    optional = {task for day in course.days for task in day.tasks if not task.is_core(gpu)}
-    return {task.id for task in optional} - begun(sources, course, optional)
+    optional = {task.id for day in course.days for task in day.tasks if not task.is_core(gpu)}
+    return optional & not_begun(sources, course)
 
 
-def begun(sources: Sources, course: Course, tasks: set[Task]) -> set[str]:
-    """Ids of those of these tasks that have a function which is no hole any more."""
-    found: set[str] = set()
-    modules = {symbol for task in tasks for symbol in task.symbols}
+def not_begun(sources: Sources, course: Course) -> set[str]:
+    """Ids of the tasks of which no function is written: none of their tests can pass."""
+    tasks = [task for day in course.days for task in day.tasks]
+    begun: set[str] = set()
     for path, source in sources.items():
-        module = ".".join(path.with_suffix("").parts) + "."
-        here = {symbol for symbol in modules if symbol.startswith(module)}
-        if not here:
-            continue
+        module = f"{module_name(path)}."
+        here = {task.id for task in tasks if any(symbol.startswith(module) for symbol in task.symbols)}
         try:
-            holes = holes_of(path, source) if HOLE.search(source) else {}
-            owned = owned_functions(path, source, course)
+            owned = owned_functions(path, source, course) if here else {}
+            holes = holes_of(path, source) if here else {}
         except (KeyError, ValueError):  # a function is gone, or the file cannot be read
-            found |= {task.id for task in tasks if here.intersection(task.symbols)}
+            begun |= here
             continue
-        found |= {task.id for name, task in owned.items() if name not in holes}
-    return found
+        begun |= {task.id for name, task in owned.items() if name not in holes}
+    return {task.id for task in tasks} - begun

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
-import pytest
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -13,9 +12,9 @@ from rich.text import Text
 from scripts.command import run_command
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
-from scripts.learn.learner import PACKAGE, Package, check_syntax, read_package
+from scripts.learn.learner import PACKAGE, Package, check_syntax, import_error, read_package
 from scripts.learn.optional import choose_gpu, chosen_gpu, remembered_gpu
-from scripts.learn.remembered import Memory, Result, day_name
+from scripts.learn.remembered import Memory, day_name
 from scripts.learn.speeds import print_speeds
 from scripts.learn.task_state import TaskState, Written, task_of
 from scripts.sandbox import Outcome, Run, run_all
@@ -31,7 +30,7 @@ WITHOUT_GPU = (
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
 DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Run all tests, whatever is remembered.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Forget what passed, and run the tests again.")]
 ChosenGpu = Annotated[
     str | None,
     typer.Option(
@@ -55,7 +54,8 @@ def main(
     it. Unless you choose, kernels in Metal are core on a Mac, those in CUDA beside an NVIDIA driver, and
     elsewhere both are optional.
 
-    A test runs again only after a file that it depends on has changed.
+    A task's tests run once one of its functions is written, and again only after a file that they depend on
+    has changed.
 
     Example: pdm run progress --week 1
     """
@@ -95,10 +95,14 @@ def states_by_day(
 ) -> Iterator[list[TaskState]]:
     """The states of each day's tasks, in order, each day as soon as its outcome is known.
 
-    A day is run as a whole unless all of its tasks are remembered.
+    A day is run as a whole unless each of its tasks is remembered or not begun. No test passes in a package
+    that does not import, so none is run.
     """
     days, written = tuple(days), Written.in_package(sources)
-    known = {day: recalled for day in days if memory and (recalled := recalled_states(day, memory, written))}
+    if error := memory.import_error if memory else import_error(sources):
+        yield from ([written.state(day, task, (), {"import": error}) for task in day.tasks] for day in days)
+        return
+    known = {day: states for day in days if (states := known_states(day, memory, written))}
     runs = [
         Run(day_name(day), sources, [str(day.test_file)], written.pytest_options)
         for day in days
@@ -118,24 +122,22 @@ def states_by_day(
             yield known[day]
 
 
-def recalled_states(day: Day, memory: Memory, written: Written) -> list[TaskState] | None:
-    """The states of a day's tasks if all of them but those left out are remembered."""
-    left_out = Result((), {})
-    results = {
-        task: left_out if task.id in written.left_out else memory.recall(day, task) for task in day.tasks
-    }
-    states = [
-        written.state(day, task, result.passed, result.failed) for task, result in results.items() if result
-    ]
-    return states if len(states) == len(day.tasks) else None
+def known_states(day: Day, memory: Memory | None, written: Written) -> list[TaskState] | None:
+    """The states of a day's tasks if each is remembered or not begun."""
+    states = []
+    for task in day.tasks:
+        is_begun = task.id not in written.not_begun
+        passed = () if not is_begun else memory.recall(day, task) if memory else None
+        if passed is None:
+            return None
+        states.append(written.state(day, task, passed, {}))
+    return states
 
 
 def keep(day: Day, states: Iterable[TaskState], outcome: Outcome, memory: Memory) -> None:
-    """Remember the outcome of a run that was not cut short."""
-    is_whole = outcome.exit_code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    if is_whole and all(task_of(name) is not None for name in outcome.failed):
-        tested = (state for state in states if not state.is_left_out)
-        memory.keep(day, {state.task: Result(state.passed, state.failed) for state in tested})
+    """Remember what passed in a run that was not cut short."""
+    if outcome.is_whole and all(task_of(name) is not None for name in outcome.failed):
+        memory.keep(day, {state.task: state.passed for state in states if state.is_solved})
 
 
 def bar(day: Day, num_done: int, num_all: int) -> str:

@@ -1,4 +1,4 @@
-"""What `progress` and `watch` remember: the outcome of each task's tests, by the content it depends on.
+"""What `progress` and `watch` remember: the tasks whose tests all passed, by the content that they depend on.
 
 Each task has a few small files in the cache folder, named after a digest of that content. Files are replaced
 atomically, and a damaged one counts as missing.
@@ -8,8 +8,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,33 +16,19 @@ from typing import Any
 from scripts.checkpoints.files import cache_dir
 from scripts.course import ROOT, Day, Task, load_course
 from scripts.learn.dependencies import Dependencies, common_digest, digest_of
-from scripts.learn.learner import check_import
-from scripts.sources.chunks import HOLE
+from scripts.learn.learner import import_error
 from scripts.sources.files import Sources
 
 FOLDER = "remembered"
 FILES_PER_TASK = 8
 
 
-@dataclass(frozen=True)
-class Result:
-    """The names of a task's tests that passed, and the messages of those that failed."""
-
-    passed: tuple[str, ...]
-    failed: Mapping[str, str]
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether all passed or all stopped at a hole; any other failure may be an accident."""
-        return not self.failed or (not self.passed and all(map(HOLE.search, self.failed.values())))
-
-
 class Memory:
-    """The remembered results of tasks for the package as it is now.
+    """The tasks that are remembered as passed for the package as it is now.
 
     Args:
         sources: of the package, by their path within it.
-        is_fresh: recall nothing; new results are still kept.
+        is_fresh: recall nothing; what passes is still kept.
         root: the folder that holds the tests.
     """
 
@@ -53,19 +38,18 @@ class Memory:
         self.common = common_digest(root)
         self._dependencies = Dependencies(sources, root)
 
-    def recall(self, day: Day, task: Task) -> Result | None:
-        """The result of a task's tests for this content, or None if it is not known."""
-        if self.is_fresh or not self.imports:
+    def recall(self, day: Day, task: Task) -> Sequence[str] | None:
+        """The names of a task's tests if all passed for this content, or None if that is not known."""
+        if self.is_fresh or self.import_error:
             return None
-        return result_in(self.read(task.id, self.keys[day_name(day)]))
+        names = self.read(task.id, self.keys[day_name(day)])
+        return names if isinstance(names, list) else None
 
-    def keep(self, day: Day, results: Mapping[Task, Result]) -> None:
-        """Remember the lasting results, unless tests or tools changed while the tests ran."""
-        lasting = {task: result for task, result in results.items() if result.is_lasting}
-        if lasting and self.imports and common_digest(self.root) == self.common:
-            for task, result in lasting.items():
-                content = {"passed": list(result.passed), "failed": dict(result.failed)}
-                self.write(task.id, self.keys[day_name(day)], content)
+    def keep(self, day: Day, passed: Mapping[Task, Sequence[str]]) -> None:
+        """Remember tasks of which no test failed, unless tests or tools changed while the tests ran."""
+        if passed and not self.import_error and common_digest(self.root) == self.common:
+            for task, names in passed.items():
+                self.write(task.id, self.keys[day_name(day)], [*names])
 
     @cached_property
     def whole(self) -> str:
@@ -74,15 +58,14 @@ class Memory:
         return digest_of([self.common, *(part for file in files for part in file)])
 
     @cached_property
-    def imports(self) -> bool:
-        """Whether the package can be imported; if not, no test passes."""
-        if self.read("imports", self.whole) is None:
-            try:
-                check_import(self.sources)
-            except ValueError:
-                return False
+    def import_error(self) -> str | None:
+        """Why the package does not import, so that no test passes; None if it does."""
+        if self.read("imports", self.whole):
+            return None
+        error = import_error(self.sources)
+        if error is None:
             self.write("imports", self.whole, True)
-        return True
+        return error
 
     @cached_property
     def keys(self) -> Mapping[str, str]:
@@ -120,11 +103,3 @@ class Memory:
 def day_name(day: Day) -> str:
     """A day's week and number, as 2.7."""
     return f"{day.week}.{day.day}"
-
-
-def result_in(content: Any) -> Result | None:
-    """The result that a file holds, if it is a lasting one."""
-    if not isinstance(content, dict):
-        return None
-    result = Result(tuple(content["passed"]), content["failed"])
-    return result if result.is_lasting else None

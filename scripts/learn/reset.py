@@ -51,9 +51,10 @@ def reset(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     Raises:
         ValueError: a module is missing, or a function became something else.
     """
-    symbols = functions_of_tasks(course, chosen)
+    starter = rendered((), course)
+    symbols = functions_of_tasks(starter, course, chosen)
     require_modules(sources, symbols)
-    return dig(sources, rendered((), course), read_reference(), symbols)
+    return dig(sources, starter, read_reference(), symbols)
 
 
 if __name__ == "__main__":

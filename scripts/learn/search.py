@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import pytest
 import typer
 
 from scripts.course import Day, Task, load_course
 from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, Package, all_tasks, read_package
 from scripts.learn.progress import MAX_PROCESSES, DayNumber, Week, chosen_days
-from scripts.learn.remembered import Memory, Result
+from scripts.learn.remembered import Memory
 from scripts.learn.task_state import Written, task_of
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import Sources
@@ -53,12 +52,11 @@ class Step:
         """The tests of its tasks, up to the first failure."""
         return Run(self.name, sources, [str(self.day.test_file)], ["-x", *self.pytest_options])
 
-    def results(self, outcome: Outcome) -> Mapping[Task, Result]:
-        """The results of its tasks when no test failed."""
-        passed = {
+    def passed(self, outcome: Outcome) -> Mapping[Task, Sequence[str]]:
+        """The tests of each task when none failed."""
+        return {
             task: [name for name in outcome.passed if task_of(name) == task.number] for task in self.tasks
         }
-        return {task: Result(tuple(names), {}) for task, names in passed.items()}
 
     def first_failed(self, outcome: Outcome) -> Task | None:
         """The first task with a failed test; the first of all if no test could run."""
@@ -112,12 +110,9 @@ def search(
     gone = {*skipped, *written.left_out}
     known = {task.id: memory.recall(day, task) for day in days for task in day.tasks if task.id not in gone}
     order = [name for part in ids_after(days, after) for name in part if name in known]
-    unsolved = next(
-        (name for name in order if (result.failed if (result := known[name]) else name in written.unwritten)),
-        None,
-    )
+    unsolved = next((name for name in order if known[name] is None and name in written.unwritten), None)
     beyond = order[order.index(unsolved) :] if unsolved else []
-    passed = (name for name, result in known.items() if result)
+    passed = (name for name, tests in known.items() if tests is not None)
     steps = steps_after(days, after, written, {*skipped, *beyond, *passed})
     outcomes: dict[str, Outcome] = {}
     num_workers = min(MAX_PROCESSES, os.cpu_count() or 1)
@@ -130,8 +125,8 @@ def search(
                 if task := step.first_failed(outcome):
                     yield {FOUND: task.id}
                     return
-                if outcome.exit_code == pytest.ExitCode.OK:
-                    memory.keep(step.day, step.results(outcome))
+                if outcome.exit_code == 0:
+                    memory.keep(step.day, step.passed(outcome))
                 yield {DAY_SOLVED: f"week {step.day.week} day {step.day.day}"}
     yield {FOUND: unsolved}
 

@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from scripts.course import Day, Gpu, Task
+from scripts.course import Day, Gpu, Task, load_course
 from scripts.learn.learner import tasks_with_holes
-from scripts.learn.optional import chosen_gpu, left_out
+from scripts.learn.optional import chosen_gpu, left_out, not_begun
 from scripts.sandbox import Outcome
 from scripts.sources.chunks import HOLE
 from scripts.sources.files import Sources
@@ -27,7 +27,7 @@ class Mark(Enum):
 
 @dataclass(frozen=True)
 class TaskState:
-    """One task and what became of its tests."""
+    """One task and what became of its tests, which are not run until one of its functions is written."""
 
     day: Day
     task: Task
@@ -35,13 +35,20 @@ class TaskState:
     failed: Mapping[str, str]
     has_holes: bool = False
     is_core: bool = True
-    is_left_out: bool = False
+    is_begun: bool = True
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the learner may pass it over and does."""
+        return not (self.is_core or self.is_begun)
 
     @property
     def mark(self) -> Mark:
-        """Not written yet if some test passed or failed, and none got further than a hole."""
+        """Not written yet if it is not begun, or if no test got further than a hole."""
         if self.is_left_out:
             return Mark.LEFT_OUT
+        if not self.failed and not self.is_begun:
+            return Mark.NOT_WRITTEN
         if not self.failed:
             return Mark.PASSED if self.passed else Mark.NO_TEST_RAN
         at_holes = all(HOLE.search(message) for message in self.failed.values())
@@ -50,7 +57,7 @@ class TaskState:
     @property
     def is_solved(self) -> bool:
         """Nothing is left to do."""
-        return not self.failed and not self.is_left_out
+        return self.is_begun and not self.failed
 
     @property
     def waits_for(self) -> str | None:
@@ -73,18 +80,21 @@ class Written:
     Attributes:
         gpu: whose kernels are core.
         unwritten: tasks with a function that is a hole.
-        left_out: optional tasks whose functions are all holes.
+        not_begun: tasks whose functions are all holes.
+        left_out: those of them that are optional.
     """
 
     gpu: Gpu
-    unwritten: Collection[str]
-    left_out: Collection[str]
+    unwritten: Collection[str] = ()
+    not_begun: Collection[str] = ()
+    left_out: Collection[str] = ()
 
     @classmethod
     def in_package(cls, sources: Sources) -> "Written":
         """For the GPU that was chosen."""
         gpu = chosen_gpu()
-        return cls(gpu, tasks_with_holes(sources), left_out(sources, gpu))
+        course = load_course()
+        return cls(gpu, tasks_with_holes(sources), not_begun(sources, course), left_out(sources, gpu, course))
 
     def with_asked(self, task_id: str | None) -> "Written":
         """The same for a learner who asks for a task, which is not left out then."""
@@ -92,17 +102,18 @@ class Written:
 
     def state(self, day: Day, task: Task, passed: Collection[str], failed: Mapping[str, str]) -> TaskState:
         """A task with the names of its tests that passed and the messages of those that failed."""
-        where = task.id in self.unwritten, task.is_core(self.gpu), task.id in self.left_out
+        where = task.id in self.unwritten, task.is_core(self.gpu), task.id not in self.not_begun
         return TaskState(day, task, tuple(passed), failed, *where)
 
     def state_after(self, outcome: Outcome, day: Day, task: Task) -> TaskState:
         """A task's share of the outcome of its day; a test file that does not load fails for every task."""
-        failed = outcome.failed.items()
+        own = {None} if task.id in self.not_begun else {task.number, None}
+        passed = [name for name in outcome.passed if task_of(name) in own]
         return self.state(
             day,
             task,
-            [name for name in outcome.passed if task_of(name) == task.number],
-            {name: message for name, message in failed if task_of(name) in (task.number, None)},
+            passed,
+            {name: message for name, message in outcome.failed.items() if task_of(name) in own},
         )
 
     @property

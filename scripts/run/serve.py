@@ -12,14 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kernel_runtime.checkpoint import read_json
 from scripts.checkpoints.files import resolve_checkpoint
-from scripts.checkpoints.models import fastest_dtype
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
 from scripts.packages import learners_package, sentences_of
-from scripts.run.ranks import is_rank, run_ranks
 from scripts.run.serve_options import ServeOptions
 
 if TYPE_CHECKING:
@@ -45,6 +42,9 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
         options = make_options()
         checkpoint = resolve_checkpoint(options.model)
         package = learners_package() if options.mine else importlib.import_module("tiny_llm_ref")
+        from kernel_runtime.checkpoint import read_json
+        from scripts.run.ranks import is_rank, run_ranks
+
         with sentences_of(package) if options.mine else nullcontext():
             if options.ranks > 1 and not is_rank():
                 package.shard_config(read_json(checkpoint / "config.json"), options.ranks)  # or refuse
@@ -84,6 +84,8 @@ def run_server(
 
 def follow(checkpoint: Path, package: ModuleType, ranks: "Ranks") -> int:
     """Compute what rank 0 sends until it stops. Return the exit code."""
+    from scripts.checkpoints.models import fastest_dtype
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to stop
     code: int = rank_module(package).follow(checkpoint, ranks, fastest_dtype())
     return code
@@ -178,6 +180,8 @@ def load_leading(
     options: ServeOptions, scheduler: "SchedulerConfig", checkpoint: Path, leader: "Leader"
 ) -> tuple[Any, Any]:
     """Load rank 0's part of the model, and the tokenizer, in the engine's thread."""
+    from scripts.checkpoints.models import fastest_dtype
+
     model = leader.load(checkpoint, fastest_dtype(), scheduler, options.max_model_len, options.step_timeout)
     return model, load_tokenizer(checkpoint)
 

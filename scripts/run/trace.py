@@ -32,8 +32,6 @@ from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.options import with_options
 from scripts.run.run_options import RunOptions
-from scripts.run.run_report import as_json, totals_text
-from scripts.run.runs import make_recorder, package_of, prompts_of, serve
 
 VIEWER = ROOT / "book" / "viz" / "timeline.html"
 RUN_GOES_HERE = '<script src="run-timeline.js"></script>'
@@ -52,6 +50,8 @@ def main(make_options: Callable[[], RunOptions], out: Out = Path("trace.json"), 
     """
     with usage_errors():
         options = make_options()
+        from scripts.run.runs import package_of, prompts_of  # which loads the reference
+
         prompts = prompts_of(options)  # what cannot be served is refused before anything is loaded
         target = html or out
         if target.is_dir() or not target.absolute().parent.is_dir():
@@ -63,9 +63,9 @@ def main(make_options: Callable[[], RunOptions], out: Out = Path("trace.json"), 
 
 def record(options: RunOptions, prompts: list[str], package: ModuleType) -> dict[str, Any]:
     """Load, serve, and return the trace."""
-    from scripts.checkpoints.models import (
-        load_by_name,  # seconds of imports, so not before the options are checked
-    )
+    from scripts.checkpoints.models import load_by_name
+    from scripts.run.run_report import as_json, totals_text
+    from scripts.run.runs import make_recorder, serve
 
     model, tokenizer = load_by_name(options.model, package)
     recorder = make_recorder(options, model, tokenizer, prompts, package)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from scripts.sources.chunks import Chunk, functions, insert, join, spans
 from scripts.sources.files import is_python
-from scripts.sources.python_source import aliases_of, with_aliases
-from scripts.sources.rename import renamed
+from scripts.sources.imports import aliases_of, with_aliases
 from scripts.sources.symbols import holes_of, split, split_like, words_of
 from scripts.sources.tokens import canonical
 
@@ -48,7 +47,7 @@ def fill_source(
     texts = {chunk.text for chunk in donated}
     own = [chunk for chunk in chunks if not chunk.is_hole and chunk.text not in texts]
     loose = {word for chunk in own if chunk.kind == "plain" for word in re.findall(r"\w+", chunk.text)}
-    theirs, ours = definitions(path, chunks), definitions(path, donated)
+    theirs, ours = definitions(chunks), definitions(donated)
     bound = theirs.keys() | loose
     holes, missing = holes_and_missing(chunks, donated, names, bound)
     written = [chunk for chunk in chunks if chunk.kind == "function" and {*chunk.names} & {*names}]
@@ -61,7 +60,9 @@ def fill_source(
         return source
     bodies = [replace(donated[i], words=words_of(path, donated[i].inside)) for i in holes.values()]
     needed = names_needed(donated, bodies, missing, given, given & bound | unasked)
-    lacking = {name for name in needed if theirs.get(name) != ours[name]}
+    lacking = {
+        name for name in needed if codes(path, name, theirs.get(name, [])) != codes(path, name, ours[name])
+    }
     imported = {name for chunk in donated if chunk.kind == "import" for name in chunk.names}
     used = foreign.union(*(chunk.local_names | chunk.words for chunk in own))
     clashing = {
@@ -70,6 +71,8 @@ def fill_source(
         if name in bound or (name not in imported | counted_on and local(name) in used)
     }
     if clashing:
+        from scripts.sources.rename import renamed  # which takes longer to import than all of this to run
+
         other_names = {local(name): other_name(local(name)) for name in clashing}
         reference = renamed(path, reference, other_names)
         return fill_source(path, source, starter, reference, names, foreign, counted_on)
@@ -91,15 +94,23 @@ def other_name(name: str) -> str:
     return f"{start}_{'REF' if start.isupper() else 'ref'}{number}"
 
 
-def definitions(path: Path, chunks: Iterable[Chunk]) -> Mapping[str, list[str]]:
-    """How each name is defined, without formatting and comments; more than once if it is overloaded."""
-    found: dict[str, list[str]] = defaultdict(list)
+def definitions(chunks: Iterable[Chunk]) -> Mapping[str, list[Chunk]]:
+    """What defines each name; more than one chunk if it is overloaded."""
+    found: dict[str, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
         for name in chunk.names if chunk.kind != "close" else ():
-            is_import = chunk.kind == "import"
-            code = aliases_of(chunk)[name] if is_import else canonical(chunk.text, is_python(path))
-            found[name].append(f"{chunk.label} {code}")
+            found[name].append(chunk)
     return dict(found)
+
+
+def codes(path: Path, name: str, chunks: Iterable[Chunk]) -> list[str]:
+    """How chunks define a name, without formatting and comments."""
+    return [
+        f"{chunk.label} {aliases_of(chunk)[name]}"
+        if chunk.kind == "import"
+        else f"{chunk.label} {canonical(chunk.text, is_python(path))}"
+        for chunk in chunks
+    ]
 
 
 def holes_and_missing(

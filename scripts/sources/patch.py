@@ -12,7 +12,7 @@ from pathlib import Path
 from scripts.sources.chunks import Chunk, drop_unused, functions, insert, is_defined, join, spans, without
 from scripts.sources.files import Sources, Symbol
 from scripts.sources.fill import OTHER_NAME, fill_source
-from scripts.sources.python_source import aliases_of, with_aliases
+from scripts.sources.imports import aliases_of, with_aliases
 from scripts.sources.symbols import split, split_like
 from scripts.sources.unbound import unbound
 
@@ -48,14 +48,20 @@ def fill(
         for word in all_words(source) - all_words(reference.get(path, ""))
     }
 
+    words = frozenset().union(*map(all_words, sources.values()))
+
     def change(path: Path, names: list[str]) -> str:
-        helpers = {
-            name for chunk in split(path, reference[path]) if chunk.kind not in SHELLS for name in chunk.names
-        }
-        counted_on = unbound(path, sources, helpers)
+        lacking = defined(path, reference[path]) - defined(path, sources[path])
+        helpers = {name for name in lacking if name.rpartition(".")[2] in words}
+        counted_on = unbound(path, sources, helpers) if helpers else set()
         return fill_source(path, sources[path], starter[path], reference[path], names, foreign, counted_on)
 
     return each_source(sources, symbols, change)
+
+
+def defined(path: Path, source: str) -> set[str]:
+    """The names that a source defines."""
+    return {name for chunk in split(path, source) if chunk.kind not in SHELLS for name in chunk.names}
 
 
 @functools.lru_cache(maxsize=256)

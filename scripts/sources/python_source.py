@@ -1,20 +1,23 @@
-"""A Python source cut into chunks by libcst; what is not changed keeps its bytes."""
+"""A Python source cut into chunks of whole lines, by its syntax tree; what is not changed keeps its bytes."""
 
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-
-import libcst as cst
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from scripts.sources.chunks import GAP, Chunk
+from scripts.sources.imports import Import, aliases, origin
 
-LINE_LENGTH = 110
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+(?=[ \t]*\r?\n)")
-Block = cst.ClassDef | cst.FunctionDef
-Show = Callable[..., str]
-"""The text of statements, where they are."""
+NO_CODE = re.compile(r"\s*(?:#.*)?\s*")
+BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+Block = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Row = list[ast.stmt]
+"""The statements of one line, nearly always one."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -24,79 +27,147 @@ def split(source: str, opens_private: bool = False) -> tuple[Chunk, ...]:
     Raises:
         ValueError: Python cannot read it; with the line.
     """
+    body = parsed(source).body
+    lines = LINE.findall(source)
+    first = start_of(body[0]) if body else len(lines)
+    header, rest = Lines(lines, 0, first), Lines(lines, first, len(lines))
+    found = [Chunk("", header.text, "comment")] if header.text else []
+    for row, part in rest.parts(rows(body)):
+        opens = is_open(row[0], part, opens_private)
+        found += read_class(row[0], part) if opens else read_statement(row, part)
+        rest = rest.after(part.end)
+    return (*found, Chunk("", rest.text, "comment")) if rest.text else tuple(found)
+
+
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a source; ValueError with the line if Python cannot read it."""
     try:
-        module = cst.parse_module(source)
-    except cst.ParserSyntaxError as error:
-        raise ValueError(f"line {error.raw_line}: this is not Python") from None
-
-    def show(*nodes: cst.CSTNode) -> str:
-        return "".join(module.code_for_node(node) for node in nodes)
-
-    found = [Chunk("", show(*module.header), "comment")] if module.header else []
-    for nodes in statements(module.body):
-        opens = is_open(nodes[0], opens_private)
-        found += read_class(show, nodes[0]) if opens else read_statement(show, nodes)
-    found += [Chunk("", show(*module.footer), "comment")] if module.footer else []
-    num_extra = sum(len(chunk.gap + chunk.text) for chunk in found) - len(source)
-    if num_extra:  # the end of the last line, which the source lacks
-        last = max(i for i, chunk in enumerate(found) if chunk.text)
-        found[last] = without_end(found[last], num_extra)
-    return tuple(found)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except SyntaxError as error:
+        raise ValueError(f"line {error.lineno}: this is not Python") from None
+    except ValueError:  # a null byte
+        line = source[: source.find("\0")].count("\n") + 1
+        raise ValueError(f"line {line}: this is not Python") from None
 
 
-def without_end(chunk: Chunk, number: int) -> Chunk:
-    """A chunk without its last characters."""
-    body = (chunk.body[0], chunk.body[1] - number) if chunk.body else None
-    return replace(chunk, text=chunk.text[:-number], body=body)
+@dataclass(frozen=True)
+class Lines:
+    """Lines of a source from `start` to `end`, counted from 0."""
+
+    lines: Sequence[str]
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        """They themselves."""
+        return "".join(self.lines[self.start : self.end])
+
+    def after(self, line: int) -> "Lines":
+        """Those from a line on."""
+        return replace(self, start=line)
+
+    def parts(self, body: Sequence[Row]) -> "Iterator[tuple[Row, Lines]]":
+        """Each row of a body with its lines and the comments above it."""
+        start = self.start
+        limits = [*(start_of(row[0]) for row in body[1:]), self.end]
+        for row, limit in zip(body, limits, strict=False):  # none for an empty body
+            end = self.end_of(row[-1], limit)
+            yield row, Lines(self.lines, start, end)
+            start = end
+
+    def end_of(self, node: ast.stmt, limit: int) -> int:
+        """The line behind a statement, and behind the comments below it that are indented as its block is."""
+        end, indent = node.end_lineno or 0, self.indent_of_block(node)
+        below = [line for line in range(end, limit) if indent and self.lines[line].startswith(indent)]
+        return below[-1] + 1 if below else end
+
+    def indent_of_block(self, node: ast.AST) -> str:
+        """The space before the last statement in a statement; none if that has no lines of its own."""
+        own = self.indent(start_of(node))
+        while inner := [each for name in BLOCKS for each in getattr(node, name, ())]:
+            node = inner[-1]
+            if len(indent := self.indent(start_of(node))) > len(own):
+                return indent
+        return ""
+
+    def indent(self, line: int) -> str:
+        """The space before a line."""
+        text = self.lines[line]
+        return text[: len(text) - len(text.lstrip())]
+
+    def head(self, node: Block) -> "Lines":
+        """A class or function up to its docstring."""
+        first = rows(node.body)[0]
+        if is_string(first):
+            return Lines(self.lines, self.start, first[0].end_lineno or 0)
+        end = start_of(first[0])
+        while NO_CODE.fullmatch(self.lines[end - 1]):
+            end -= 1
+        return Lines(self.lines, self.start, end)
+
+    def has_block(self, node: Block) -> bool:
+        """Whether the code of a class or function stands on lines of its own."""
+        first = node.body[0]
+        return not self.lines[first.lineno - 1][: first.col_offset].strip()
 
 
-def statements(nodes: Sequence[cst.BaseStatement]) -> list[list[cst.BaseStatement]]:
-    """The statements one by one, an assignment with the string below that documents it."""
-    groups: list[list[cst.BaseStatement]] = []
-    for node in nodes:
-        if groups and is_string(node) and len(groups[-1]) == 1 and assigned(groups[-1][0]):
-            groups[-1].append(node)
+def start_of(node: ast.AST) -> int:
+    """The line that a statement starts in, counted from 0: its first decorator's if it has one."""
+    first: Any = [*getattr(node, "decorator_list", []), node][0]
+    line: int = getattr(first, "pattern", first).lineno  # a `case` has no line itself
+    return line - 1
+
+
+def rows(body: Iterable[ast.stmt]) -> list[Row]:
+    """Statements line by line, an assignment with the string below that documents it."""
+    found: list[Row] = []
+    for node in body:
+        if found and start_of(node) < (found[-1][-1].end_lineno or 0):
+            found[-1].append(node)
         else:
-            groups.append([node])
-    return groups
+            found.append([node])
+    for i in range(len(found) - 1, 0, -1):
+        if is_string(found[i]) and assigned(found[i - 1]):
+            found[i - 1] += found.pop(i)
+    return found
 
 
-def read_class(show: Show, node: cst.BaseStatement) -> Iterator[Chunk]:
+def read_class(node: ast.stmt, lines: Lines) -> Iterator[Chunk]:
     """A chunk that opens a class, its members, and one that closes it."""
-    assert isinstance(node, cst.ClassDef)
-    name, head, opening = node.name.value, head_of(show, node), without_code(node)
-
-    def show_members(*nodes: cst.BaseStatement) -> str:
-        return show(with_members(opening, [*members_of(opening), *nodes]))[len(head) :]
-
-    yield from read_text(head, Chunk("", "", "open", (name,), words_of(show(opening))))
-    size = len(head)
-    for nodes in statements(members_of(node)[len(members_of(opening)) :]):
-        size += len(show_members(*nodes))
-        yield from read_statement(show_members, nodes, f"{name}.")
-    yield Chunk("", show(node)[size:], "close", (name,))
+    assert isinstance(node, ast.ClassDef)
+    head, body = lines.head(node), rows(node.body)
+    docstring = body[0] if is_string(body[0]) else []
+    opening = [each for each in ast.iter_child_nodes(node) if each not in node.body] + docstring
+    yield from read_text(head.text, Chunk("", "", "open", (node.name,), words_in(opening)))
+    rest = lines.after(head.end)
+    for row, part in rest.parts(body[len(docstring) :]):
+        yield from read_statement(row, part, f"{node.name}.")
+        rest = rest.after(part.end)
+    yield Chunk("", rest.text, "close", (node.name,))
 
 
-def read_statement(show: Show, nodes: Sequence[cst.BaseStatement], owner: str = "") -> Iterator[Chunk]:
+def read_statement(row: Row, lines: Lines, owner: str = "") -> Iterator[Chunk]:
     """A chunk for a statement, after others for comments that stand apart above it."""
-    node, text = nodes[0], show(*nodes)
-    found = Chunk("", "", "plain", words=words_of(text))
+    node = row[0]
+    found = Chunk("", "", "plain", words=words_in(row))
     tail = None
     if isinstance(node, Block):
-        kind = "function" if isinstance(node, cst.FunctionDef) else "type"
-        name = node.name.value
-        found = replace(found, kind=kind, names=(owner + name,), is_private=is_private(name))
-        if kind == "function" and isinstance(node.body, cst.IndentedBlock):
-            tail = len(text) - len(head_of(show, node))
-    elif names := assigned(node):
+        kind = "type" if isinstance(node, ast.ClassDef) else "function"
+        found = replace(found, kind=kind, names=(owner + node.name,), is_private=is_private(node.name))
+        if kind == "function" and lines.has_block(node):
+            tail = len(lines.after(lines.head(node).end).text)
+    elif names := assigned(row):
         is_droppable = not owner and len(names) == 1 and names[0].isupper()
         names = tuple(owner + name for name in names)
         found = replace(found, kind="constant", names=names, is_private=is_droppable)
-    elif statement := imported(node):
-        found = Chunk("", "", "import", tuple(aliases(statement)), label=origin(statement))
-    elif is_string(node):
+    elif isinstance(node, Import):
+        found = Chunk("", "", "import", tuple(aliases(node)), label=origin(node))
+    elif is_string(row):
         found = replace(found, kind="docstring", label="docstring")
-    yield from read_text(text, found, tail)
+    yield from read_text(lines.text, found, tail)
 
 
 def read_text(text: str, found: Chunk, tail: int | None = None) -> Iterator[Chunk]:
@@ -113,36 +184,12 @@ def read_text(text: str, found: Chunk, tail: int | None = None) -> Iterator[Chun
     yield replace(found, gap=gap, text=text, body=body)
 
 
-def head_of(show: Show, node: Block) -> str:
-    """A class or function up to its docstring."""
-    opening = without_code(node)
-    text = show(opening)
-    return (
-        text if members_of(opening) else "".join(text.splitlines(keepends=True)[:-1])
-    )  # libcst adds a `pass`
-
-
-def without_code(node: Block) -> Block:
-    """A class or function with nothing but its docstring."""
-    return with_members(node, members_of(node)[: is_string(members_of(node)[0])])
-
-
-def members_of(node: Block) -> Sequence[cst.BaseStatement]:
-    """The statements in a class or function that has them on lines of their own."""
-    assert isinstance(node.body, cst.IndentedBlock)
-    return node.body.body
-
-
-def with_members(node: Block, members: Sequence[cst.BaseStatement]) -> Block:
-    """The same class or function with other statements in it."""
-    return node.with_changes(body=node.body.with_changes(body=members, footer=()))
-
-
-def is_open(node: cst.BaseStatement, opens_private: bool) -> bool:
+def is_open(node: ast.stmt, lines: Lines, opens_private: bool) -> bool:
     """Whether it is a class whose members are chunks: a public one, unless told otherwise, that has some."""
-    if not isinstance(node, cst.ClassDef) or (is_private(node.name.value) and not opens_private):
+    if not isinstance(node, ast.ClassDef) or (is_private(node.name) and not opens_private):
         return False
-    return isinstance(node.body, cst.IndentedBlock) and len(members_of(node)) > is_string(members_of(node)[0])
+    body = rows(node.body)
+    return lines.has_block(node) and len(body) > is_string(body[0])
 
 
 def is_private(name: str) -> bool:
@@ -150,28 +197,31 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
 
-def is_string(node: cst.BaseStatement | cst.BaseSmallStatement) -> bool:
-    """Whether a statement is nothing but a string."""
-    if isinstance(node, cst.SimpleStatementLine):
-        return len(node.body) == 1 and is_string(node.body[0])
-    return isinstance(node, cst.Expr) and isinstance(node.value, cst.SimpleString | cst.ConcatenatedString)
+def is_string(row: Sequence[ast.stmt]) -> bool:
+    """Whether a line is nothing but a string."""
+    value = row[0].value if len(row) == 1 and isinstance(row[0], ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str | bytes)
 
 
-def assigned(node: cst.BaseStatement) -> tuple[str, ...]:
-    """The names that a statement assigns to."""
-    found: list[str] = []
-    for statement in node.body if isinstance(node, cst.SimpleStatementLine) else ():
-        targets = [each.target for each in statement.targets] if isinstance(statement, cst.Assign) else []
-        targets += [statement.target] if isinstance(statement, cst.AnnAssign) else []
-        found += [target.value for target in targets if isinstance(target, cst.Name)]
-    return tuple(found)
+def assigned(row: Iterable[ast.stmt]) -> tuple[str, ...]:
+    """The names that a line assigns to."""
+    targets: list[ast.expr] = []
+    for statement in row:
+        targets += statement.targets if isinstance(statement, ast.Assign) else []
+        targets += [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    return tuple(target.id for target in targets if isinstance(target, ast.Name))
 
 
 def words_of(text: str) -> frozenset[str]:
     """Every name that code reads, as variable or in a string that is nothing else, and attributes as `.x`."""
     text = GAP.sub("", text, count=1)
+    return words_in([ast.parse(f"if True:\n{text}" if text[:1].isspace() else text)])
+
+
+def words_in(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """The same of parts of a syntax tree."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(f"if True:\n{text}" if text[:1].isspace() else text)):
+    for node in (inner for each in nodes for inner in ast.walk(each)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             names.add(node.id)
         elif isinstance(node, ast.Attribute):
@@ -179,57 +229,3 @@ def words_of(text: str) -> frozenset[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             names.add(node.value)
     return frozenset(names)
-
-
-# Imports: a chunk of one binds several names, and each comes and goes by itself.
-
-
-def imported(node: cst.BaseStatement) -> cst.Import | cst.ImportFrom | None:
-    """The import that a statement is, if it is one."""
-    first = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
-    return first if isinstance(first, cst.Import | cst.ImportFrom) else None
-
-
-def origin(statement: cst.Import | cst.ImportFrom) -> str:
-    """The words in front of the names: `from .module import `; of a plain import all of it."""
-    code = cst.Module([]).code_for_node(statement)
-    return code if isinstance(statement, cst.Import) else code[: code.index("import") + len("import")]
-
-
-def aliases(statement: cst.Import | cst.ImportFrom) -> dict[str, str]:
-    """What a statement imports: `a as b` by the name that it binds."""
-    if isinstance(statement.names, cst.ImportStar):
-        return {"*": "*"}
-    found = {}
-    for alias in statement.names:
-        code = cst.Module([]).code_for_node(alias.with_changes(comma=cst.MaybeSentinel.DEFAULT))
-        found[re.split(r"\W+", code)[-1] if alias.asname else code.split(".")[0]] = code
-    return found
-
-
-def aliases_of(chunk: Chunk) -> dict[str, str]:
-    """What an import's chunk imports: `a as b` by the name that it binds."""
-    statement = imported(cst.parse_module(chunk.text).body[0])
-    assert statement is not None
-    return aliases(statement)
-
-
-def with_aliases(chunk: Chunk, chosen: Mapping[str, str]) -> Chunk:
-    """An import of these names instead, in the house's order and format; comments stay."""
-    statement = imported(cst.parse_module(chunk.text).body[0])
-    assert statement is not None
-    words = sorted(chosen.values(), key=import_order)
-    start = "import" if isinstance(statement, cst.Import) else origin(statement)
-    line = f"{start} {', '.join(words)}"
-    if len(line) > LINE_LENGTH:
-        line = f"{start} (\n" + "".join(f"    {word},\n" for word in words) + ")"
-    if "\r\n" in chunk.text:
-        line = line.replace("\n", "\r\n")
-    text = chunk.text.replace(cst.Module([]).code_for_node(statement), line, 1)
-    return replace(chunk, text=text, names=tuple(chosen))
-
-
-def import_order(code: str) -> tuple[int, str]:
-    """Constants, then classes, then functions."""
-    name = code.split()[0]
-    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name

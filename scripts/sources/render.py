@@ -15,7 +15,7 @@ from pathlib import Path
 from scripts.course import ROOT, Course, Task, load_course
 from scripts.sources.chunks import Chunk, drop_unused, droppable, join
 from scripts.sources.files import Sources, is_python, module_name, read_reference, write
-from scripts.sources.python_source import LINE_LENGTH
+from scripts.sources.imports import LINE_LENGTH
 from scripts.sources.symbols import split, words_of
 
 

@@ -29,8 +29,8 @@ def unbound(path: Path, sources: Mapping[Path, str], names: Collection[str]) -> 
         headers = "\n".join(source for other, source in sources.items() if other.suffix == ".h")
         known = set(re.findall(r"\w+", mask(headers)))
         return {name for name in names if is_called_in_c(name, mask(sources[path])) and name not in known}
-    package = [attributes_of(source) for other, source in sources.items() if is_python(other)]
     methods = {name for name in names if "." in name}
+    package = [attributes_of(source) for other, source in sources.items() if methods and is_python(other)]
     return {name for name in methods if is_unbound_method(name, package)} | (
         unbound_globals(sources[path]) & set(names) - methods
     )

@@ -681,7 +681,7 @@ def test_task_3_batch_generate_releases_everything_after_ctrl_c(
     check_released(model.caches, "caches of the requests, two layers each, that still hold keys")
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(
     jobs=st.lists(st.tuples(st.integers(1, 13), st.integers(0, 9), st.integers(1, 6)), max_size=6),
     batch_size=st.integers(1, 4),

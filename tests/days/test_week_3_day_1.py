@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import FrozenInstanceError
 from functools import partial
+from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -726,7 +727,7 @@ CONFIGS = st.builds(
 JOBS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 6), st.integers(0, 12)), max_size=8)
 
 
-@settings(max_examples=400)
+@settings(max_examples=140)
 @given(CONFIGS, JOBS)
 def test_task_3_every_step_is_that_of_the_scheduler_on_paper(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]]
@@ -743,7 +744,7 @@ def test_task_3_every_step_is_that_of_the_scheduler_on_paper(
     check_equal(list(timeline), expected, "(id, start, num_tokens, is_final) of each step")
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(CONFIGS, JOBS, st.data())
 def test_task_3_the_limits_hold_whatever_comes_and_goes(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]], data: st.DataObject
@@ -1396,7 +1397,7 @@ def test_task_5_a_real_model_answers_as_each_prompt_alone() -> None:
         check_equal(result.text, text, f"text of the prompt of {len(prompt)} tokens")
 
 
-@settings(max_examples=150)
+@settings(max_examples=15)
 @given(CONFIGS, JOBS, st.none() | st.integers(3, 15), st.data())
 def test_task_5_each_request_gets_what_it_gets_alone(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]], eos_at_length: int | None, data: st.DataObject
@@ -1622,7 +1623,7 @@ def test_task_6_nothing_to_serve() -> None:
     check_equal(seen, ((), 0.0), "entries of a step, and now, without requests")
 
 
-@settings(max_examples=150)
+@settings(max_examples=15)
 @given(CONFIGS, JOBS)
 def test_task_6_the_engine_s_schedule_is_the_simulator_s_step_for_step(
     config: SchedulerConfig, jobs: list[tuple[int, int, int]]
@@ -1679,9 +1680,11 @@ def test_task_7_two_prompts_that_share_a_budget(
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2, 4, 9])
-def test_task_7_it_is_what_the_simulator_counts_in_every_small_case(num_outputs: int) -> None:
-    cases = itertools.product(range(1, 9), range(1, 12), range(6), range(2, 8))
-    for first, second, threshold, budget in cases:
+def test_task_7_it_is_what_the_simulator_counts_in_small_cases(num_outputs: int) -> None:
+    ranges = range(1, 9), range(1, 12), range(6), range(2, 8)
+    corners = itertools.product(*((each[0], each[1], each[-1]) for each in ranges))
+    others = Random(num_outputs).sample(list(itertools.product(*ranges)), 250)
+    for first, second, threshold, budget in [*corners, *others]:
         simulator = Simulator(SchedulerConfig(budget, 2, threshold or None), CostModel(1.0, 0.0))
         prompts = ((1,) * first, num_outputs), ((1,) * second, 1)
         serve(simulator, [SimulatedRequest(*prompt) for prompt in prompts])

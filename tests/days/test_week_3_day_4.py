@@ -830,7 +830,7 @@ law = {"deadline": None, "report_multiple_bugs": False, "suppress_health_check":
 
 
 @pytest.mark.parametrize("hash_name", HASHES)
-@settings(max_examples=400, **law)
+@settings(max_examples=40, **law)
 @given(data=st.data())
 def test_task_6_never_a_wrong_share(hash_name: str, data: st.DataObject) -> None:
     block_size = data.draw(st.integers(1, 4))
@@ -846,7 +846,7 @@ def test_task_6_never_a_wrong_share(hash_name: str, data: st.DataObject) -> None
     serve(Scheduler(config, blocks), blocks, data.draw(jobs()))
 
 
-@settings(max_examples=400, **law)
+@settings(max_examples=90, **law)
 @given(data=st.data())
 def test_task_6_caches_and_evicts_what_plain_tuples_say(data: st.DataObject) -> None:
     block_size, num_blocks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
@@ -884,7 +884,7 @@ class CollidingPool(Pool):
 
 
 @pytest.mark.parametrize("hash_name", ["chain", "constant", "one bit"])
-@settings(max_examples=25, **law)
+@settings(max_examples=10, **law)
 @given(data=st.data())
 def test_task_6_each_request_gets_what_it_gets_alone(hash_name: str, data: st.DataObject) -> None:
     pools = st.builds(

@@ -267,7 +267,7 @@ def paged_engine(blocks: BlockManager, budget: int = 12, max_num_seqs: int = 4, 
     return Engine(options.pop("model", FakeModel()), endless, config, 64, blocks, options.pop("policy", None))
 
 
-@settings(max_examples=200)
+@settings(max_examples=20)
 @given(
     jobs=st.lists(st.tuples(st.integers(1, 24), st.integers(1, 9)), min_size=1, max_size=7),
     block_size=st.integers(1, 5),
@@ -616,7 +616,7 @@ def test_task_4_the_context_of_a_larger_step(num_tokens: int, context: int) -> N
     check_equal(demand.context_of(num_tokens), context, what, mistakes)
 
 
-@settings(max_examples=200)
+@settings(max_examples=190)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), max_size=6),
     st.integers(1, 60),

@@ -801,7 +801,7 @@ def test_task_5_an_error_closes_the_drafter_too() -> None:
         engine.step()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     jobs=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), min_size=1, max_size=5),
     num_drafts=st.integers(0, 6),

@@ -80,7 +80,7 @@ def engine_of(kind: type[Engine], kv_bits: int, block_size: int, data: st.DataOb
 
 
 @pytest.mark.parametrize("kind", [Engine, OverlappingEngine, SpeculativeEngine])
-@settings(max_examples=60)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_request_gets_what_it_gets_alone(kind: type[Engine], data: st.DataObject) -> None:
     kv_bits, block_size = data.draw(st.sampled_from([4, 8])), data.draw(st.integers(1, 9))

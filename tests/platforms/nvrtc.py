@@ -1,6 +1,8 @@
 """The CUDA kernels, compiled as MLX compiles them: by NVRTC, with the text that MLX puts around."""
 
 import ctypes
+import hashlib
+import importlib.metadata
 import importlib.util
 import re
 from dataclasses import dataclass
@@ -57,6 +59,12 @@ def source_of(kernel: GpuKernel) -> str:
         lines.append(f'extern "C" __global__ void kernel_{number}({parameters(kernel, "cuda", template)}) {{')
         lines.append(f"{declarations('cuda', template)}\n{kernel.body('cuda')}\n}}\n")
     return "\n".join([*lines, "}"])
+
+
+def digest_of(kernel: GpuKernel) -> str:
+    """Of everything that decides what the compiler says."""
+    version = importlib.metadata.version("nvidia-cuda-nvrtc")
+    return hashlib.sha256(f"{version}\n{source_of(kernel)}".encode()).hexdigest()[:16]
 
 
 def usage_of(kernel: GpuKernel, architecture: str) -> list[Usage]:

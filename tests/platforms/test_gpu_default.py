@@ -11,6 +11,7 @@ from scripts.sources.render import render
 from tests.platforms.gpu_default import run_on_gpu
 
 CHUNK = 8
+MODEL = ("--model", "qwen3-kjv-1m")  # the smallest: the emulator takes its time
 PROMPTS = ("In the beginning God created the heaven and the earth. And the earth was", "And God", "Blessed")
 ENGINES = {
     "batch": ("--prefill-step", str(CHUNK)),
@@ -29,7 +30,16 @@ def prompts(tmp_path: Path) -> Path:
 
 def check_demo(prompts: Path, *options: str, folder: Path = ROOT) -> None:
     __tracebackhide__ = True
-    arguments = ("scripts.run.demo", "--prompts", str(prompts), "--max-tokens", "3", "--json", *options)
+    arguments = (
+        "scripts.run.demo",
+        *MODEL,
+        "--prompts",
+        str(prompts),
+        "--max-tokens",
+        "3",
+        "--json",
+        *options,
+    )
     run = json.loads(run_on_gpu(*arguments, folder=folder))
     assert [row["output_tokens"] for row in run["requests"]] == [3] * len(PROMPTS)
     chunks = [event["tokens"]["0"] for event in run["events"] if "0" in event["tokens"]][:2]
@@ -51,7 +61,7 @@ def test_demo_with_the_learner_s_package_after_catch_up(engine: str, prompts: Pa
 
 
 def test_generate_and_trace(prompts: Path, tmp_path: Path) -> None:
-    assert run_on_gpu("scripts.run.generate", "In the beginning", "--max-tokens", "4").strip()
-    options = ("--prompts", str(prompts), "--max-tokens", "2", "--out", str(tmp_path / "run.json"))
+    assert run_on_gpu("scripts.run.generate", "In the beginning", *MODEL, "--max-tokens", "4").strip()
+    options = (*MODEL, "--prompts", str(prompts), "--max-tokens", "2", "--out", str(tmp_path / "run.json"))
     run_on_gpu("scripts.run.trace", *options)
     assert json.loads((tmp_path / "run.json").read_text())["totals"]["output_tokens"] == 2 * len(PROMPTS)

@@ -51,7 +51,7 @@ def run(module: str, *arguments: str, stdin: str = "", folder: Path | None = Non
 def run_apart(*arguments: str) -> CompletedProcess[str]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 def use_own_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

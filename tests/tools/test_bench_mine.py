@@ -85,7 +85,6 @@ def run_all(folder: Path, last_task: str, names: Iterable[str] = SHORT) -> dict[
         input=json.dumps(options),
         capture_output=True,
         text=True,
-        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     return {name: tuple(answer) for name, answer in json.loads(result.stdout).items()}
@@ -112,7 +111,7 @@ def test_what_is_not_written_yet_is_left_out_or_named(tmp_path: Path) -> None:
 def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, which finds the package of a folder."""
     command, env = [sys.executable, "-m", "benches", *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", ["", "growth"])
@@ -125,7 +124,7 @@ def test_it_is_the_learners_package_that_is_measured(name: str, tmp_path: Path) 
 
 def test_the_number_of_a_day_is_kept_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_own_memory(tmp_path / "cache", monkeypatch)
-    kept("speeds").put("1.6", {"prefill": 800.0, "decode": 9.0, "8 requests": 0.5})
+    kept("speeds").put("1.6", {"prefill": 800.0, "decode": 9.0, "8 requests": 0.0})
     kept("speeds").put("1.7", "damaged")
     write_package(tmp_path, "2.1.3")
     result = bench(tmp_path, "--mine", "--repeats", "1")

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
@@ -41,6 +43,20 @@ def test_help_has_an_example(name: str) -> None:
     result = run(COMMANDS[name], "--help")
     assert result.returncode == 0
     assert f"Example: pdm run {name}" in result.stdout
+
+
+def test_help_imports_neither_mlx_nor_the_package() -> None:
+    code = f"""
+import contextlib, io, runpy, sys
+for module in {[*COMMANDS.values()]}:
+    sys.argv[:] = [module, "--help"]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        runpy.run_module(module, run_name="__main__")
+    found = {{"mlx.core", "numpy", "pytest", "tiny_llm", "tiny_llm_ref"}} & sys.modules.keys()
+    assert not found, (module, found)
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(("name", "inner"), GROUPED)

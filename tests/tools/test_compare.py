@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from scripts.author.wrong import load_bank
 from scripts.compare import costs
-from scripts.compare.__main__ import PARTS_OF_A_RUN, main
+from scripts.compare.__main__ import main
 from scripts.compare.cases import CASES, cases_of
+from scripts.compare.comparison import PARTS_OF_A_RUN
 from scripts.compare.differences import first_difference
 from scripts.compare.inputs import normal
 from scripts.compare.library import home_of
@@ -63,8 +64,13 @@ def words(result: Result) -> str:
 # the cases
 
 
+TIMED = [(1, 1), (2, 6), (3, 3), (4, 1)]  # of the others the results alone are compared
+
+
 @pytest.mark.parametrize("day", COURSE.days, ids=lambda day: f"w{day.week}d{day.day}")
-def test_the_reference_is_equal_to_itself(day: Day) -> None:
+def test_the_reference_is_equal_to_itself(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (day.week, day.day) not in TIMED:
+        monkeypatch.setattr(costs, "measure", lambda runs, repeats: (costs.Cost(1.0, 1),) * 2)
     result = compare(REFERENCE, f"{day.week}.{day.day}")
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     num_rows = sum(len(cases_of(symbol)) for task in day.tasks for symbol in task.symbols)
@@ -96,14 +102,22 @@ def test_inputs_are_not_changed_by_who_uses_them() -> None:
     assert mx.array_equal(normal(3, 5), mx.random.normal((3, 5), key=mx.random.key(0)))
 
 
-def test_plain_loops_are_seen_to_be_slower_than_vectors(package: Path, on_cpu: None) -> None:
-    twice = "(multiply(SIMPLE, x, weights) + multiply(SIMPLE, x, weights)) / 2"  # load hides less
-    change = ("return multiply(SIMD, x, weights)", f"return {twice}")
-    write_changed(package, "kernels/quantized_matmul.py", *change)
-    result = compare(package, "2.3", "--task", "2", "--repeats", "25")
-    ratios = [float(ratio) for ratio in re.findall(r"equal .* (\d+\.\d)x ", result.stdout)]
-    assert len(ratios) == 2
-    assert min(ratios) > 1.5, result.stdout
+def test_the_ratio_is_your_time_by_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "measure", lambda runs, repeats: (costs.Cost(3.0, 1), costs.Cost(2.0, 1)))
+    result = compare(REFERENCE, "2.3", "--task", "2")
+    assert re.findall(r"equal .* (\d+\.\d)x ", result.stdout) == ["1.5", "1.5"], result.stdout
+
+
+def test_each_side_has_a_time_of_its_own() -> None:
+    def mine() -> mx.array:
+        time.sleep(0.05)
+        return normal(3)
+
+    def reference() -> mx.array:
+        return normal(3)
+
+    for place, runs in enumerate(((mine, reference), (reference, mine))):
+        assert costs.measure(runs, 3)[place].seconds >= 0.05
 
 
 # what differs
@@ -268,7 +282,7 @@ def test_ctrl_c_ends_with_one_line(package: Path) -> None:
         assert process.poll() is None
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate()
     assert (process.returncode, error) == (130, "interrupted\n")
 
 

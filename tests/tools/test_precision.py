@@ -17,6 +17,7 @@ from scripts.author import record_figures, schedules
 from scripts.book import run_fences
 from scripts.checkpoints import compare_mlx_lm
 from scripts.compare import __main__ as compare
+from scripts.compare import learner as compare_learner
 from tests.support.cpu_kernels import use_device
 from tiny_llm_ref.given import accelerate
 from tiny_llm_ref.ops import basics
@@ -25,7 +26,7 @@ FULL, TF32 = "0", "1"
 PROMISES = {  # a command, and the first of its functions that may compute
     "schedules": (schedules, schedules.main, "try_schedules"),
     "compare-mlx-lm": (compare_mlx_lm, compare_mlx_lm.main, "differing_prompts"),
-    "compare": (compare, partial(compare.main, 1, 1), "filled_package"),
+    "compare": (compare_learner, partial(compare.main, 1, 1), "filled_package"),
     "record-figures": (record_figures, partial(record_figures.main, Path()), "record_sampler"),
     "bench-prefix": (prefix, prefix.main, "Load"),
     "book": (run_fences, run_fences.main, "choose_package"),

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.course import load_course
 from scripts.learn.dependencies import Dependencies
-from scripts.learn.remembered import FILES_PER_TASK, Memory, Result
+from scripts.learn.remembered import FILES_PER_TASK, Memory
 from scripts.learn.search import steps_after
 from scripts.learn.task_state import Written
 from scripts.learn.watch import search_options
@@ -16,8 +16,8 @@ from tests.support.commands import run, run_apart, use_own_memory
 
 COURSE = load_course()
 DAY = COURSE.day(1, 1)
-PASSED = Result(("test_task_1_of_day",), {})
-ALL_WRITTEN = Written("none", (), ())
+PASSED = ["test_task_1_of_day"]
+ALL_WRITTEN = Written("none")
 ONE_DAY = ["--week", "1", "--day", "1"]
 
 
@@ -40,20 +40,10 @@ def changed(sources: Sources, path: str, end: str) -> Sources:
 # what is kept
 
 
-@pytest.mark.parametrize(
-    ("result", "is_kept"),
-    [
-        (PASSED, True),
-        (Result((), {}), True),
-        (Result((), {"t": "NotImplementedError: week 1 day 1 task 1: softmax is not written yet"}), True),
-        (Result((), {"t": "AssertionError: 3"}), False),
-        (Result(("u",), {"t": "AssertionError: 3"}), False),
-        (Result(("u",), {"t": "week 1 day 1 task 1: softmax is not written yet"}), False),
-    ],
-)
-def test_only_what_lasts_is_remembered(result: Result, is_kept: bool, starter: Sources) -> None:
-    Memory(starter).keep(DAY, {DAY.task(1): result})
-    assert Memory(starter).recall(DAY, DAY.task(1)) == (result if is_kept else None)
+@pytest.mark.parametrize("passed", [PASSED, []], ids=["some", "no test on this machine"])
+def test_what_passed_is_remembered(passed: list[str], starter: Sources) -> None:
+    Memory(starter).keep(DAY, {DAY.task(1): passed})
+    assert Memory(starter).recall(DAY, DAY.task(1)) == passed
     assert Memory(starter).recall(DAY, DAY.task(2)) is None
     assert Memory(starter, is_fresh=True).recall(DAY, DAY.task(1)) is None
 
@@ -114,15 +104,18 @@ def test_without_a_folder_nothing_is_remembered(starter: Sources, memory_folder:
 # the commands
 
 
-def test_progress_shows_what_is_remembered(package: Path, starter: Sources) -> None:
-    lie(starter, 1, 2, 3)
-    result = run("scripts.learn.progress", *ONE_DAY, "--package", str(package))
+def test_progress_shows_what_is_remembered(tmp_path: Path) -> None:
+    sources = read_reference()
+    write(sources, tmp_path / "tiny_llm")
+    lie(sources, 1, 2, 3)
+    options = [*ONE_DAY, "--package", str(tmp_path / "tiny_llm")]
+    result = run("scripts.learn.progress", *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("passed (1 of 1)") == 3
-    fresh = run_apart("scripts.learn.progress", *ONE_DAY, "--package", str(package), "--fresh")
-    assert fresh.stdout.count("not written yet (0 of") == 3
-    again = run("scripts.learn.progress", *ONE_DAY, "--package", str(package))
-    assert again.stdout == fresh.stdout
+    fresh = run_apart("scripts.learn.progress", *options, "--fresh")
+    assert fresh.stdout.count("passed (") == 3
+    assert "(1 of 1)" not in fresh.stdout
+    assert run("scripts.learn.progress", *options).stdout == fresh.stdout
 
 
 def test_progress_runs_what_failed_again(tmp_path: Path) -> None:
@@ -149,16 +142,10 @@ def found(package: Path, *options: str) -> list[dict[str, object]]:
 def test_the_search_starts_at_the_first_task_not_known_to_pass(package: Path, starter: Sources) -> None:
     lie(starter, 1, 2)
     assert found(package) == [{"found": "1.1.3"}]
+    assert found(package, *ONE_DAY, "--skip", "w1d1t3") == [{"found": None}]
     assert found(package, "--after", "1.1.3") == [{"found": "1.2.1"}]
     lie(starter, 3)
     assert found(package, *ONE_DAY) == [{"found": None}]
-
-
-def test_the_search_finds_at_once_what_is_known_as_unwritten(package: Path, starter: Sources) -> None:
-    hole = Result((), {"t": "week 1 day 1 task 1: softmax is not written yet"})
-    Memory(starter).keep(DAY, {DAY.task(1): PASSED, DAY.task(2): PASSED, DAY.task(3): hole})
-    assert found(package) == [{"found": "1.1.3"}]
-    assert found(package, *ONE_DAY, "--skip", "w1d1t3") == [{"found": None}]
 
 
 def test_the_search_takes_a_task_with_a_hole_for_unsolved_without_its_tests(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scripts.run import ranks
 from scripts.run.ranks import LOST_EXIT_CODE, run_ranks
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60
+SECONDS = 300  # half of what a rank that is left over sleeps
 PREAMBLE = """
 import os, signal, sys, time
 from pathlib import Path

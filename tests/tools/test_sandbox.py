@@ -74,6 +74,7 @@ def test_a_process_that_dies_is_an_outcome_and_stops_no_other(start_method: str)
     assert by_name["lives"]["passed"]
 
 
+SECONDS_LEFT_OVER = 300  # in which what is left of a run ends, and half of what it would sleep
 INTERRUPTED = """
 import sys
 from pathlib import Path
@@ -95,9 +96,8 @@ except KeyboardInterrupt:
 def test_ctrl_c_ends_every_process_without_a_traceback(start_method: str, tmp_path: Path) -> None:
     started = tmp_path / "started"
     process = interrupted(started, start_method, tmp_path)
-    end = time.monotonic() + 60
     while not started.exists():
-        assert time.monotonic() < end
+        assert process.poll() is None
         time.sleep(0.05)
     check_ends_at_once(process, tmp_path)
 
@@ -105,9 +105,8 @@ def test_ctrl_c_ends_every_process_without_a_traceback(start_method: str, tmp_pa
 @pytest.mark.parametrize("seconds", [0.0, 0.2, 0.5, 1.0])
 def test_ctrl_c_while_a_process_starts_ends_it_without_a_traceback(seconds: float, tmp_path: Path) -> None:
     process = interrupted(tmp_path / "started", "spawn", tmp_path)
-    end = time.monotonic() + 60
     while not list(tmp_path.glob("*/*/tiny_llm/__pycache__/*")):
-        assert time.monotonic() < end
+        assert process.poll() is None
         time.sleep(0.01)
     time.sleep(seconds)
     check_ends_at_once(process, tmp_path)
@@ -128,9 +127,9 @@ def interrupted(started: Path, start_method: str, folder: Path) -> "subprocess.P
 def check_ends_at_once(process: "subprocess.Popen[str]", folder: Path) -> None:
     """No word, no process and no file is left of a run that was interrupted."""
     os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate()
     assert (process.returncode, output) == (130, "")
-    end = time.monotonic() + 60
+    end = time.monotonic() + SECONDS_LEFT_OVER
     with contextlib.suppress(ProcessLookupError):
         while True:  # Python's own resource tracker ends a moment later
             os.killpg(process.pid, 0)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -141,9 +142,25 @@ def test_groups_are_added_and_kept_and_nothing_is_installed_twice(
 def test_a_module_is_run_once_its_packages_are_there(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda program, arguments: ran.append(arguments))
-    options = ("--group", "book", "-m", "scripts.book", "--port", "3", "-m", "--", "-k")
-    assert [set_up(*options), set_up(*options)] == [[{"default", "cpu", "book"}], []]
-    assert ran == [[sys.executable, "-m", "scripts.book", "--port", "3", "-m", "--", "-k"]] * 2
+    monkeypatch.setattr(setup, "run_module", lambda *arguments: ran.append([*arguments]))
+    module = ["scripts.book", "--port", "3", "-m", "--", "-k"]
+    assert [set_up("--group", "book", "-m", *module) for _ in range(2)] == [[{"default", "cpu", "book"}], []]
+    assert ran == [[sys.executable, "-m", *module], module]  # anew after an installation, else at once
+
+
+def test_a_module_runs_in_the_same_process_as_python_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "shown.py").write_text(
+        "import sys\nmain = sys.modules['__main__']\n"
+        "print(sys.argv[1:], sys.path[0], __name__, main.__file__ == __file__)\nsys.exit(7)\n"
+    )
+    program = f"import sys; from scripts import setup; setup.ROOT = {str(tmp_path)!r}; "
+    result = subprocess.run(
+        [sys.executable, "-c", f"{program}setup.run_module('shown', '-m', 'x', '--')"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (result.stdout, result.returncode) == (f"['-m', 'x', '--'] {tmp_path} __main__ True\n", 7)
 
 
 def test_no_module_is_run_where_set_up_failed(stamp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from scripts.sources import files
 from scripts.sources.chunks import join
 from scripts.sources.files import SUFFIXES, Sources, write
 from scripts.sources.fill import is_imported
-from scripts.sources.python_source import with_aliases
+from scripts.sources.imports import with_aliases
 from scripts.sources.rename import renamed
 from scripts.sources.render import render, render_source
 from scripts.sources.symbols import definition_of, holes_of, split
@@ -100,6 +100,35 @@ def test_chunks_are_the_source_again(suffix: str, line_end: str) -> None:
         source = path.read_text(encoding="utf-8").replace("\n", line_end)
         assert join(split(path, source)) == source, path
         assert join(split(path, source.rstrip())) == source.rstrip(), path
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "def f():\n    pass\n",
+        "@one\n@two(3)\nasync def f(\n    x=1,\n) -> None:  # why\n    # first\n    return x; g()\n",
+        "class C:\n    def m(self):\n        pass\n",
+        "if x:\n    pass\nelif y:\n    pass\n",
+        "try:\n    pass\nexcept E:\n    pass\n",
+        "match x:\n    case 1:\n        pass\n",
+    ],
+)
+def test_a_comment_below_belongs_to_the_block_that_it_is_indented_as(block: str) -> None:
+    source = f"x = 1; y = 2\n{block}\n    # of the block\n\n# of the end\nend = 1\n"
+    first, *others, last = split(Path("a.py"), source)
+    assert (first.names, last.names) == (("x", "y"), ("end",))
+    assert last.text == "# of the end\nend = 1\n"
+    assert join(others) == f"{block}\n    # of the block\n"
+    assert join([first, *others, last]) == source
+
+
+def test_an_empty_module_has_no_chunks_and_a_broken_one_is_refused() -> None:
+    assert split(Path("a.py"), "") == ()
+    assert [chunk.kind for chunk in split(Path("a.py"), "# nothing\n")] == ["comment"]
+    with pytest.raises(ValueError, match="line 2: this is not Python"):
+        split(Path("a.py"), "x = 1\ndef f(:\n")
+    with pytest.raises(ValueError, match="this is not Python"):
+        split(Path("a.py"), "x = 1\ny = '\0'\n")
 
 
 def test_a_hole_keeps_signature_and_documentation() -> None:
@@ -408,7 +437,7 @@ def test_the_starter_has_every_file_and_a_hole_for_every_symbol(starter: Sources
     assert starter.keys() == REFERENCE.keys()
     found = [(path, name) for path, source in starter.items() for name in holes_of(path, source)]
     assert found == [(ROWS, "add_up"), (ROWS, "largest"), (DISPATCH, "best"), (SHADER, "run")]
-    assert found == functions_of_tasks(COURSE, ALL_TASKS)
+    assert found == functions_of_tasks(starter, COURSE, ALL_TASKS)
     assert tasks_with_holes(starter) == ALL_TASKS
     assert "import" not in starter[DISPATCH]
     assert all(starter[path] == REFERENCE[path] for path in REFERENCE if path.suffix == ".h")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.author.bank.chosen import changed_files, chosen, concerned
 from scripts.author.bank.entries import BANK, WrongSolution, load_bank, read_entry, undefined_names
 from scripts.author.bank.rebase import entry_text
 from scripts.author.wrong import catcher
@@ -221,6 +222,36 @@ def test_the_command_finds_the_tests_that_catch_and_tries_them_first(tmp_path: P
         "2 of 3 wrong solutions of tiny_llm_ref caught",
     ]
     assert result.returncode == 1
+
+
+def test_of_days_that_no_change_concerns_a_tenth_is_drawn() -> None:
+    bank = load_bank(DAYS)
+    drawn = {head: {each.id for each in chosen(bank, ["README.md"], head)} for head in "abc"}
+    assert all(len(bank) / 20 < len(ids) < len(bank) / 5 for ids in drawn.values())
+    assert len({*map(frozenset, drawn.values())}) == 3
+    for file in ("pdm.lock", "tests/conftest.py", "tests/support/contracts.py"):
+        assert chosen(bank, [file], "a") == bank
+
+
+@pytest.mark.parametrize(
+    ("changed", "day"),
+    [
+        ("course/wrong/week_2_day_3.toml", (2, 3)),
+        ("course/messages/2.3.1-starter.txt", (2, 3)),
+        ("tests/days/test_week_2_day_3.py", (2, 3)),
+        ("tests/support/quantized.py", (2, 2)),
+        ("tiny_llm_ref/model/loader.py", (1, 5)),
+    ],
+)
+def test_a_change_concerns_the_days_whose_tests_reach_it(changed: str, day: tuple[int, int]) -> None:
+    found = {(each.week, each.day) for each in concerned(DAYS, [changed])}
+    assert day in found
+    assert (1, 1) not in found
+
+
+def test_a_commit_that_git_does_not_know_is_refused() -> None:
+    with pytest.raises(ValueError, match="git diff --name-only no-such-commit -- failed: "):
+        changed_files("no-such-commit")
 
 
 def test_a_folder_without_entries_is_refused(tmp_path: Path) -> None:

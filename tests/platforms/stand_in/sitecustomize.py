@@ -4,8 +4,9 @@ The default device is a GPU: the package takes every path that it takes on a Mac
 emulator runs the kernels. MLX's own operations are computed by the CPU all the same: what a real GPU does in
 them is not seen here, and libraries that ask are told the truth.
 
-With ASKED_FOR_DEVICE, the path of a file, the answer stays true, and the file gets a line for each test
-that would have got another answer on a GPU, in this process or in one that the test starts.
+With ASKED_FOR_DEVICE, the path of a file, the answer stays true, and the file gets a line for each place in
+the code that would have got another answer on a GPU, and each test that reached it, in this process or in one
+that the test starts.
 """
 
 import importlib.util
@@ -55,18 +56,26 @@ def is_library(frame) -> bool:
 
 
 def noting(real: Callable, on_gpu: Callable, file: str) -> Callable:
-    """The real answer, and in a file the name of each test that would get another one from `on_gpu`."""
+    """The real answer, and in a file who would get another one from `on_gpu`: the place, and the test."""
 
     def default_device():
-        test = os.environ.get("PYTEST_CURRENT_TEST")
-        if test is not None and test not in noted and on_gpu() != real():
-            noted.add(test)
-            with open(file, "a", encoding="utf-8") as tests:
-                tests.write(test.rpartition(" ")[0] + "\n")  # without the phase it is in
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]  # without the phase it is in
+        if test and on_gpu() != real():
+            line = f"{place_of(sys._getframe(2))}\t{test}\n"
+            if line not in noted:
+                noted.add(line)
+                with open(file, "a", encoding="utf-8") as lines:
+                    lines.write(line)
         return real()
 
     noted: set[str] = set()
     return default_device
+
+
+def place_of(frame) -> str:
+    """The line that asks, and the one that called it."""
+    callers = [each for each in (frame, frame.f_back) if each is not None]
+    return " < ".join(f"{each.f_code.co_filename}:{each.f_lineno}" for each in callers)
 
 
 def gpu_first(mx: ModuleType) -> Callable:
