@@ -133,6 +133,36 @@ def test_tools() -> None:
         assert called.arguments == choice.message.tool_calls[0].function.arguments
 
 
+def test_thoughts_go_both_ways() -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
+    app, tokenizer = scripted_app(f"<think>\nHm.\n</think>\n\n{call}", 3)
+    with on_socket(app) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        question = {"role": "user", "content": "How is it in Ulm?"}
+        tool = {"type": "function", "function": {"name": "weather"}}
+        fields = {"model": FAKE, "messages": [question], "tools": [tool], "temperature": 0}
+        with client.chat.completions.stream(**fields) as stream:
+            message = stream.get_final_completion().choices[0].message
+        assert (message.reasoning, message.content) == ("Hm.", "")
+        again = [
+            question,
+            message,
+            {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"},
+        ]
+        assert client.chat.completions.create(**fields | {"messages": again}).choices
+        assert tokenizer.asked["messages"][1]["reasoning_content"] == "Hm."
+
+        tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
+        asked = {"model": FAKE, "input": [question], "tools": [tool], "temperature": 0}
+        with client.responses.stream(**asked) as stream:
+            thought, called = stream.get_final_response().output
+        assert (thought.type, thought.content[0].text) == ("reasoning", "Hm.")
+        result = {"type": "function_call_output", "call_id": called.call_id, "output": "rain"}
+        client.responses.create(**asked | {"input": [question, thought, called, result]})
+        assert tokenizer.asked["messages"][1]["reasoning_content"] == "Hm."
+        assert tokenizer.asked["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"city": "Ulm"}
+
+
 class Land(pydantic.BaseModel):
     name: Literal["Judah", "Israel"]
 

@@ -34,7 +34,7 @@ class ScriptTokenizer(FakeTokenizer):
     """Token i is the i-th piece of the script. Every conversation has the same tokens. Keeps the last one."""
 
     has_chat_template = True
-    chat_template = "{{ tools }}"
+    chat_template = '{{ tools }} <tool_call>{"name": …, "arguments": …}</tool_call>'
 
     def __init__(self, pieces: list[str]) -> None:
         super().__init__(["", *pieces, *[""] * (VOCAB_SIZE - 1 - len(pieces))])

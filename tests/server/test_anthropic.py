@@ -44,6 +44,8 @@ def joined(events: list[Any]) -> Any:
         assert each["index"] == len(blocks) - 1
         if kind == "content_block_delta" and each["delta"]["type"] == "text_delta":
             blocks[-1]["text"] += each["delta"]["text"]
+        elif kind == "content_block_delta" and each["delta"]["type"] == "thinking_delta":
+            blocks[-1]["thinking"] += each["delta"]["thinking"]
         elif kind == "content_block_delta":
             assert each["delta"]["type"] == "input_json_delta"
             blocks[-1]["json"] += each["delta"]["partial_json"]
@@ -70,6 +72,13 @@ def joined(events: list[Any]) -> Any:
         (f"I look.\n{CALL}\n{CALL}", {"tools": [TOOL]}, ["text", "tool_use", "tool_use"], "tool_use"),
         (f"{WHOLE_TOKENS} So.", {"tools": [TOOL]}, ["tool_use", "text"], "tool_use"),
         (CALL, {}, ["text"], "end_turn"),
+        (f"<think>Ulm?</think>So.{CALL}", {"tools": [TOOL]}, ["thinking", "text", "tool_use"], "tool_use"),
+        (
+            "<think>Ulm?</think>So.",
+            {"thinking": {"type": "adaptive", "display": "omitted"}},
+            ["text"],
+            "end_turn",
+        ),
         (CALL, {"tools": [TOOL], "tool_choice": {"type": "none"}}, ["text"], "end_turn"),
         (
             f"{CALL}\n{CALL}",
@@ -105,6 +114,21 @@ def test_whole_and_streamed(text: str, fields: dict[str, Any], kinds: list[str],
     for block in [*whole["content"], *streamed["content"]]:
         block.pop("id", None)
     assert streamed == whole
+
+
+def test_a_call_that_is_cut_off_has_no_arguments() -> None:
+    app, _ = scripted_app(CALL, 3)
+    with in_memory(app) as client:
+        body = BODY | {"tools": [TOOL], "max_tokens": 19}
+        whole = client.post(PATH, json=body).json()
+        written = [
+            each["delta"]["partial_json"]
+            for each in events_of(client, body)
+            if each["type"] == "content_block_delta"
+        ]
+    assert ([block["input"] for block in whole["content"]], whole["stop_reason"]) == ([{}], "max_tokens")
+    assert '{"city": "Ulm"}'.startswith("".join(written))
+    assert len("".join(written)) > 3
 
 
 def test_usage_counts_cached_tokens_apart() -> None:

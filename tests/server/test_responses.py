@@ -93,7 +93,7 @@ def test_whole_and_streamed(text: str, fields: dict[str, Any], kinds: list[str],
         if item["type"] == "message":
             assert deltas == item["content"][0]["text"]
         else:
-            assert deltas == item["arguments"] == '{"city":"Ulm"}'
+            assert deltas == item["arguments"] == '{"city": "Ulm"}'
             assert item["name"] == "weather"
 
 

@@ -42,7 +42,7 @@ class ByteChat(ByteTokenizer):
     """A tokenizer for conversations, whose template has tools."""
 
     has_chat_template = True
-    chat_template = "{{ tools }}"
+    chat_template = "{{ tools }} <tool_call> arguments"
 
     def __init__(self) -> None:
         self.options: list[dict[str, Any]] = []
@@ -250,12 +250,6 @@ def test_no_thoughts_before_a_grammar() -> None:
             MESSAGES | formatted(KING) | {"structured_outputs": {"regex": "a"}},
             "structured_outputs",
             "combined",
-        ),
-        (
-            CHAT,
-            MESSAGES | formatted(KING) | {"chat_template_kwargs": {"enable_thinking": True}},
-            "chat_template_kwargs.enable_thinking",
-            "thoughts",
         ),
         (CHAT, MESSAGES | {"tool_choice": "required"}, "tool_choice", "no tools"),
         (CHAT, MESSAGES | {"tools": TOOLS, "tool_choice": named("news")}, "tool_choice", "news"),

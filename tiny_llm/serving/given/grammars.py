@@ -15,6 +15,11 @@ from ..structured.constraint import Constraint
 
 WHITESPACE = r"\n?[ \t]{0,16}"
 """Between two tokens of JSON. A model that likes whitespace would otherwise write it without end."""
+THOUGHT = {
+    "open": 'start: thought SPACE @answer\nthought[lazy]: ANY "</think>"\n',
+    "possible": 'start: (thought SPACE)? @answer\nthought[lazy]: "<think>" ANY "</think>"\n',
+}
+END_OF_THOUGHT = "ANY: /(.|\\n)*/\nSPACE: /[ \\n]{0,4}/"
 LIMITS = LLParserLimits(verbose_errors=False)
 
 _known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
@@ -59,7 +64,20 @@ def compiled(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Structure
 
 
 def grammar_text(params: StructuredOutputsParams) -> str:
-    """Return the grammar in llguidance's own form."""
+    """Return the grammar in llguidance's own form, after a thought if there may be one."""
+    text = answer_text(params)
+    if params.thought is None:
+        return text
+    try:
+        answer = json.loads(text)["grammars"][0]
+    except ValueError:
+        answer = {"lark_grammar": text}
+    start = THOUGHT[params.thought] + END_OF_THOUGHT
+    return json.dumps({"grammars": [{"lark_grammar": start}, {**answer, "name": "answer"}]})
+
+
+def answer_text(params: StructuredOutputsParams) -> str:
+    """Return the grammar of the answer itself."""
     if params.regex is not None:
         return LLMatcher.grammar_from_regex(params.regex)
     if params.choice is not None:

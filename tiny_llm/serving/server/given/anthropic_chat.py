@@ -53,6 +53,8 @@ def chat_of(request: PromptFields) -> tuple[ChatRequest, list[str]]:
     )
     if request.thinking is not None and request.thinking.type in ("enabled", "disabled"):
         chat.chat_template_kwargs = {"enable_thinking": request.thinking.type == "enabled"}
+    if request.thinking is not None and request.thinking.display == "omitted":
+        chat.include_reasoning = False
     if isinstance(request, MessagesRequest):
         chat.max_completion_tokens = request.max_tokens
         chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k

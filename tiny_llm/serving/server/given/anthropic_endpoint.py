@@ -9,7 +9,6 @@ from .anthropic_events import AnthropicEvent, AnthropicMessage, AnthropicUsage, 
 from .anthropic_fields import MessagesRequest
 from .chat import ChatEndpoint
 from .completions import Part
-from .conversation import encode_messages
 from .errors import AnthropicError, ApiError
 from .job import Job
 from .response_endpoint import event
@@ -23,15 +22,11 @@ class AnthropicEndpoint(ChatEndpoint):
     prefix, kind, prompt_field = "msg", "message", "messages"
 
     def __init__(self, request: MessagesRequest, codec: TextCodec) -> None:
-        chat, self._places = chat_of(request)
+        chat, self.places = chat_of(request)
         super().__init__(chat, codec)
 
-    async def encode(self) -> list[tuple[int, ...]]:
-        options = self.template_options
-        return [await encode_messages(self.codec, self.request.messages, self._tools, options, self._places)]
-
     def field_of_grammar(self) -> str:
-        return "output_config.format" if self.request.response_format is not None else "tools"
+        return super().field_of_grammar().replace("response_format", "output_config.format")
 
     def answer(self, job: Job) -> Answer:
         return AnsweringMessage(job, self)
@@ -75,7 +70,7 @@ class AnsweringMessage(Answer):
 
     async def _events(self) -> AsyncIterator[AnthropicEvent]:
         token_ids: list[int] = []
-        num_calls, is_first = 0, True
+        is_first = True
         async for _, increment in self.job.increments():
             if is_first:  # only now it is known how much of the prompt was found in the cache
                 for each in self._growing.begin(self.usage):
@@ -83,15 +78,11 @@ class AnsweringMessage(Answer):
             token_ids, is_first = [*token_ids, *increment.token_ids], False
             part = Part()
             part.add(increment)
-            part, calls = self._endpoint.parsed(0, part)
-            for each in self._growing.add_text(part.text) if part.text else ():
-                yield each
-            for call in calls[num_calls:]:
-                for each in self._growing.add_call(call):
+            pieces, reason = self._endpoint.pieces(0, part)
+            for piece in pieces:
+                for each in self._growing.add(piece):
                     yield each
-            num_calls = len(calls)
-            if part.finish_reason is not None:
-                is_stopped = part.finish_reason == "stop"
-                stop_string = await self._endpoint.stop_string_in(token_ids) if is_stopped else None
-                for each in self._growing.end(part.finish_reason, stop_string, self.usage):
+            if reason is not None:
+                stop_string = await self._endpoint.stop_string_in(token_ids) if reason == "stop" else None
+                for each in self._growing.end(reason, stop_string, self.usage):
                     yield each

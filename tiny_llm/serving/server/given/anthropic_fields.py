@@ -100,12 +100,12 @@ class AnthropicToolChoice(RequestObject, kw_only=True):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(RequestObject, kw_only=True):
+class ThinkingOption(RequestObject, kw_only=True):
     """Whether the model thinks. How much it thinks is its own affair."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Ignored = None
-    display: Ignored = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class SchemaFormat(RequestObject, kw_only=True):
@@ -130,7 +130,7 @@ class PromptFields(RequestObject, kw_only=True):
     system: str | list[TextBlock] | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingOption | None = None
     output_config: OutputConfig | None = None
     cache_control: Ignored = None
     context_management: Ignored = None

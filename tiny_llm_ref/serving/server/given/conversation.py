@@ -19,6 +19,7 @@ from .fields import (
     Tool,
 )
 from .text_codec import TextCodec
+from .xml_calls import FUNCTION
 
 
 async def encode_messages(
@@ -42,10 +43,12 @@ async def encode_messages(
         ValueError: as for `TextCodec.encode_chat`.
     """
     places = places or [f"messages[{number}]" for number in range(len(messages))]
-    dicts = [as_dict(message, place) for message, place in zip(messages, places, strict=True)]
+    template = await codec.template()
+    is_apart = FUNCTION in template  # such a template writes each argument by itself
+    dicts = [as_dict(message, place, is_apart) for message, place in zip(messages, places, strict=True)]
     named = zip(messages, places, strict=True)
     place = next((place for each, place in named if each.tool_calls or each.role == "tool"), None)
-    if (tools or place is not None) and not await codec.has_tools():
+    if (tools or place is not None) and "tools" not in template:
         message = "the chat template of this model has no tools: leave them out"
         raise ApiError(400, message, "tools" if tools else place, "unsupported_value")
     return await codec.encode_chat(dicts, [described(tool) for tool in tools], **(options or {}))
@@ -75,8 +78,13 @@ def described(tool: Tool) -> dict[str, Any]:
     return {"type": tool.type, "function": msgspec.to_builtins(function)}
 
 
-def as_dict(message: Message, place: str) -> dict[str, Any]:
+def as_dict(message: Message, place: str, is_apart: bool = False) -> dict[str, Any]:
     """A message as chat templates expect it.
+
+    Args:
+        message: of the conversation.
+        place: the field that it comes from.
+        is_apart: whether the template takes the arguments of calls apart, so that they must be an object.
 
     Raises:
         ApiError: the message lacks something, or has what its role must not have; shows its `place`.
@@ -92,7 +100,9 @@ def as_dict(message: Message, place: str) -> dict[str, Any]:
         found["reasoning_content"] = thought
     if message.tool_calls:
         calls = enumerate(message.tool_calls)
-        found["tool_calls"] = [call_dict(call, f"{place}.tool_calls[{number}]") for number, call in calls]
+        found["tool_calls"] = [
+            call_dict(call, f"{place}.tool_calls[{number}]", is_apart) for number, call in calls
+        ]
     if message.tool_call_id is not None:
         found["tool_call_id"] = message.tool_call_id
     return found
@@ -113,10 +123,11 @@ def check_message(message: Message, place: str) -> None:
         raise ApiError(400, "only a tool's message answers a call", f"{place}.tool_call_id", "invalid_value")
 
 
-def call_dict(call: FunctionCall, place: str) -> dict[str, Any]:
+def call_dict(call: FunctionCall, place: str, is_apart: bool) -> dict[str, Any]:
     """A call as chat templates expect it: its arguments are an object, or what an answer has of them.
 
-    An answer may end in the middle of a call. Its text is kept then, so that the conversation can go on.
+    An answer may end in the middle of a call. Its text is kept then, so that the conversation can go on; as
+    the only argument, if the template takes them apart.
 
     Raises:
         ApiError: they are JSON, but no object; shows their `place`.
@@ -125,7 +136,7 @@ def call_dict(call: FunctionCall, place: str) -> dict[str, Any]:
     try:
         arguments = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        arguments = text
+        arguments = {"arguments": text} if is_apart else text
     if not isinstance(arguments, dict) and arguments is not text:
         message = "arguments must be a JSON object, as text"
         raise ApiError(400, message, f"{place}.function.arguments", "invalid_value")

@@ -306,6 +306,14 @@ class NamedTool(RequestObject, kw_only=True):
     function: FunctionName
 
 
+class Reasoning(RequestObject, kw_only=True):
+    """How much the model should think. Only the chat template can make it do so."""
+
+    effort: str | None = None
+    summary: Ignored = None
+    generate_summary: Ignored = None
+
+
 class ChatRequest(ChoiceFields, kw_only=True):
     """The body of /v1/chat/completions."""
 
@@ -321,8 +329,10 @@ class ChatRequest(ChoiceFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning: Reasoning | None = None
+    reasoning_effort: str | float | None = None
     verbosity: Ignored = None
-    reasoning_effort: Ignored = None
     prediction: Ignored = None
     max_dynamic_patch: Ignored = None
     media_io_kwargs: Ignored = None
@@ -334,7 +344,6 @@ class ChatRequest(ChoiceFields, kw_only=True):
     documents: Empty = None
     echo: Off = None
     functions: Empty = None
-    include_reasoning: On = None
     input_ids: Refused = None
     moderation: Refused = None
     return_meta_info: Off = None

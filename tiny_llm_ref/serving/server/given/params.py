@@ -12,7 +12,7 @@ from .config import ServerConfig
 from .engine_client import NUM_SEEDS, EngineClient
 from .errors import ApiError
 from .fields import MAX_PROMPTS, ChatRequest, ChoiceFields, CompletionRequest, SamplingFields
-from .structured_outputs import has_room_for_thoughts, structured_outputs
+from .structured_outputs import structured_outputs
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat's answer may be as long as there is room."""
@@ -186,12 +186,7 @@ def chat_params(request: ChatRequest) -> SamplingParams:
         message = "max_tokens and max_completion_tokens differ: give one of them"
         raise ApiError(400, message, "max_tokens", "invalid_value")
     max_tokens = request.max_completion_tokens or as_many_as_fit(request.max_tokens)
-    params = sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
-    options = template_options(request.chat_template_kwargs)
-    if options.get("enable_thinking") and not has_room_for_thoughts(request):
-        message = "an answer with a grammar has no room for thoughts: leave out enable_thinking"
-        raise ApiError(400, message, "chat_template_kwargs.enable_thinking", "unsupported_value")
-    return params
+    return sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
 
 
 def template_options(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from .fields import (
     Off,
     One,
     Positive,
+    Reasoning,
     RefusalPart,
     Refused,
     RequestObject,
@@ -146,6 +147,8 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     text: TextOptions | None = None
     truncation: Literal["disabled", "auto"] | None = None
     background: Off = None
@@ -157,7 +160,6 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     client_metadata: Ignored = None
     image: Ignored = None
     max_tool_calls: Ignored = None
-    reasoning: Ignored = None
     context_management: Empty = None
     conversation: Refused = None
     enable_response_messages: Off = None
@@ -193,6 +195,8 @@ def chat_request(request: ResponsesRequest) -> tuple[ChatRequest, list[str]]:
         tools=[Tool(type="function", function=function) for function in functions_of(request)],
         tool_choice=named,
         parallel_tool_calls=request.parallel_tool_calls,
+        reasoning=request.reasoning,
+        chat_template_kwargs=request.chat_template_kwargs,
         response_format=response_format_of(request),
         **{name: getattr(request, name) for name in SamplingFields.__struct_fields__},
     )

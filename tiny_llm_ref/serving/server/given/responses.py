@@ -54,6 +54,8 @@ class ChatMessage(msgspec.Struct):
     content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -62,6 +64,8 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 

@@ -8,10 +8,13 @@ from typing import Any, Protocol, TypeVar
 from ....generation.generate import Tokenizer, encode_prompt
 from ....generation.given.structured_outputs import StructuredOutputsParams
 from ...given.grammars import compiled, tokenizer_of
+from .thoughts import BEGIN
 from .thread_end import Worker
 from .token_texts import TokenBytes, bytes_of_token
 
 T = TypeVar("T")
+NUM_LAST_TOKENS = 16
+"""As many hold the tag that begins a thought, whatever they are."""
 
 
 class ChatTokenizer(Tokenizer, Protocol):
@@ -81,9 +84,13 @@ class TextCodec:
 
         return await self._run(encode)
 
-    async def has_tools(self) -> bool:
-        """Whether the chat template describes tools to the model."""
-        return await self._run(lambda tokenizer: "tools" in str(getattr(tokenizer, "chat_template", "")))
+    async def template(self) -> str:
+        """The chat template; empty if there is none."""
+        return await self._run(lambda tokenizer: str(getattr(tokenizer, "chat_template", "")))
+
+    async def opens_thought(self, token_ids: Items[int]) -> bool:
+        """Whether a prompt ends with the tag that begins a thought, so that the answer is within it."""
+        return (await self.decode(token_ids[-NUM_LAST_TOKENS:])).rstrip().endswith(BEGIN)
 
     async def compile(self, outputs: StructuredOutputsParams) -> StructuredOutputsParams:
         """Compile a grammar, in a thread of its own: a large one takes longer than a step.
