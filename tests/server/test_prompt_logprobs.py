@@ -101,6 +101,26 @@ def test_slots_are_counted_and_released() -> None:
         assert full.status_code == 400
 
 
+def test_how_the_answer_is_sampled_does_not_change_the_scores(client: TestClient) -> None:
+    fields = {
+        "temperature": 2,
+        "top_p": 0.5,
+        "frequency_penalty": 2,
+        "repetition_penalty": 9,
+        "stop": ["L"],
+        "min_tokens": 2,
+        "max_tokens": 3,
+        "logit_bias": {"12": -100},
+        "seed": 1,
+    }
+    plain, changed = (
+        client.post(PATH, json=FIELDS | {"prompt": "HELLO"} | each).json()["choices"][0]
+        for each in ({}, fields)
+    )
+    assert changed["text"].startswith("HELLO")
+    assert changed["logprobs"]["token_logprobs"][:5] == plain["logprobs"]["token_logprobs"][:5]
+
+
 def test_a_step_that_fails_is_an_error() -> None:
     app = app_of(lambda: failing(make_engine(), lambda output: True))
     with in_memory(app) as client:

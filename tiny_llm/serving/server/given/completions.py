@@ -108,7 +108,7 @@ class CompletionEndpoint(Endpoint):
 
     async def prepare(self, job: Job) -> None:
         if self.num_scored:
-            self._scored = await scored_prompts(job, self.request.logprobs)
+            self._scored = await scored_prompts(job)
 
     async def choice(self, index: int, part: Part) -> Choice:
         part = self._shown(part)
@@ -157,7 +157,7 @@ class CompletionEndpoint(Endpoint):
             logprobs.tokens.append(readable_key(text.add(bytes_of[token])))
 
 
-async def scored_prompts(job: Job, logprobs: int | None) -> list[Part]:
+async def scored_prompts(job: Job) -> list[Part]:
     """The log-probabilities of a job's prompts, as parts that hold all tokens of the prompts.
 
     Raises:
@@ -170,7 +170,7 @@ async def scored_prompts(job: Job, logprobs: int | None) -> list[Part]:
         name=f"{job.name}-prompt",
         prompts=[job.prompts[number] for number in longer],
         n=1,
-        params=SamplingParams(logprobs=logprobs),
+        params=replace(job.params, min_tokens=0, structured_outputs=None),
         is_scoring=True,
         records={},
         _tickets=[],
