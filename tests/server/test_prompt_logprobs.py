@@ -8,7 +8,8 @@ import mlx.core as mx
 import pytest
 from starlette.testclient import TestClient
 
-from tests.server.servers import MODEL, app_of, client_of, in_memory, wait_for
+from tests.server.servers import MODEL, SECONDS, app_of, client_of, in_memory, wait_for
+from tests.server.test_disconnects import gated_server, send
 from tests.support.fakes import EOS, FakeModel, prompt_of
 from tests.support.server_engines import ENGINES, failing, make_engine
 
@@ -127,3 +128,17 @@ def test_a_step_that_fails_is_an_error() -> None:
         assert client.post(PATH, json=FIELDS | {"prompt": "HELLO"}).status_code == 500
         admission = client_of(app).admission
         wait_for(lambda: (admission.num_reqs, admission.num_queued_tokens) == (0, 0))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_meanwhile_leaves_nothing(stream: bool) -> None:
+    with gated_server() as (url, client, engine, model):
+        connection = send(url, FIELDS | {"prompt": "HELLO", "stream": stream})
+        for _ in range(2):  # of the four steps that score it
+            assert model.is_waiting.acquire(timeout=SECONDS)
+            model.gate.release()
+        assert model.is_waiting.acquire(timeout=SECONDS)
+        connection.close()
+        wait_for(lambda: client.admission.num_reqs == 0)
+        model.gate.release(1000)
+        wait_for(lambda: not engine.requests)
