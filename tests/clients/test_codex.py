@@ -13,6 +13,10 @@ from tests.server.servers import MODEL, on_socket
 CONFIG = """
 model = "{model}"
 model_provider = "tiny"
+check_for_update_on_startup = false
+
+[analytics]
+enabled = false
 
 [model_providers.tiny]
 name = "tiny-llm"
