@@ -74,7 +74,10 @@ class EngineRequest(Answer):
         answer ends incomplete, with "length".
         """
         num_before = len(self.token_ids)
-        super().accept(token)
+        if num_before < len(self.params.forced):
+            self._append_forced(token)
+        else:
+            super().accept(token)
         is_appended = len(self.token_ids) > num_before
         if logprobs is not None and is_appended:
             self.logprobs.append(logprobs)
@@ -83,6 +86,12 @@ class EngineRequest(Answer):
         if is_appended:
             self.constraint.advance([token])
         elif token in self.tokenizer.eos_token_ids and not self.constraint.is_complete:
+            self.finish_reason = "length"
+
+    def _append_forced(self, token: int) -> None:
+        """Append a forced token, which only `max_tokens` lets end the answer."""
+        self.token_ids.append(token)
+        if len(self.token_ids) == self.max_tokens:
             self.finish_reason = "length"
 
     def result(self) -> GenerationResult:

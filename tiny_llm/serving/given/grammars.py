@@ -16,6 +16,11 @@ from ..structured.constraint import Constraint
 from .deep_stack import on_deep_stack
 from .json_whitespace import bounded, whitespace_options
 
+THOUGHT = {
+    "open": 'start: thought SPACE @answer\nthought[lazy]: ANY "</think>"\n',
+    "possible": 'start: (thought SPACE)? @answer\nthought[lazy]: "<think>" ANY "</think>"\n',
+}
+END_OF_THOUGHT = "ANY: /(.|\\n)*/\nSPACE: /[ \\n]{0,4}/"
 LIMITS = LLParserLimits(verbose_errors=False)
 MOST_CHARACTERS = 256 * 2**10
 """Of a grammar. A larger one takes seconds to compile."""
@@ -83,7 +88,20 @@ def started_matcher(tokenizer: LLTokenizer, text: str) -> LLMatcher:
 
 
 def grammar_text(params: StructuredOutputsParams) -> str:
-    """Return the grammar in llguidance's own form."""
+    """Return the grammar in llguidance's own form, after a thought if there may be one."""
+    text = answer_text(params)
+    if params.thought is None:
+        return text
+    try:
+        answer = json.loads(text)["grammars"][0]
+    except ValueError:
+        answer = {"lark_grammar": text}
+    start = THOUGHT[params.thought] + END_OF_THOUGHT
+    return json.dumps({"grammars": [{"lark_grammar": start}, {**answer, "name": "answer"}]})
+
+
+def answer_text(params: StructuredOutputsParams) -> str:
+    """Return the grammar of the answer itself."""
     if params.regex is not None:
         return LLMatcher.grammar_from_regex(params.regex)
     if params.choice is not None:

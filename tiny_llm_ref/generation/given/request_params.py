@@ -28,6 +28,8 @@ class RequestParams:
             and the token's own. These are the model's, before biases, penalties, temperature and cuts.
         structured_outputs: what the answer must look like (day 3.8).
         cache_salt: a text, if cached blocks may only be shared with requests that have the same.
+        forced_ids: the answer begins with these tokens, whatever the model would say. They don't end it.
+            With `logprobs`, this tells how likely a text is.
 
     Raises:
         ValueError: a value is out of range; shows its `name` and the `value`.
@@ -42,6 +44,7 @@ class RequestParams:
     logprobs: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
     cache_salt: str | None = None
+    forced_ids: Iterable[int] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logit_bias", tuple(sorted(dict(self.logit_bias).items())))
@@ -53,7 +56,9 @@ class RequestParams:
         for token, bias in self.biases:
             check_ids("logit_bias", [token])
             check_size(f"logit_bias of token {token}", bias, LARGEST_BIAS)
+        object.__setattr__(self, "forced_ids", tuple(self.forced_ids))
         check_ids("stop_token_ids", self.stop_token_ids)
+        check_ids("forced_ids", self.forced)
         check_count("min_tokens", self.min_tokens)
         if self.logprobs is not None:
             check_count("logprobs", self.logprobs)
@@ -72,6 +77,12 @@ class RequestParams:
         return self.logit_bias
 
     @property
+    def forced(self) -> tuple[int, ...]:
+        """`forced_ids` as a tuple."""
+        assert isinstance(self.forced_ids, tuple)
+        return self.forced_ids
+
+    @property
     def has_penalties(self) -> bool:
         """Whether a token's logits depend on the ids of the tokens before it."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
@@ -79,11 +90,12 @@ class RequestParams:
     @property
     def changes_logits(self) -> bool:
         """Whether any step uses logits other than the model's."""
-        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
+        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0 or bool(self.forced)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ValueError, showing the `token` or `logprobs`, if a value exceeds the vocabulary."""
-        for name, ids in (("logit_bias", dict(self.biases)), ("stop_token_ids", self.stop_token_ids)):
+        named = {"logit_bias": dict(self.biases), "stop_token_ids": self.stop_token_ids}
+        for name, ids in {**named, "forced_ids": self.forced}.items():
             for token in ids:
                 if token >= vocab_size:
                     raise ValueError(

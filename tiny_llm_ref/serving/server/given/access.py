@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .config import LOOPBACK, ServerConfig
 from .errors import ApiError
+from .ignored_fields import HEADER, NameIgnored
 
 OPEN_PATHS = ("/", "/health", "/ready")
 OPEN_FOLDER = "/page/"
@@ -35,7 +36,7 @@ def guards(config: ServerConfig) -> list[Middleware]:
         found.append(Middleware(RefuseOtherSites, allowed=config.allowed_origins))
     if config.api_key is not None:
         found.append(Middleware(RequireKey, api_key=config.api_key))
-    return found
+    return [*found, Middleware(NameIgnored)]
 
 
 def cross_origin(origins: Collection[str]) -> Middleware:
@@ -46,7 +47,7 @@ def cross_origin(origins: Collection[str]) -> Middleware:
         allow_methods=("GET", "POST"),
         allow_headers=("*",),
         allow_private_network=True,  # a public website may talk to a server on loopback
-        expose_headers=("Retry-After",),
+        expose_headers=("Retry-After", HEADER),
     )
 
 
@@ -55,18 +56,19 @@ class RequireKey:
 
     Args:
         app: the application behind it.
-        api_key: what clients must send as a bearer token.
+        api_key: what clients must send, as a bearer token or, as Anthropic's clients do, by itself.
     """
 
     def __init__(self, app: ASGIApp, api_key: str) -> None:
         self.app = app
-        self._expected = f"Bearer {api_key}".encode()
+        self._expected = {"authorization": f"Bearer {api_key}".encode(), "x-api-key": api_key.encode()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401. Comparing takes the same time wherever the keys differ."""
         if scope["type"] == "http" and not is_open(scope["path"]):
-            sent = Headers(scope=scope).get("authorization", "")
-            if not hmac.compare_digest(sent.encode("latin-1"), self._expected):
+            headers = Headers(scope=scope)
+            sent = {name: headers.get(name, "").encode("latin-1") for name in self._expected}
+            if not any(hmac.compare_digest(sent[name], key) for name, key in self._expected.items()):
                 error = ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
                 await error.response()(scope, receive, send)
                 return

@@ -7,12 +7,13 @@ import msgspec
 from starlette.requests import Request
 
 from .errors import ApiError, of_validation
+from .ignored_fields import IGNORED, type_info, unknown_fields
 
 T = TypeVar("T")
 
 
 async def read_body(http: Request, kind: type[T], max_bytes: int, timeout: float) -> T:
-    """Read a body and check its fields.
+    """Read a body and check its fields. Note those that its type doesn't have.
 
     Args:
         http: the request.
@@ -32,7 +33,9 @@ async def read_body(http: Request, kind: type[T], max_bytes: int, timeout: float
         message = f"the body did not arrive within {timeout:g} s"
         raise ApiError(408, message, code="request_timeout") from None
     try:
-        return msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=kind)
+        http.scope[IGNORED] += unknown_fields(msgspec.json.decode(body), type_info(kind))
+        return found
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise of_validation(error) from None
     except RecursionError:

@@ -13,7 +13,9 @@ from ....generation.generate import Tokenizer, encode_prompt
 from ....generation.given.structured_outputs import StructuredOutputsParams
 from ...given.grammars import compiled, tokenizer_of
 from .control_tokens import encode_conversation
+from .thoughts import BEGIN
 from .thread_end import Worker
+from .token_texts import TokenBytes, bytes_of_token
 
 T = TypeVar("T")
 LONG_TEXT = 32 * 2**10
@@ -22,6 +24,8 @@ SHRINKING = 4
 """At most so many characters become one where a tokenizer puts letters and accents together."""
 NUM_COMPILERS = 4
 """How many grammars are compiled at once; some take seconds."""
+NUM_LAST_TOKENS = 16
+"""As many hold the tag that begins a thought, whatever they are."""
 
 
 class PromptTooLongError(ValueError):
@@ -56,8 +60,8 @@ class TextCodec:
         self._compilers = Worker("grammar", NUM_COMPILERS)
         self._loading = self._worker.submit(load)
         self._longest_token = self._worker.submit(lambda: longest_token(self._loading.result()))
-        self._loading_again: Future[ChatTokenizer] | None = None
-        self._texts: dict[int, str] = {}
+        self._loading_again: list[Future[ChatTokenizer]] = []  # none or one, shared by all that are `limited`
+        self._bytes: dict[int, TokenBytes] = {}
         self._most_tokens: int | None = None
 
     def limited(self, most_tokens: int) -> "TextCodec":
@@ -88,7 +92,7 @@ class TextCodec:
         return await self._run(encode, len(text))
 
     async def encode_chat(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **options: bool
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, **options: Any
     ) -> tuple[int, ...]:
         """Token ids of messages in the chat template, which alone may write control tokens.
 
@@ -122,9 +126,13 @@ class TextCodec:
         check = self._check_length if size >= LONG_TEXT else None
         return await self._run(encode, size)
 
-    async def has_tools(self) -> bool:
-        """Whether the chat template describes tools to the model."""
-        return await self._run(lambda tokenizer: "tools" in str(getattr(tokenizer, "chat_template", "")))
+    async def template(self) -> str:
+        """The chat template; empty if there is none."""
+        return await self._run(lambda tokenizer: str(getattr(tokenizer, "chat_template", "")))
+
+    async def opens_thought(self, token_ids: Items[int]) -> bool:
+        """Whether a prompt ends with the tag that begins a thought, so that the answer is within it."""
+        return (await self.decode(token_ids[-NUM_LAST_TOKENS:])).rstrip().endswith(BEGIN)
 
     async def compile(self, outputs: StructuredOutputsParams) -> StructuredOutputsParams:
         """Compile a grammar, in another thread: a large one takes longer than many steps.
@@ -140,12 +148,14 @@ class TextCodec:
         """Text of tokens."""
         return await self._run(lambda tokenizer: tokenizer.decode(list(token_ids)))
 
-    async def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
-        """The text of each token by itself."""
-        missing = set(token_ids) - self._texts.keys()
+    async def bytes_of(self, token_ids: Iterable[int]) -> dict[int, TokenBytes]:
+        """What each token adds to a text."""
+        missing = set(token_ids) - self._bytes.keys()
         if missing:
-            self._texts |= await self._run(lambda tokenizer: {id: tokenizer.decode([id]) for id in missing})
-        return self._texts
+            self._bytes |= await self._run(
+                lambda tokenizer: {id: bytes_of_token(tokenizer, id) for id in missing}
+            )
+        return self._bytes
 
     def close(self) -> None:
         """Wait until the worker threads have ended, after what they are doing."""
@@ -161,9 +171,9 @@ class TextCodec:
 
     def _loaded_again(self) -> "Future[ChatTokenizer]":
         """The tokenizer of long texts."""
-        if self._loading_again is None:
-            self._loading_again = self._long_texts.submit(self._load)
-        return self._loading_again
+        if not self._loading_again:
+            self._loading_again.append(self._long_texts.submit(self._load))
+        return self._loading_again[0]
 
     def _check_length(self, num_characters: int) -> None:
         """Raise PromptTooLongError if no tokens could spell so many characters in a prompt."""
