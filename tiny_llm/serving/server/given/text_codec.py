@@ -56,7 +56,7 @@ class TextCodec:
         self._compilers = Worker("grammar", NUM_COMPILERS)
         self._loading = self._worker.submit(load)
         self._longest_token = self._worker.submit(lambda: longest_token(self._loading.result()))
-        self._loading_again: Future[ChatTokenizer] | None = None
+        self._loading_again: list[Future[ChatTokenizer]] = []  # none or one, shared by all that are `limited`
         self._texts: dict[int, str] = {}
         self._most_tokens: int | None = None
 
@@ -161,9 +161,9 @@ class TextCodec:
 
     def _loaded_again(self) -> "Future[ChatTokenizer]":
         """The tokenizer of long texts."""
-        if self._loading_again is None:
-            self._loading_again = self._long_texts.submit(self._load)
-        return self._loading_again
+        if not self._loading_again:
+            self._loading_again.append(self._long_texts.submit(self._load))
+        return self._loading_again[0]
 
     def _check_length(self, num_characters: int) -> None:
         """Raise PromptTooLongError if no tokens could spell so many characters in a prompt."""
