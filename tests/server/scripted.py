@@ -33,6 +33,7 @@ class ScriptedModel(FakeModel):
 class ScriptTokenizer(FakeTokenizer):
     """Token i is the i-th piece of the script. Every conversation has the same tokens. Keeps the last one."""
 
+    TEXT = "ABC"  # whose tokens are those of the prompt
     has_chat_template = True
     chat_template = '{{ tools }} <tool_call>{"name": …, "arguments": …}</tool_call>'
 
@@ -40,9 +41,11 @@ class ScriptTokenizer(FakeTokenizer):
         super().__init__(["", *pieces, *[""] * (VOCAB_SIZE - 1 - len(pieces))])
         self.asked: dict[str, Any] = {}
 
-    def apply_chat_template(self, messages: list[dict[str, Any]], **settings: Any) -> list[int]:
+    def apply_chat_template(
+        self, messages: list[dict[str, Any]], tokenize: bool = True, **settings: Any
+    ) -> list[int] | str:
         self.asked |= {"messages": messages, **settings}
-        return PROMPT
+        return PROMPT if tokenize else self.TEXT
 
 
 def scripted_app(text: str, size: int) -> tuple[Starlette, ScriptTokenizer]:

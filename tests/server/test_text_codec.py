@@ -111,6 +111,23 @@ def test_short_texts_do_not_wait_for_long_ones(is_chat: bool) -> None:
     asyncio.run(encode())
 
 
+def test_the_tokenizer_of_long_texts_is_loaded_once() -> None:
+    loaded = []
+
+    def load() -> ChatTokenizer:
+        loaded.append(threading.current_thread().name)
+        return ChatFake()
+
+    async def encode() -> None:
+        codec = TextCodec(load)
+        for text in ("A", "A" * LONG_TEXT, "B" * LONG_TEXT):
+            await codec.limited(10**6).encode(text)
+        codec.close()
+
+    asyncio.run(encode())
+    assert len(loaded) == len(set(loaded)) == 2
+
+
 @pytest.mark.parametrize("normalizer", [None, NFC()])
 def test_a_text_that_no_tokens_can_spell_is_refused_unencoded(normalizer: NFC | None) -> None:
     tokenizer = load_tokenizer(SHIPPED)
