@@ -155,7 +155,8 @@ def ensure_pip() -> None:
 def locked_requirements(groups: set[str]) -> list[str]:
     """Lines for pip, one a package: name, version, marker and the hash of every file it may have."""
     packages = load_toml(LOCK_FILE.read_text(encoding="utf-8"))["package"]
-    return [requirement_line(package) for package in packages if groups & set(package["groups"])]
+    lines = [requirement_line(package) for package in packages if groups & set(package["groups"])]
+    return list(dict.fromkeys(lines))  # a package with extras is there twice
 
 
 def packages_without_wheel(groups: set[str]) -> list[str]:

@@ -72,6 +72,7 @@
     const shared = { model, stream: true, max_tokens: Number(at("most").value) };
     const body = JSON.stringify(isChat ? { ...shared, messages } : { ...shared, prompt: text });
     const item = say("assistant", "");
+    let thought = null;
     at("log").ariaBusy = "true"; // an answer is read aloud when it is complete
     try {
       const response = await ask(isChat ? "/v1/chat/completions" : "/v1/completions", { method: "POST", body, signal });
@@ -79,7 +80,13 @@
         if (event.error) throw new Error(event.error.message);
         const log = at("log");
         const isAtEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 40;
-        for (const choice of event.choices) item.append((isChat ? choice.delta.content : choice.text) ?? "");
+        for (const choice of event.choices) {
+          if (choice.delta?.reasoning) {
+            thought ??= at("log").insertBefore(html("p", { class: "thought" }, ""), item);
+            thought.append(choice.delta.reasoning);
+          }
+          item.append((isChat ? choice.delta.content : choice.text) ?? "");
+        }
         if (isAtEnd) log.scrollTop = log.scrollHeight;
       }
     } finally {

@@ -73,7 +73,7 @@ def test_platforms(context: typer.Context) -> None:
     "test-clients", short_help="Test the server with other people's clients", context_settings=FOR_PYTEST
 )
 def test_clients(context: typer.Context) -> None:
-    """Test the server with OpenAI's clients and with random requests; options are pytest's.
+    """Test the server with clients that others made and with random requests; options are pytest's.
 
     Example: pdm run author test-clients --cases 5000
     """

@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 
 from scripts.book.problems import ChapterError
-from tiny_llm_ref.serving.server.given import fields, response_fields
+from tiny_llm_ref.serving.server.given import anthropic_fields, fields, response_fields
 
 COLUMNS = ("field", "values", "use")
 USES = {
     "Accepted and ignored.": "accepted and ignored",
     "Not supported: only null will do.": "refused",
+    fields.DEFAULT_ONLY: "refused, except for its default",
 }
+MODULES = (fields, response_fields, anthropic_fields)
 WORDS = {
     "integer": ("whole number", "whole numbers"),
     "number": ("number", "numbers"),
@@ -29,8 +31,8 @@ def fields_table(name: str) -> str:
     Raises:
         ChapterError: there is no object of this name.
     """
-    kind = getattr(fields, name, None) or getattr(response_fields, name, None)
-    if not inspect.isclass(kind) or not issubclass(kind, fields.Strict):
+    kind = next((vars(each)[name] for each in MODULES if name in vars(each)), None)
+    if not inspect.isclass(kind) or not issubclass(kind, fields.RequestObject):
         raise ChapterError(f"{{{{#fields {name}}}}}: {fields.__name__} has no object of this name")
     _, components = msgspec.json.schema_components([kind])
     inherited = {each.name for base in kind.__bases__ for each in msgspec.structs.fields(base)}
@@ -67,9 +69,9 @@ def values_of(schema: dict[str, Any], is_plural: bool = False) -> str:
     kind = schema.get("type", "any")
     if kind in ("array", "object"):
         within = f" of {values_of(schema['items'], True)}" if schema.get("items") else ""
-        most = schema.get("maxItems") or schema.get("maxProperties")
+        most = schema.get("maxItems", schema.get("maxProperties"))
         name = "list" if kind == "array" else "object"
-        return f"{name}{within}" + (f", at most {most:,}" if most else "")
+        return f"empty {name}" if most == 0 else f"{name}{within}" + (f", at most {most:,}" if most else "")
     return WORDS[kind][is_plural] + limits_of(schema)
 
 

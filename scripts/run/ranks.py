@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,9 +14,8 @@ from pathlib import Path
 from types import FrameType
 
 from scripts.errors import USAGE_EXIT_CODE
-from tiny_llm_ref.serving.ranks.given.run_rank import LOST_EXIT_CODE
-
-Process = subprocess.Popen[bytes]
+from scripts.run.rank_process import RankProcess
+from tiny_llm_ref.serving.ranks.given.run_rank import LOST_EXIT_CODE, LOST_SIGNAL
 
 POLL_SECONDS = 0.02
 CAUSE_SECONDS = 30.0
@@ -26,6 +24,8 @@ STOP_SECONDS = 5.0
 """How long the other ranks may take to end after each of two signals, once a rank has failed."""
 GRACE_SECONDS = 30.0
 """How long the other ranks may take to end after one that has not failed."""
+STOPPED_SECONDS = 5.0
+"""How long a rank may be stopped by a signal before it counts as failed."""
 
 
 def is_rank() -> bool:
@@ -39,24 +39,47 @@ def run_ranks(command: Sequence[str], num_ranks: int) -> int:
     The environment is the one in which `mlx.launch` starts the ranks of its ring. Unlike it, this notices
     which rank fails, doesn't keep a core busy, and doesn't exit with 0 after a failure.
 
-    SIGINT, SIGTERM and SIGHUP go to rank 0 alone, which lets the others end.
+    SIGINT, SIGTERM and SIGHUP go to rank 0 alone, which lets the others end. If another rank fails, rank 0
+    gets `LOST_SIGNAL`, and answers what it can. If this process ends, all ranks do.
 
     Returns:
         The exit code: 0 if rank 0 ended with 0 and no other rank failed; 2 if a rank refused its input; 128
         more than its number if a signal ended rank 0; 1 after a failure. Then the number of the rank that
         failed is on standard error.
     """
-    ranks: list[Process] = []
-    with tempfile.TemporaryDirectory() as folder, stopped_at_exit(ranks), forwarded(ranks) as signals:
+    ranks: list[RankProcess] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stopped_at_exit(ranks),
+        forwarded(ranks) as signals,
+        lifeline() as pipe,
+    ):
         env = environment(Path(folder) / "hosts.json", num_ranks)
         for rank in range(num_ranks):
             mine = env | {"MLX_RANK": str(rank)}
-            ranks.append(subprocess.Popen(command, env=mine, start_new_session=True))
+            ranks.append(RankProcess(command, mine, pipe))
         for number in signals:  # that came before rank 0 had started
             ranks[0].send_signal(number)
-        first = wait_for_first(ranks)
+        stopped = wait_for_first(ranks)
+        first = cause(codes_of(ranks)) if stopped is None else stopped
         hung = end_others(ranks, first)
+    for each in ranks:
+        each.finish_errors()
+    if stopped is not None:
+        print(f"error: rank {stopped} was stopped by a signal; all ranks were ended", file=sys.stderr)
+        return 1
     return report(first, codes_of(ranks), hung, signals)
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """The end of a pipe for ranks to read from. It has an end when this process has one, or the block."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def environment(hostfile: Path, num_ranks: int) -> dict[str, str]:
@@ -76,7 +99,7 @@ def free_ports(number: int) -> list[int]:
 
 
 @contextmanager
-def stopped_at_exit(ranks: Sequence[Process]) -> Iterator[None]:
+def stopped_at_exit(ranks: Sequence[RankProcess]) -> Iterator[None]:
     """Leave no rank behind, whatever happens in the block."""
     try:
         yield
@@ -88,7 +111,7 @@ def stopped_at_exit(ranks: Sequence[Process]) -> Iterator[None]:
 
 
 @contextmanager
-def forwarded(ranks: Sequence[Process]) -> Iterator[list[int]]:
+def forwarded(ranks: Sequence[RankProcess]) -> Iterator[list[int]]:
     """Pass signals on to rank 0 within the block. Return a list of those that have come.
 
     Without SIGHUP, the ranks would outlive the terminal. `nohup` ignores it, and that is left so.
@@ -111,17 +134,32 @@ def forwarded(ranks: Sequence[Process]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def wait_for_first(ranks: Sequence[Process]) -> int:
-    """Wait until a rank has ended. Return its number; of several, that of the `cause`.
+def wait_for_first(ranks: Sequence[RankProcess]) -> int | None:
+    """Wait until a rank has ended, and for the `cause` if it is one that lost another one.
 
-    A rank that lost another one may be seen first.
+    Returns:
+        The number of a rank that a signal has stopped, after killing it: it would hold up the others. None if
+        there was no such rank.
     """
-    wait_until(lambda: codes_of(ranks))
+    while True:
+        wait_until(lambda: codes_of(ranks) or stopped(ranks))
+        if not stopped(ranks):
+            break
+        wait_until(lambda: not stopped(ranks), STOPPED_SECONDS)
+        if halted := stopped(ranks):
+            ranks[halted[0]].kill()
+            ranks[halted[0]].wait()
+            return halted[0]
     wait_until(lambda: set(codes_of(ranks).values()) - {LOST_EXIT_CODE}, CAUSE_SECONDS)
-    return cause(codes_of(ranks))
+    return None
 
 
-def end_others(ranks: Sequence[Process], first: int) -> list[int]:
+def stopped(ranks: Sequence[RankProcess]) -> list[int]:
+    """The numbers of the ranks that a signal has stopped."""
+    return [number for number, rank in enumerate(ranks) if rank.is_stopped]
+
+
+def end_others(ranks: Sequence[RankProcess], first: int) -> list[int]:
     """Wait for the other ranks to end, after asking them to if the first one failed.
 
     After a second signal, rank 0 exits even if its engine waits for a rank that is lost.
@@ -130,9 +168,9 @@ def end_others(ranks: Sequence[Process], first: int) -> list[int]:
         The numbers of those that did not end and were killed.
     """
     if ranks[first].returncode:
-        for _ in range(2):
-            for rank in ranks:
-                rank.send_signal(signal.SIGTERM)
+        for number_of_rank_0 in (LOST_SIGNAL, signal.SIGTERM):
+            for number, rank in enumerate(ranks):
+                rank.send_signal(signal.SIGTERM if number else number_of_rank_0)
             wait_until(lambda: len(codes_of(ranks)) == len(ranks), STOP_SECONDS)
     else:
         wait_until(lambda: len(codes_of(ranks)) == len(ranks), GRACE_SECONDS)
@@ -150,7 +188,7 @@ def wait_until(condition: Callable[[], object], seconds: float = inf) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def codes_of(ranks: Sequence[Process]) -> dict[int, int]:
+def codes_of(ranks: Sequence[RankProcess]) -> dict[int, int]:
     """The exit codes of the ranks that have ended, by their numbers."""
     codes = {number: rank.poll() for number, rank in enumerate(ranks)}
     return {number: code for number, code in codes.items() if code is not None}

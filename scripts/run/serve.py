@@ -17,6 +17,7 @@ from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
 from scripts.packages import learners_package, sentences_of
+from scripts.run.rank_process import end_with_launcher
 from scripts.run.serve_options import ServeOptions
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
     curl localhost:8000/v1/completions -d '{"model": "qwen3-kjv-4m", "prompt": "In the beginning"}'
     """
     leave_torch_out()
+    end_with_launcher()
     with usage_errors():
         options = make_options()
         checkpoint = resolve_checkpoint(options.model)

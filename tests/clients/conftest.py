@@ -1,6 +1,7 @@
 """The options and servers of the tests with clients nobody here wrote."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +28,13 @@ def url_of_short_answers() -> Iterator[str]:
 
     with serving(64) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the clients for Node.js."""
+    from tests.clients.node import install
+
+    folder = tmp_path_factory.mktemp("js")
+    install(folder)
+    return folder

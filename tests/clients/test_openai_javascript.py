@@ -1,38 +1,22 @@
 """OpenAI's client for JavaScript, unmodified, against a server with the shipped model."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.clients.node import FOLDER, run
 from tests.clients.serving import MODEL, expected
 from tests.server.servers import wait_for
 
-FOLDER = Path(__file__).parent / "js"
-NEEDS_NODE = "OpenAI's JavaScript client runs in Node.js: install Node.js 18 with npm"
-SECONDS = 120
-
 
 @pytest.fixture(scope="module")
-def got(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the client got, from a folder of its own that has what package-lock.json pins."""
-    assert shutil.which("node"), NEEDS_NODE
-    assert shutil.which("npm"), NEEDS_NODE
-    folder = tmp_path_factory.mktemp("js")
-    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
-    run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
-    answer: dict[str, Any] = json.loads(run(["node", "client.mjs", f"{url}/v1", MODEL.name], folder))
+def got(url: str, node_folder: Path) -> dict[str, Any]:
+    """What the client got."""
+    answer: dict[str, Any] = json.loads(run(["node", "client.mjs", f"{url}/v1", MODEL.name], node_folder))
     return answer
-
-
-def run(command: list[str], folder: Path) -> str:
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def test_models(got: dict[str, Any]) -> None:

@@ -54,6 +54,28 @@ def test_chat(client: openai.OpenAI) -> None:
     assert usage[-1].total_tokens == answer.usage.total_tokens
 
 
+def test_log_probabilities_of_parts_of_a_character(client: openai.OpenAI) -> None:
+    regex = {"structured_outputs": {"regex": "a😀!"}}
+    messages = [{"role": "user", "content": "a"}]
+    fields = {"model": NAME, "messages": messages, "logprobs": True, "top_logprobs": 2, "extra_body": regex}
+    content = client.chat.completions.create(**fields).choices[0].logprobs.content
+    assert bytes(byte for token in content for byte in token.bytes).decode() == "a😀!"
+    fields = {"model": NAME, "prompt": "a", "logprobs": 2, "extra_body": regex}
+    logprobs = client.completions.create(**fields).choices[0].logprobs
+    assert logprobs.text_offset == [0, 1, 1, 1, 1, 2]
+
+
+def test_an_answer_that_continues_the_last_message(client: openai.OpenAI) -> None:
+    messages = [
+        {"role": "user", "content": "Who made the world?"},
+        {"role": "assistant", "content": "In the beginning"},
+    ]
+    prefill = {"add_generation_prompt": False, "continue_final_message": True}
+    fields = {"model": NAME, "messages": messages, "temperature": 0, "max_tokens": 8, "extra_body": prefill}
+    prompt = "<|im_start|>user\nWho made the world?<|im_end|>\n<|im_start|>assistant\nIn the beginning"
+    assert client.chat.completions.create(**fields).choices[0].message.content == expected(prompt, 8)
+
+
 def test_responses(client: openai.OpenAI) -> None:
     fields = {"model": NAME, "input": "Who made the world?", "max_output_tokens": 12, "temperature": 0}
     answer = client.responses.create(**fields)
@@ -109,6 +131,36 @@ def test_tools() -> None:
             message, called = stream.get_final_response().output
         assert message.content[0].text == "I look."
         assert called.arguments == choice.message.tool_calls[0].function.arguments
+
+
+def test_thoughts_go_both_ways() -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
+    app, tokenizer = scripted_app(f"<think>\nHm.\n</think>\n\n{call}", 3)
+    with on_socket(app) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        question = {"role": "user", "content": "How is it in Ulm?"}
+        tool = {"type": "function", "function": {"name": "weather"}}
+        fields = {"model": FAKE, "messages": [question], "tools": [tool], "temperature": 0}
+        with client.chat.completions.stream(**fields) as stream:
+            message = stream.get_final_completion().choices[0].message
+        assert (message.reasoning, message.content) == ("Hm.", "")
+        again = [
+            question,
+            message,
+            {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"},
+        ]
+        assert client.chat.completions.create(**fields | {"messages": again}).choices
+        assert tokenizer.asked["messages"][1]["reasoning_content"] == "Hm."
+
+        tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
+        asked = {"model": FAKE, "input": [question], "tools": [tool], "temperature": 0}
+        with client.responses.stream(**asked) as stream:
+            thought, called = stream.get_final_response().output
+        assert (thought.type, thought.content[0].text) == ("reasoning", "Hm.")
+        result = {"type": "function_call_output", "call_id": called.call_id, "output": "rain"}
+        client.responses.create(**asked | {"input": [question, thought, called, result]})
+        assert tokenizer.asked["messages"][1]["reasoning_content"] == "Hm."
+        assert tokenizer.asked["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"city": "Ulm"}
 
 
 class Land(pydantic.BaseModel):

@@ -16,7 +16,7 @@ CHECKS = (
     "status_code_conformance",
     "content_type_conformance",
 )
-NUM_POST = 5
+NUM_POST = 7
 """Operations with a body, among which the cases are divided."""
 
 

@@ -1,14 +1,25 @@
 """An engine that is given no blocks: a pool of its own, as large as it can use and memory allows."""
 
+import resource
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 
 from tests.support.batching import small_model
 from tests.support.fakes import FakeTokenizer, prompt_of
-from tiny_llm import DenseRunner, Engine, ModelRunner, SamplingParams, SchedulerConfig, UnlimitedBlocks
+from tiny_llm import (
+    BlockManager,
+    DenseRunner,
+    Engine,
+    ModelRunner,
+    SamplingParams,
+    SchedulerConfig,
+    UnlimitedBlocks,
+)
 from tiny_llm import cache_bytes_per_token as bytes_per_token
 from tiny_llm.ops.quantized_blocks import words_per_head
-from tiny_llm.serving.given import default_blocks
+from tiny_llm.serving.given import default_blocks, memory
 
 tokenizer = FakeTokenizer(eos_token_ids=[])
 
@@ -50,10 +61,10 @@ def test_more_quantized_blocks_fit(monkeypatch: pytest.MonkeyPatch, kv_bits: int
 
 
 def test_what_arrays_hold_is_not_free() -> None:
-    before = default_blocks.free_memory()
+    before = memory.free_memory()
     held = mx.zeros(1_000_000)
     mx.eval(held)
-    assert 4_000_000 <= before - default_blocks.free_memory() < 8_000_000
+    assert 4_000_000 <= before - memory.free_memory() < 8_000_000
     assert 0 < before <= mx.get_memory_limit()
 
 
@@ -63,8 +74,9 @@ def test_free_memory_is_bounded_by_what_the_gpu_keeps_resident_too(
 ) -> None:
     resident = int(share * mx.get_memory_limit())
     monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": resident})
+    monkeypatch.setattr(memory, "CGROUPS", ())
     most = min(resident, mx.get_memory_limit())
-    assert 0 < default_blocks.free_memory() == most - mx.get_active_memory()
+    assert 0 < memory.free_memory() == most - mx.get_active_memory()
 
 
 def test_caches_grow_until_paging_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +89,38 @@ def test_caches_grow_until_paging_is_written(monkeypatch: pytest.MonkeyPatch) ->
     dense = engine()
     assert isinstance(dense.runner, DenseRunner)
     assert answers(dense) == expected
+
+
+def test_free_memory_is_bounded_by_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    newer, older = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    monkeypatch.setattr(memory, "CGROUPS", (newer, older))
+    unbounded = memory.free_memory()
+    newer.write_text("max\n")
+    assert memory.free_memory() == unbounded
+    older.write_text(f"{2**20 + mx.get_active_memory()}\n")
+    assert memory.free_memory() == 2**20
+
+
+def test_free_memory_is_bounded_by_the_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (2**50, resource.RLIM_INFINITY))
+    assert 2**49 < memory.address_space() <= 2**50
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (2**20, resource.RLIM_INFINITY))
+    assert memory.free_memory() <= 2**20
+
+
+@pytest.mark.parametrize("kv_bits", [None, 8])
+def test_a_pool_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch, kv_bits: int | None) -> None:
+    model, blocks = small_model(), BlockManager(30, 4)
+    with Engine(model, tokenizer, SchedulerConfig(8, 3), 40, blocks, kv_bits=kv_bits) as engine:
+        engine.generate([prompt_of(9)], SamplingParams(max_tokens=1))
+        pool = engine.runner.pool  # type: ignore[attr-defined]
+        kept = mx.float32 if kv_bits is None else mx.uint32  # all but the blocks of floats
+        num_held = sum(x.nbytes for x in pool.state if x.dtype == kept)
+    num_blocks = 31 if kv_bits is None else 30  # with the block of the null slot
+    assert memory.pool_bytes(model, num_blocks * 4, kv_bits) == num_held
+    monkeypatch.setattr(memory, "free_memory", lambda: 3 * 2**29)
+    memory.check_memory(20, 3 * 2**29)
+    with pytest.raises(
+        ValueError, match=r"20 blocks need 3.0 GiB, and this process may have 1.5: lower num_gpu"
+    ):
+        memory.check_memory(20, 3 * 2**30)

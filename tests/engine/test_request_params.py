@@ -38,11 +38,14 @@ REFUSED: list[tuple[str, Any]] = [
     ("logit_bias", {4: 100.5}),
     ("logit_bias", {True: 1.0}),
     ("stop_token_ids", (-1,)),
+    ("forced_ids", (-1,)),
     ("stop_token_ids", ("7",)),
     ("min_tokens", -1),
     ("min_tokens", 1.0),
     ("logprobs", -1),
     ("logprobs", False),
+    ("cache_salt", ""),
+    ("cache_salt", 5),
 ]
 
 
@@ -78,6 +81,7 @@ def make_engine(**options: Any) -> Engine:
     [
         (SamplingParams(logit_bias={VOCAB_SIZE: 1.0}), f"token {VOCAB_SIZE}, .* ends with {VOCAB_SIZE - 1}"),
         (SamplingParams(stop_token_ids=(3, VOCAB_SIZE)), f"stop_token_ids has token {VOCAB_SIZE}"),
+        (SamplingParams(forced_ids=(3, VOCAB_SIZE)), f"forced_ids has token {VOCAB_SIZE}"),
         (SamplingParams(logprobs=VOCAB_SIZE + 1), f"logprobs is {VOCAB_SIZE + 1}"),
         (SamplingParams(min_tokens=4, max_tokens=3), "min_tokens is 4, more than max_tokens, 3"),
     ],
@@ -103,6 +107,7 @@ def test_the_engine_refuses_what_its_model_has_not(params: SamplingParams, shown
         ("frequency_penalty", 1),
         ("logit_bias", {2: 1}),
         ("min_tokens", 1),
+        ("forced_ids", (1,)),
         ("logprobs", 0),
     ],
 )
@@ -276,6 +281,19 @@ def test_a_bias_does_not_bring_an_end_that_is_held_back() -> None:
     params = SamplingParams(min_tokens=3, max_tokens=9, logit_bias={0: 100.0})
     (result,) = make_engine().generate([prompt_of(5)], params)
     assert (len(result.token_ids), result.finish_reason) == (3, "stop")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_an_answer_begins_with_its_forced_tokens_even_with_the_end(temperature: float) -> None:
+    forced, prompt = (4, 0, 9), prompt_of(5)
+    params = SamplingParams(
+        temperature=temperature, top_k=2, forced_ids=forced, min_tokens=5, max_tokens=5, logprobs=0
+    )
+    (result,) = make_engine().generate([prompt], params)
+    assert result.token_ids[:3] == forced
+    assert len(result.logprobs) == len(result.token_ids) == 5
+    (short,) = make_engine().generate([prompt], replace(params, min_tokens=0, max_tokens=2))
+    assert (short.token_ids, short.finish_reason) == (forced[:2], "length")
 
 
 @pytest.mark.parametrize("priority", [True, -1, 1.0, None])

@@ -38,9 +38,10 @@ from tiny_llm.serving.given.constraints import Masks, constrain, constraint_of
 from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafter, Drafts, extended
 from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.grammars import compile_grammar, compiled, tokenizer_of
+from tiny_llm.serving.given.grammars import MOST_CHARACTERS, compile_grammar, compiled, tokenizer_of
+from tiny_llm.serving.given.json_whitespace import bounded
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
-from tiny_llm.serving.structured.masks import executor
+from tiny_llm.serving.structured.masks import MaskedRow, executor, fill_masks
 
 MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -211,14 +212,26 @@ def test_any_object_and_whitespace() -> None:
         ('{"a":1,"b":2}', (True, True)),
         ('{"a": 1, "b": 2}', (True, False)),
         ('{\n\t"a": 1,\n  "b": 2\n}', (True, False)),
-        (f'{{{16 * " "}"a":1}}', (True, False)),
-        (f'{{{17 * " "}"a":1}}', (False, False)),
+        (f'{{\n{64 * " "}"a":1}}', (True, False)),
+        (f'{{\n{65 * " "}"a":1}}', (False, False)),
         ('{\n\n"a":1}', (False, False)),
     ],
 )
-def test_whitespace_has_an_end(text: str, is_allowed: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"json_object": True},
+        {"json": {"type": "object"}},
+        {"json": {"type": "object", "x-guidance": {"whitespace_pattern": "[ ]*"}}},
+        {"grammar": 'start: %json {"type": "object"}'},
+        {"grammar": "start: text?\ntext: %json{}"},
+        {"grammar": 'start: %json {"x-guidance": {"whitespace_pattern": "[ ]*"}, "type": "object"}'},
+        {"grammar": 'start: a | b\na: "%json {}" // %json {}\nb: %json\n{"type": "object"}'},
+    ],
+)
+def test_whitespace_has_an_end(values: dict[str, Any], text: str, is_allowed: tuple[bool, bool]) -> None:
     for is_disabled, expected in zip((False, True), is_allowed, strict=True):
-        outputs = StructuredOutputsParams(json_object=True, disable_any_whitespace=is_disabled)
+        outputs = StructuredOutputsParams(**values, disable_any_whitespace=is_disabled)
         drafts = [byte + 1 for byte in text.encode()]
         allowed = compile_grammar(outputs, ByteTokenizer()).allowed_prefix(drafts)
         assert (allowed == drafts) == expected
@@ -433,3 +446,62 @@ def test_what_ends_reaches_the_other_drafter() -> None:
 
 def test_all_steps_share_the_threads_that_compute_masks() -> None:
     assert executor() is executor()
+
+
+@pytest.mark.parametrize(
+    "lark",
+    [
+        'start: "%json {}"',
+        r'start: "\"%json {}"',
+        "start: /%json {}/",
+        'start: "a" // %json {}',
+        'start: "a" # %json {}',
+        "start: %json true",
+        'start: %json {"type": ',
+        'start: %json {"x-guidance": 5}',
+    ],
+)
+def test_only_schemas_in_a_grammar_are_bounded(lark: str) -> None:
+    assert bounded(lark, {"whitespace_flexible": False}) == lark
+
+
+def test_a_bounded_schema_keeps_the_rest_of_its_options() -> None:
+    lark = 'start: %json {"x-guidance": {"item_separator": ";", "whitespace_pattern": " *"}} "b"'
+    schema = bounded(lark, {"whitespace_pattern": "z"}).removeprefix("start: %json ").removesuffix(' "b"')
+    assert json.loads(schema)["x-guidance"] == {"item_separator": ";", "whitespace_pattern": "z"}
+
+
+def test_a_grammar_in_another_form_than_lark_is_refused() -> None:
+    outputs = StructuredOutputsParams(grammar='{"grammars": [{"json_schema": {"type": "object"}}]}')
+    with pytest.raises(ValueError, match="can't be kept"):
+        compile_grammar(outputs, ByteTokenizer())
+
+
+def chain(number: int, link: str, last: str) -> str:
+    """Rules each of which needs the next one."""
+    rules = [link.format(i, i + 1) for i in range(number)]
+    return "\n".join([*rules, last.format(number)])
+
+
+CHAIN_END = '"a{0}": {{"type": "string"}}'
+LINK = '"a{0}": {{"type": "object", "properties": {{"x": {{"$ref": "#/$defs/a{1}"}}}}}},'
+CHAINS = {
+    "of terminals": {"grammar": "start: A0\n" + chain(9000, 'A{0}: "x" A{1}', 'A{0}: "e"')},
+    "of rules": {"grammar": "start: a0\n" + chain(5000, 'a{0}: "x" a{1} | /b/', 'a{0}: "e"')},
+    "of references": {"json": f'{{"$ref": "#/$defs/a0", "$defs": {{{chain(2500, LINK, CHAIN_END)}}}}}'},
+}
+
+
+@pytest.mark.parametrize("values", list(CHAINS.values()), ids=list(CHAINS))
+def test_a_long_chain_does_not_end_the_process(values: dict[str, Any]) -> None:
+    constraint = compile_grammar(StructuredOutputsParams(**values), ByteTokenizer())
+    assert len(fill_masks([MaskedRow(0, constraint)])) == 1
+
+
+def test_a_grammar_that_is_too_long_or_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=f"at most {MOST_CHARACTERS} are allowed"):
+        compile_grammar(StructuredOutputsParams(regex="a" * MOST_CHARACTERS), ByteTokenizer())
+    monkeypatch.setattr(grammars, "MOST_SECONDS", 0.2)
+    patterns = " & ".join(f"/.*{number}.*/" for number in range(100))  # seconds, on any machine
+    with pytest.raises(ValueError, match=r"compiling takes more than 0.2 s; make it simpler"):
+        compile_grammar(StructuredOutputsParams(grammar=f"start: A\nA: {patterns}"), ByteTokenizer())

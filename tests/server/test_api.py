@@ -1,13 +1,16 @@
 """What clients send and get: fields, errors, answers and streams."""
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from tests.server.servers import MODEL, app_of, client_of, in_memory, wait_for
+from scripts.course import ROOT
+from scripts.setup import load_toml
+from tests.server.servers import MODEL, SECONDS, app_of, client_of, in_memory, on_socket, wait_for
 from tests.support.fakes import continuation
 from tests.support.server_engines import failing, make_engine
 
@@ -101,6 +104,10 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         ),
         # sampling and limits
         (COMPLETIONS, PROMPT | {"max_tokens": 0}, 400, "max_tokens"),
+        (COMPLETIONS, PROMPT | {"max_tokens": -1}, 200, None),
+        (COMPLETIONS, PROMPT | {"max_tokens": -2}, 400, "max_tokens"),
+        (CHAT, MESSAGES | {"max_tokens": 0}, 400, "max_tokens"),
+        (CHAT, MESSAGES | {"max_tokens": -1}, 200, None),
         (COMPLETIONS, PROMPT | {"max_tokens": 36}, 400, "prompt"),
         (COMPLETIONS, PROMPT | {"max_tokens": 35}, 200, None),
         (COMPLETIONS, PROMPT | {"max_tokens": 3.5}, 400, "max_tokens"),
@@ -116,7 +123,7 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         (COMPLETIONS, PROMPT | {"n": 65}, 400, "n"),
         (COMPLETIONS, PROMPT | {"logprobs": 6}, 400, "logprobs"),
         (COMPLETIONS, PROMPT | {"logprobs": 0}, 200, None),
-        (COMPLETIONS, PROMPT | {"logprobs": 1, "echo": True}, 400, "echo"),
+        (COMPLETIONS, PROMPT | {"logprobs": 1, "echo": True}, 200, None),
         (COMPLETIONS, PROMPT | {"best_of": 2}, 400, "best_of"),
         (COMPLETIONS, PROMPT | {"best_of": 1}, 200, None),
         (COMPLETIONS, PROMPT | {"suffix": "A"}, 400, "suffix"),
@@ -140,24 +147,23 @@ DEEP_IGNORED = b'{"model": "fake", "prompt": "A", "metadata": ' + b"[" * 100_000
         ),
         (COMPLETIONS, PROMPT | {"ignore_eos": True, "stop_token_ids": [3]}, 400, "ignore_eos"),
         (CHAT, MESSAGES | {"top_logprobs": 3}, 400, "top_logprobs"),
+        (CHAT, MESSAGES | {"top_logprobs": 0}, 200, None),
         (CHAT, MESSAGES | {"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
         (CHAT, MESSAGES | {"logprobs": True, "top_logprobs": 20, "max_tokens": 2}, 200, None),
         (CHAT, MESSAGES | {"max_tokens": 3, "max_completion_tokens": 4}, 400, "max_tokens"),
         (CHAT, MESSAGES | {"max_tokens": None, "max_completion_tokens": 4}, 200, None),
         # streams, ignored, refused and unknown fields
-        (COMPLETIONS, PROMPT | {"stream_options": {"include_usage": True}}, 400, "stream_options"),
+        (COMPLETIONS, PROMPT | {"stream_options": {"include_usage": True}}, 200, None),
         (
             COMPLETIONS,
             PROMPT | {"stream": True, "stream_options": {"continuous_usage_stats": True}},
             400,
             "stream_options.continuous_usage_stats",
         ),
-        (COMPLETIONS, PROMPT | {"stream": True, "stream_options": {"foo": 1}}, 400, "stream_options.foo"),
         (CHAT, MESSAGES | {"user": "me", "metadata": {"a": "b"}, "store": False, "max_tokens": 1}, 200, None),
         (CHAT, MESSAGES | {"audio": {"voice": "x"}}, 400, "audio"),
         (CHAT, MESSAGES | {"modalities": ["text", "audio"]}, 400, "modalities[1]"),
         (CHAT, MESSAGES | {"tools": [{"type": "function"}]}, 400, "tools[0].function"),
-        (CHAT, MESSAGES | {"foo": 1}, 400, "foo"),
         (CHAT, {"messages": MESSAGES["messages"]}, 400, "model"),
         (CHAT, MESSAGES | {"model": "gpt"}, 404, "model"),
         (CHAT, MESSAGES | {"model": "alias", "max_tokens": 1}, 200, None),
@@ -329,6 +335,21 @@ def test_a_body_that_is_too_large() -> None:
         check_alive(client)
 
 
+@pytest.mark.parametrize("sent", [b"", b'{"model":'])
+@pytest.mark.parametrize("head", [b"Content-Length: 50", b"Transfer-Encoding: chunked"])
+def test_a_body_that_does_not_arrive(head: bytes, sent: bytes) -> None:
+    piece = b"%x\r\n%b\r\n" % (len(sent), sent) if sent and b"chunked" in head else sent
+    with on_socket(app_of(body_timeout=0.2)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), SECONDS) as connection:
+            connection.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n%b" % (head, piece)
+            )
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))  # to the end of the connection
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"request_timeout"' in answer
+
+
 def test_a_request_that_fails_alone_gets_500_and_others_their_answers() -> None:
     make = lambda: failing(make_engine(), lambda output: any(61 - 6 in e.token_ids for e in output.entries))  # noqa: E731
     with in_memory(app_of(make)) as client:
@@ -413,6 +434,12 @@ def test_when_the_server_is_full() -> None:
         assert response.json()["error"]["type"] == "rate_limit_error"
         assert metric(client, "vllm:admission_rejections_total") == 1
         check_alive(client)
+
+
+def test_the_version_is_that_of_the_project(client: TestClient) -> None:
+    project = load_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert client.get("/version").json() == {"version": project["version"]}
+    assert client.get("/openapi.json").json()["info"]["version"] == project["version"]
 
 
 def test_the_description_names_every_field(client: TestClient) -> None:

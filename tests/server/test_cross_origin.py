@@ -1,5 +1,6 @@
 """Pages of other websites: which may use the server, whatever it answers."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_page_may_read_when_to_come_back(client: TestClient) -> None:
         response = client.post(COMPLETIONS, json=BODY, headers=KEY | {ORIGIN: ALLOWED})
     assert response.status_code == 429
     assert response.headers["retry-after"]
-    assert response.headers["access-control-expose-headers"] == "Retry-After"
+    assert response.headers["access-control-expose-headers"] == "Retry-After, X-Ignored-Fields"
     assert response.headers[ALLOW] == ALLOWED
 
 
@@ -89,8 +90,51 @@ def test_all_websites_may_be_allowed() -> None:
 
 def test_by_default_none_is_allowed() -> None:
     with in_memory(app_of()) as client:
-        assert preflight(client, ALLOWED) == (405, None)
+        assert preflight(client, ALLOWED) == (403, None)
         assert ALLOW not in client.post(COMPLETIONS, json=BODY, headers={ORIGIN: ALLOWED}).headers
+
+
+@pytest.fixture(scope="module")
+def keyless() -> Iterator[TestClient]:
+    with in_memory(app_of(allowed_origins=(ALLOWED,))) as client:
+        yield client
+
+
+SITE, MODE = "Sec-Fetch-Site", "Sec-Fetch-Mode"
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "is_refused"),
+    [
+        ("POST", {}, False),
+        ("POST", {ORIGIN: "http://localhost", SITE: "same-origin"}, False),
+        ("POST", {ORIGIN: "http://LOCALHOST"}, False),
+        ("POST", {ORIGIN: ALLOWED, SITE: "cross-site"}, False),
+        ("POST", {ORIGIN: FOREIGN}, True),
+        ("POST", {ORIGIN: FOREIGN, SITE: "cross-site", MODE: "navigate"}, True),  # a form
+        ("POST", {ORIGIN: "http://localhost:3000", SITE: "same-site"}, True),
+        ("POST", {ORIGIN: "null", SITE: "cross-site"}, True),  # a page in a sandbox, or a file
+        ("POST", {ORIGIN: ""}, True),
+        ("POST", {SITE: "cross-site"}, True),
+        ("GET", {SITE: "none"}, False),  # an address that a person has typed
+        ("GET", {SITE: "cross-site", MODE: "navigate"}, False),  # a link
+        ("GET", {SITE: "cross-site", MODE: "no-cors"}, True),
+        ("GET", {SITE: "same-site", MODE: "cors", ORIGIN: "http://localhost:3000"}, True),
+    ],
+)
+def test_pages_of_other_websites_make_nothing_compute(
+    keyless: TestClient, method: str, headers: dict[str, str], is_refused: bool
+) -> None:
+    path = COMPLETIONS if method == "POST" else "/v1/models"
+    content = json.dumps(BODY) if method == "POST" else None
+    response = keyless.request(
+        method, path, content=content, headers={"Content-Type": "text/plain"} | headers
+    )
+    assert response.status_code == (403 if is_refused else 200)
+    if is_refused:
+        error = response.json()["error"]
+        assert (error["param"], error["code"]) == ("Origin", "origin_not_allowed")
+        assert "--allowed-origins" in error["message"]
 
 
 def test_a_name_that_was_made_to_lead_here_is_refused_first() -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tiny_llm.generation.given.structured_outputs import StructuredOutputsParams
+from tiny_llm.serving.server.given.call_formats import format_of
 from tiny_llm.serving.server.given.fields import ChatRequest, CompletionRequest
 from tiny_llm.serving.server.given.params import chat_params, completion_params
 from tiny_llm.serving.server.given.structured_outputs import grammar_of_calls
@@ -52,13 +53,17 @@ def test_what_a_field_becomes(fields: dict[str, Any], name: str, value: Any) -> 
         ({"max_tokens": 5}, 5),
         ({"max_completion_tokens": 5}, 5),
         ({"max_tokens": 5, "max_completion_tokens": 5}, 5),
+        ({"max_tokens": -1}, None),
     ],
 )
 def test_the_length_of_an_answer(fields: dict[str, Any], most: int | None) -> None:
     assert chat_params(chat(**fields)).max_tokens == most
 
 
-@pytest.mark.parametrize(("fields", "most"), [({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 5}, 5)])
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [({}, 16), ({"max_tokens": None}, 16), ({"max_tokens": -1}, None), ({"max_tokens": 5}, 5)],
+)
 def test_the_length_of_a_completion(fields: dict[str, Any], most: int) -> None:
     assert completion_params(completion(**fields)).max_tokens == most
 
@@ -95,7 +100,8 @@ def test_structured_outputs_reach_the_engine(outputs: dict[str, Any]) -> None:
 def test_a_grammar_allows_the_calls_that_were_asked_for(
     fields: dict[str, Any], start: str, num_tools: int
 ) -> None:
-    first, *rules = grammar_of_calls(chat(tools=TOOLS, **fields)).split("\n")
+    form = format_of("<tool_call> arguments")
+    first, *rules = grammar_of_calls(chat(tools=TOOLS, **fields), form).split("\n")
     assert first == start
     arguments = [rule for rule in rules if ": %json " in rule]
     assert len(arguments) == num_tools

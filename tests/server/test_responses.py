@@ -93,7 +93,7 @@ def test_whole_and_streamed(text: str, fields: dict[str, Any], kinds: list[str],
         if item["type"] == "message":
             assert deltas == item["content"][0]["text"]
         else:
-            assert deltas == item["arguments"] == '{"city":"Ulm"}'
+            assert deltas == item["arguments"] == '{"city": "Ulm"}'
             assert item["name"] == "weather"
 
 
@@ -110,9 +110,18 @@ def test_the_conversation_that_the_template_gets() -> None:
             "role": "assistant",
             "content": [{"type": "output_text", "text": "I look.", "annotations": []}],
         },
+        {
+            "type": "reasoning",
+            "id": "r",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Hm."}],
+        },
         {**call, "call_id": "a"},
         {**call, "call_id": "b", "id": "fc_1", "status": "completed"},
         {"type": "function_call_output", "call_id": "a", "output": "rain"},
+        {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "sun"}]},
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "So."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
     ]
     with in_memory(app) as client:
         body = BODY | {"input": conversation, "instructions": "Be brief.", "tools": [TOOL]}
@@ -127,8 +136,10 @@ def test_the_conversation_that_the_template_gets() -> None:
     assert tokenizer.asked["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "How is it?"},
-        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": calls},
         {"role": "tool", "content": "rain", "tool_call_id": "a"},
+        {"role": "tool", "content": "sun", "tool_call_id": "b"},
+        {"role": "assistant", "content": "No.", "reasoning_content": "So."},
     ]
     assert tokenizer.asked["tools"] == [
         {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -237,7 +248,14 @@ def test_tokens_are_counted(most: int | None, number: int) -> None:
         ({"input": [{"type": "function_call_output", "name": "a"}]}, 400, "input[0].call_id"),
         ({"input": [{"role": "user", "content": "A", "output": "B"}]}, 400, "input[0].output"),
         ({"input": [{"role": "tool", "content": "A"}]}, 400, "input[0].role"),
-        ({"input": [{"type": "reasoning"}]}, 400, "input[0].type"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, 400, "input"),
+        ({"input": [{"type": "reasoning", "role": "user"}]}, 400, "input[0].role"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, 400, "input[0].type"),
+        (
+            {"input": [{"type": "reasoning", "id": "r", "summary": []}, {"role": "user", "content": "A"}]},
+            200,
+            None,
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "text": "A"}]}]},
             400,
@@ -247,17 +265,18 @@ def test_tokens_are_counted(most: int | None, number: int) -> None:
         ({"previous_response_id": "resp_1"}, 400, "previous_response_id"),
         ({"conversation": "c"}, 400, "conversation"),
         ({"background": True}, 400, "background"),
-        ({"truncation": "auto"}, 400, "truncation"),
-        ({"include": ["message.output_text.logprobs"]}, 400, "include"),
+        ({"truncation": "later"}, 400, "truncation"),
+        ({"include": ["a", "message.output_text.logprobs"]}, 400, "include[1]"),
         ({"text": {"format": {"type": "json_schema"}}}, 400, "text.format.name"),
         ({"max_output_tokens": 0}, 400, "max_output_tokens"),
         ({"temperature": 3}, 400, "temperature"),
-        ({"tools": [{"type": "web_search"}]}, 400, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}, {"type": "function"}]}, 400, "tools[1].name"),
+        ({"tools": [{"type": "function", "name": "two words"}]}, 400, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, 400, "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, 400, "tool_choice.type"),
         ({"tools": [TOOL]}, 400, "tools"),
         ({"tool_choice": "required"}, 400, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "news"}}, 400, "tool_choice"),
-        ({"stream_options": {"include_obfuscation": False}}, 400, "stream_options"),
-        ({"stream": True, "stream_options": {"include_usage": True}}, 400, "stream_options.include_usage"),
         ({"stop": 5}, 400, "stop"),
         ({"ignore_eos": True, "max_output_tokens": None}, 400, "ignore_eos"),
         ({"n": 2}, 400, "n"),

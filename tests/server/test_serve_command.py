@@ -68,6 +68,7 @@ def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
         (["--max-num-seqs", "9", "--max-num-batched-tokens", "8"], "max_num_batched_tokens 8"),
         (["--max-model-len", "9999", "--port", "0"], "max_model_len must be from 1 to 2048"),
         (["--num-gpu-blocks-override", "3", "--port", "0"], "too few"),
+        (["--num-gpu-blocks-override", "100000000", "--port", "0"], "100000000 blocks need 9155.3 GiB"),
         (["--api-key", " "], "api_key"),
         (["--port", "70000"], "--port"),
         (["--max-num-queued-reqs", "-1"], "--max-num-queued-reqs"),

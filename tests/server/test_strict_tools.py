@@ -83,7 +83,7 @@ def calls_of(client: TestClient, fields: dict[str, Any]) -> list[dict[str, str]]
     found = []
     for choice in response.json()["choices"]:
         calls = [each["function"] for each in choice["message"].get("tool_calls", [])]
-        found += calls
+        found += calls if choice["finish_reason"] != "length" else calls[:-1]  # the last may be cut off
         if choice["finish_reason"] != "length":
             assert "<tool_call>" not in (choice["message"]["content"] or "")
             assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
@@ -139,7 +139,8 @@ def test_responses_keep_strict_tools(client: TestClient) -> None:
         client.post(RESPONSES, json=INPUT | {"tools": [flat], "seed": seed}).json() for seed in range(8)
     ]
     assert answers[0]["tools"][0]["strict"] is True
-    calls = [item for answer in answers for item in answer["output"] if item["type"] == "function_call"]
+    items = [item for answer in answers for item in answer["output"]]
+    calls = [item for item in items if (item["type"], item["status"]) == ("function_call", "completed")]
     assert calls
     for call in calls:
         jsonschema.validate(json.loads(call["arguments"]), WEATHER)

@@ -42,7 +42,7 @@ class ByteChat(ByteTokenizer):
     """A tokenizer for conversations, whose template has tools."""
 
     has_chat_template = True
-    chat_template = "{{ tools }}"
+    chat_template = "{{ tools }} <tool_call> arguments"
 
     def __init__(self) -> None:
         self.options: list[dict[str, Any]] = []
@@ -215,7 +215,18 @@ def test_no_thoughts_before_a_grammar() -> None:
             "text.format",
             "uniqueItems",
         ),
-        (COMPLETIONS, PROMPT | {"response_format": {"type": "text"}}, "response_format", "not a field"),
+        (
+            COMPLETIONS,
+            PROMPT | {"response_format": {"type": "json_object"}},
+            "response_format.type",
+            "json_object",
+        ),
+        (
+            CHAT,
+            MESSAGES | {"response_format": {"type": "json_object", "schema": KING}},
+            "response_format.schema",
+            "support",
+        ),
         *[
             (path, body | {"structured_outputs": outputs}, param, reason)
             for path, body in ((CHAT, MESSAGES), (COMPLETIONS, PROMPT))
@@ -230,8 +241,8 @@ def test_no_thoughts_before_a_grammar() -> None:
                 ({"grammar": "start: foo"}, "structured_outputs", "unknown name"),
                 ({"choice": []}, "structured_outputs.choice", "invalid"),
                 ({"choice": ["a", ""]}, "structured_outputs.choice[1]", "invalid"),
-                ({"structural_tag": "x"}, "structured_outputs.structural_tag", "null"),
-                ({"regexp": "x"}, "structured_outputs.regexp", "not a field"),
+                ({"structural_tag": "x"}, "structured_outputs.structural_tag", "support"),
+                ({"regexp": "x"}, "structured_outputs", "exactly one"),
             )
         ],
         (
@@ -239,12 +250,6 @@ def test_no_thoughts_before_a_grammar() -> None:
             MESSAGES | formatted(KING) | {"structured_outputs": {"regex": "a"}},
             "structured_outputs",
             "combined",
-        ),
-        (
-            CHAT,
-            MESSAGES | formatted(KING) | {"chat_template_kwargs": {"enable_thinking": True}},
-            "chat_template_kwargs.enable_thinking",
-            "thoughts",
         ),
         (CHAT, MESSAGES | {"tool_choice": "required"}, "tool_choice", "no tools"),
         (CHAT, MESSAGES | {"tools": TOOLS, "tool_choice": named("news")}, "tool_choice", "news"),

@@ -188,3 +188,68 @@ forever()
     sent = [signal.SIGHUP, signal.SIGTERM]
     assert sent_to_parent(tmp_path, sent, "SIG_IGN", leading, 'wait_for("sent")') == (0, "")
     assert not (tmp_path / "wrong").exists()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or ") Z " not in status.read_text()
+
+
+@pytest.mark.parametrize("is_linux", [True, False], ids=["by the system", "by a pipe"])
+def test_ranks_end_with_a_launcher_that_is_killed(is_linux: bool, tmp_path: Path) -> None:
+    body = [
+        "from scripts.run.rank_process import end_with_launcher",
+        "note(f'pid{os.getpid()}')",
+        "" if is_linux else "sys.platform = 'other'",
+        "end_with_launcher()",
+        "forever()",
+    ]
+    rank = [sys.executable, "-c", "\n".join([PREAMBLE, *body]), str(tmp_path)]
+    code = f"from scripts.run.ranks import run_ranks; run_ranks({rank!r}, 2)"
+    launcher = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    end = time.monotonic() + SECONDS
+    while len(pids := [int(path.name[3:]) for path in tmp_path.glob("pid*")]) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    launcher.kill()
+    launcher.wait()
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system doesn't tell whether a process is stopped")
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_rank_is_named_soon(
+    stopped: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "STOPPED_SECONDS", 0.2)
+    codes = ["forever()", "forever()"]
+    codes[stopped] = "os.kill(os.getpid(), signal.SIGSTOP)"
+    assert run_ranks(command(tmp_path, *codes), 2) == 1
+    assert capfd.readouterr().err == f"error: rank {stopped} was stopped by a signal; all ranks were ended\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system doesn't tell whether a process is stopped")
+def test_a_rank_that_goes_on_is_not_to_blame(tmp_path: Path) -> None:
+    halt = (
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    time.sleep(0.5)\n"
+        "    os.kill(os.getppid(), signal.SIGCONT)\n"
+        "    os._exit(0)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "note('went on')"
+    )
+    assert run_ranks(command(tmp_path, halt, "wait_for('went on')"), 2) == 0
+
+
+def test_what_mlx_says_of_each_socket_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    texts = ("[ring] Socket 3 was closed by the peer", "one", "[ring] two")
+    code = "\n".join(f"print({text!r}, file=sys.stderr)" for text in texts)
+    assert run_ranks(command(tmp_path, code, "pass"), 2) == 0
+    assert capfd.readouterr().err == "one\n[ring] two\n"

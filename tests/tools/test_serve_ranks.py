@@ -1,10 +1,12 @@
 """`pdm run serve --ranks 2`: the answers of one process, and an end that leaves nothing behind."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from scripts.checkpoints.models import load_by_name
@@ -29,6 +32,7 @@ from tests.support.rank_servers import (
 )
 from tiny_llm_ref import Engine, SamplingParams
 
+STOPPED = "error: rank {} was stopped by a signal; all ranks were ended\n"
 GREEDY = {"temperature": 0, "max_tokens": 40}
 SEEDED = {"temperature": 0.9, "seed": 7, "max_tokens": 40}
 PROMPTS = ["In the beginning God created the heaven and the earth. And", "And Moses said unto", "x"]
@@ -111,9 +115,11 @@ def test_a_rank_that_is_killed_during_a_request(tmp_path: Path) -> None:
         with server.streaming(2000) as lines:
             server.ranks[1].send_signal(signal.SIGKILL)
             assert server.end() == 1
-        assert "data: [DONE]" not in lines
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "stopped"
         assert server.text.endswith("error: rank 1 was ended by SIGKILL; all ranks were stopped\n")
         assert "Traceback" not in server.text
+        assert "draining" not in server.text
+        assert "[ring]" not in server.text
 
 
 def test_a_rank_that_hangs(tmp_path: Path) -> None:
@@ -124,8 +130,26 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
             httpx2.post(f"{server.url}/v1/completions", json=body, timeout=SECONDS)
         assert server.end() == 1
         assert "Timeout (0:00:01)!" in server.text
-        sentence = "rank 1 did not react any more and was killed, after rank 0 ended with exit code 1"
-        assert server.text.endswith(f"error: {sentence}\n")
+        assert server.text.endswith(STOPPED.format(1))
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system doesn't tell whether a process is stopped")
+def test_a_rank_that_is_stopped_during_a_request(tmp_path: Path) -> None:
+    with rank_server(tmp_path / "log") as server:
+        with server.streaming(2000) as lines:
+            start = time.monotonic()
+            server.ranks[1].send_signal(signal.SIGSTOP)
+            assert server.end() == 1
+            assert time.monotonic() - start < 60  # far less than the first limit of a step
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "stopped"
+        assert server.text.endswith(STOPPED.format(1))
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with rank_server(tmp_path / "log") as server:
+        server.process.kill()
+        _, left = psutil.wait_procs(server.ranks, timeout=SECONDS)
+        assert not left
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 from .block_hashes import Hash, Prefix, Prefixes, chain_hash
 from .block_manager import BlockManager
+from .given.cache_salts import SaltedPrefixes
 from .sequence import Sequence
 
 
@@ -37,7 +38,7 @@ class PrefixCachingBlockManager(BlockManager):
         hash_function: Hash = chain_hash,
     ) -> None:
         super().__init__(num_blocks, block_size, overcommit, watermark)
-        self.prefixes = Prefixes(block_size, hash_function)
+        self.prefixes: Prefixes = SaltedPrefixes(block_size, hash_function)
         self.block_of: dict[Prefix, int] = {}
         self.prefix_of: dict[int, Prefix] = {}
         self.cached_blocks: OrderedDict[int, None] = OrderedDict()

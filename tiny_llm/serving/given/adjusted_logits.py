@@ -15,6 +15,9 @@ from .constraints import Masks
 from .scheduler_output import ScheduledTokens
 from .token_counts import counts_of
 
+FORCED = 1e9
+"""Added to the logit of a token that must come: more than any logit, and still a number."""
+
 
 def adjust_logits(
     logits: mx.array, entries: Items[ScheduledTokens], params: Mapping[int, SamplingParams]
@@ -62,9 +65,11 @@ def biases_of(sequence: Sequence, params: SamplingParams, masks: Masks, row: int
 
     An answer that has to end by its grammar may end before `min_tokens`.
     """
+    num_generated = sequence.num_tokens - sequence.num_prompt_tokens
+    if num_generated < len(params.forced):
+        return {params.forced[num_generated]: FORCED}
     added = dict(params.biases)
-    is_short = sequence.num_tokens - sequence.num_prompt_tokens < params.min_tokens
-    if is_short and not masks.allow_only(row, params.stop_token_ids):
+    if num_generated < params.min_tokens and not masks.allow_only(row, params.stop_token_ids):
         added |= dict.fromkeys(params.stop_token_ids, -math.inf)
     return added
 

@@ -8,6 +8,7 @@ from ...batching.answer import Answer, GenerationResult, TokenLogprobs
 from ...generation.generate import Tokenizer, check_token_ids
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
+from .cache_salts import salt_sequence
 from .constraints import constrain
 from .grammars import compile_grammar
 
@@ -58,6 +59,8 @@ class EngineRequest(Answer):
         seed = getrandbits(64) if params.seed is None else params.seed
         self.params = replace(params, seed=seed, stop_token_ids=sorted(self.end_ids))
         self.logprobs: list[TokenLogprobs] = []
+        if params.cache_salt is not None:
+            salt_sequence(sequence, params.cache_salt)
         self.constraint = None
         if params.structured_outputs is not None:
             self.constraint = compile_grammar(params.structured_outputs, tokenizer)
@@ -71,7 +74,10 @@ class EngineRequest(Answer):
         answer ends incomplete, with "length".
         """
         num_before = len(self.token_ids)
-        super().accept(token)
+        if num_before < len(self.params.forced):
+            self._append_forced(token)
+        else:
+            super().accept(token)
         is_appended = len(self.token_ids) > num_before
         if logprobs is not None and is_appended:
             self.logprobs.append(logprobs)
@@ -80,6 +86,12 @@ class EngineRequest(Answer):
         if is_appended:
             self.constraint.advance([token])
         elif token in self.tokenizer.eos_token_ids and not self.constraint.is_complete:
+            self.finish_reason = "length"
+
+    def _append_forced(self, token: int) -> None:
+        """Append a forced token, which only `max_tokens` lets end the answer."""
+        self.token_ids.append(token)
+        if len(self.token_ids) == self.max_tokens:
             self.finish_reason = "length"
 
     def result(self) -> GenerationResult:

@@ -17,7 +17,7 @@ from ..speculation.rejection import probabilities, reject
 from ..speculation.verification import rows_to_keep, rows_to_verify
 from .best_sampler import best_sampler
 from .drafter import Drafter, Drafts, extended
-from .sampling import BatchSampler, SamplingBatch, StepSamples, random_numbers, read_rows
+from .sampling import BatchSampler, SamplingBatch, StepSamples, check_numbers, random_numbers, read_rows
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 NO_DRAFT = -1
@@ -66,6 +66,9 @@ class SpeculativeRunner(ModelRunner):
 
         Returns:
             For each final entry, its accepted drafts and the token sampled after them.
+
+        Raises:
+            NoNumbersError: as for `check_numbers`, unless it concerns only what follows rejected drafts.
         """
         if not drafts.token_ids:
             samples = self.run(output, params)
@@ -83,6 +86,7 @@ class SpeculativeRunner(ModelRunner):
             return Verified({}, {})
         token_ids, logprobs = read_rows(sampled[0])
         kept = rows_to_keep(output.final, np.array(self.verifier.is_accepted).tolist())
+        check_numbers(sampled[0], [row for rows in kept.values() for row in rows])
         return Verified(
             {id: [token_ids[row] for row in rows] for id, rows in kept.items()},
             {id: [logprobs[row] for row in rows if row in logprobs] for id, rows in kept.items()},
@@ -142,7 +146,7 @@ class Verifier:
         )
         accepted, replaced = reject(
             probabilities(logits[rows], part),
-            mx.concatenate(self._probs),
+            numbers_of(mx.concatenate(self._probs), self._draft_ids[rows]),
             self._draft_ids[rows],
             mx.array(other_uniform(part)),
             mx.array(part.uniform),
@@ -150,6 +154,12 @@ class Verifier:
         token_ids[rows] = mx.where(accepted, self._draft_ids[rows], replaced).astype(token_ids.dtype)
         self.is_accepted[rows] = accepted
         return token_ids
+
+
+def numbers_of(probs: mx.array, draft_ids: mx.array) -> mx.array:
+    """The distributions of drafts, [R, V]; where they are not numbers, as if no other draft were possible."""
+    is_draft = mx.arange(probs.shape[-1]) == draft_ids[:, None]
+    return mx.where(mx.isnan(mx.sum(probs, axis=-1, keepdims=True)), is_draft.astype(probs.dtype), probs)
 
 
 def rows_of(entry: ScheduledTokens) -> list[ScheduledTokens]:

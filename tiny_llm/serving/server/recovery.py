@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from traceback import clear_frames
 
 from ...generation.sampler import SamplingParams
 from ..engine import Engine, EngineStep
 from ..given.engine_request import EngineRequest
+from ..given.sampling import NoNumbersError
 from ..given.scheduler_output import SchedulerOutput
 
 NOTHING = EngineStep(SchedulerOutput(()), {}, ())
@@ -44,7 +45,8 @@ class RecoveringEngine:
     failure all requests are on trial: they enter the new engine one at a time, in the order of their ids,
     each after the one before it has sampled a token. If a step fails during the trial, the request that
     entered last is at fault and is dropped, and the trial begins again without it. So an error that does not
-    come back costs no request, and a request that breaks every step it is in costs only itself.
+    come back costs no request, and a request that breaks every step it is in costs only itself. An error that
+    names the requests at fault, since their logits are not numbers, needs no trial to find them.
 
     Args:
         make_engine: makes an engine with empty caches; called at once, and again after each failed step.
@@ -99,10 +101,23 @@ class RecoveringEngine:
             log.warning("a step failed; its requests are computed again", exc_info=error)
             clear_frames(error.__traceback__)  # they hold arrays of the failed step
             self.num_failed_steps += 1
-            return self.recover(requests, error)
+            return self.without_broken(requests, error) or self.recover(requests, error)
         if self.on_trial is not None:
             self.continue_trial(step.sampled)
         return ServedStep(step, tuple(requests[result.prompt_idx] for result in step.finished))
+
+    def without_broken(self, requests: dict[int, EngineRequest], error: Exception) -> ServedStep | None:
+        """Recover, but drop exactly the requests that the error names. Return None if it names none.
+
+        Args:
+            requests, error: as for `recover`.
+        """
+        if not isinstance(error, NoNumbersError):
+            return None
+        self.on_trial = None
+        broken = dict.fromkeys(error.sequence_ids & requests.keys(), error)
+        step = self.recover({id: requests[id] for id in requests if id not in broken}, error)
+        return replace(step, failed={**step.failed, **broken})
 
     def recover(self, requests: dict[int, EngineRequest], error: Exception) -> ServedStep:
         """Replace the failed engine, drop the request at fault if it is known, and put the others on trial.

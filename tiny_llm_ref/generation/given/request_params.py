@@ -27,6 +27,9 @@ class RequestParams:
         logprobs: how many of the likeliest tokens to return with each token, with their log-probabilities
             and the token's own. These are the model's, before biases, penalties, temperature and cuts.
         structured_outputs: what the answer must look like (day 3.8).
+        cache_salt: a text, if cached blocks may only be shared with requests that have the same.
+        forced_ids: the answer begins with these tokens, whatever the model would say. They don't end it.
+            With `logprobs`, this tells how likely a text is.
 
     Raises:
         ValueError: a value is out of range; shows its `name` and the `value`.
@@ -40,6 +43,8 @@ class RequestParams:
     stop_token_ids: Iterable[int] = ()
     logprobs: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    cache_salt: str | None = None
+    forced_ids: Iterable[int] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logit_bias", tuple(sorted(dict(self.logit_bias).items())))
@@ -51,7 +56,9 @@ class RequestParams:
         for token, bias in self.biases:
             check_ids("logit_bias", [token])
             check_size(f"logit_bias of token {token}", bias, LARGEST_BIAS)
+        object.__setattr__(self, "forced_ids", tuple(self.forced_ids))
         check_ids("stop_token_ids", self.stop_token_ids)
+        check_ids("forced_ids", self.forced)
         check_count("min_tokens", self.min_tokens)
         if self.logprobs is not None:
             check_count("logprobs", self.logprobs)
@@ -60,11 +67,20 @@ class RequestParams:
                 f"structured_outputs must be StructuredOutputsParams or None, got {self.structured_outputs!r}"
             )
 
+        if self.cache_salt is not None and not (isinstance(self.cache_salt, str) and self.cache_salt):
+            raise ValueError(f"cache_salt must be a text that is not empty, got {self.cache_salt!r}")
+
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:
         """`logit_bias` as pairs."""
         assert isinstance(self.logit_bias, tuple)
         return self.logit_bias
+
+    @property
+    def forced(self) -> tuple[int, ...]:
+        """`forced_ids` as a tuple."""
+        assert isinstance(self.forced_ids, tuple)
+        return self.forced_ids
 
     @property
     def has_penalties(self) -> bool:
@@ -74,11 +90,12 @@ class RequestParams:
     @property
     def changes_logits(self) -> bool:
         """Whether any step uses logits other than the model's."""
-        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
+        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0 or bool(self.forced)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ValueError, showing the `token` or `logprobs`, if a value exceeds the vocabulary."""
-        for name, ids in (("logit_bias", dict(self.biases)), ("stop_token_ids", self.stop_token_ids)):
+        named = {"logit_bias": dict(self.biases), "stop_token_ids": self.stop_token_ids}
+        for name, ids in {**named, "forced_ids": self.forced}.items():
             for token in ids:
                 if token >= vocab_size:
                     raise ValueError(

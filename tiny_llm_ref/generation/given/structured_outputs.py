@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from llguidance import LLMatcher
 
@@ -31,7 +31,9 @@ class StructuredOutputsParams:
         choice: strings, one of which is the whole answer.
         grammar: a context-free grammar in llguidance's variant of Lark, which begins at the rule `start`.
         disable_any_whitespace: whether JSON comes without whitespace between its tokens. Otherwise, there may
-            be a line break and up to 16 spaces in each place.
+            be a line break and up to 64 spaces in each place.
+        thought: whether the answer may begin with a thought, before what is described: text up to `</think>`.
+            "open" if the prompt has its first tag, "possible" if the answer may have it.
         compiled: the grammar, if `compiled` has made it, perhaps in another thread; not compared.
 
     Raises:
@@ -45,6 +47,7 @@ class StructuredOutputsParams:
     choice: Iterable[str] | None = None
     grammar: str | None = None
     disable_any_whitespace: bool = False
+    thought: Literal["open", "possible"] | None = None
     compiled: CompiledGrammar | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

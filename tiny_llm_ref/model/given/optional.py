@@ -1,19 +1,24 @@
-"""Checks that an optional task asks for."""
+"""What an optional task asks for, and the rest must do without."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def once_written(check: Callable[P, None]) -> Callable[P, None]:
-    """The check, which accepts everything until it is written: nothing else depends on an optional task."""
+def once_written(function: Callable[P, T]) -> Callable[P, T | None]:
+    """The function, which does nothing until it is written: nothing else depends on an optional task.
 
-    @wraps(check)
-    def check_if_written(*args: P.args, **kwargs: P.kwargs) -> None:
+    Until then, the result is None, and a check accepts everything.
+    """
+
+    @wraps(function)
+    def call_if_written(*args: P.args, **kwargs: P.kwargs) -> T | None:
         with suppress(NotImplementedError):
-            check(*args, **kwargs)
+            return function(*args, **kwargs)
+        return None
 
-    return check_if_written
+    return call_if_written

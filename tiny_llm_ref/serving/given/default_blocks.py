@@ -10,6 +10,7 @@ from ..model_runner import ModelRunner
 from ..quantized_kv_pool import quantized_bytes_per_token
 from ..scheduler import SchedulerConfig
 from .blocks import Blocks, UnlimitedBlocks
+from .memory import free_memory
 from .scheduler_output import SchedulerOutput
 
 BLOCK_SIZE = 16
@@ -62,10 +63,3 @@ def make_runner(model: Qwen3Model, blocks: Blocks, kv_bits: int | None = None) -
     if kv_bits is not None:
         raise ValueError("quantized keys and values need the blocks of a pool: use BlockManager")
     return DenseRunner(model)
-
-
-def free_memory() -> int:
-    """Bytes that MLX may still allocate."""
-    # On a Mac, the limit exceeds what the GPU can keep resident. Only Metal reports that size.
-    most = mx.device_info().get("max_recommended_working_set_size", mx.get_memory_limit())
-    return max(0, min(int(most), mx.get_memory_limit()) - mx.get_active_memory())

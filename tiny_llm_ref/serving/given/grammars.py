@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from concurrent.futures import TimeoutError  # another class before Python 3.11
 from copy import copy
 from dataclasses import replace
 from typing import Any, cast
@@ -12,10 +13,21 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from ...generation.generate import Tokenizer
 from ...generation.given.structured_outputs import CompiledGrammar, StructuredOutputsParams
 from ..structured.constraint import Constraint
+from .deep_stack import on_deep_stack
+from .json_whitespace import bounded, whitespace_options
 
-WHITESPACE = r"\n?[ \t]{0,16}"
-"""Between two tokens of JSON. A model that likes whitespace would otherwise write it without end."""
+THOUGHT = {
+    "open": 'start: thought SPACE @answer\nthought[lazy]: ANY "</think>"\n',
+    "possible": 'start: (thought SPACE)? @answer\nthought[lazy]: "<think>" ANY "</think>"\n',
+}
+END_OF_THOUGHT = "ANY: /(.|\\n)*/\nSPACE: /[ \\n]{0,4}/"
 LIMITS = LLParserLimits(verbose_errors=False)
+MOST_CHARACTERS = 256 * 2**10
+"""Of a grammar. A larger one takes seconds to compile."""
+STACK_PER_CHARACTER = 2**10
+"""Bytes. A chain of rules, each of which is a few characters long, takes less than a third of it."""
+MOST_SECONDS = 20.0
+"""For compiling. A hundred patterns that must all match take minutes."""
 
 _known: WeakKeyDictionary[Tokenizer, tuple[frozenset[int], LLTokenizer]] = WeakKeyDictionary()
 
@@ -32,13 +44,13 @@ def compile_grammar(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Co
 
 
 def compiled(params: StructuredOutputsParams, tokenizer: Tokenizer) -> StructuredOutputsParams:
-    """Return the parameters with their grammar compiled. A large one takes a good part of a second.
+    """Return the parameters with their grammar compiled. A large one takes seconds.
 
     Nothing here belongs to a thread: a server compiles in one, and its engine runs in another.
 
     Raises:
-        ValueError: llguidance refuses it, and says why; the tokenizer can't write it; or the tokenizer is of
-            a kind that llguidance doesn't know.
+        ValueError: it is too long, or takes too long; llguidance refuses it, and says why; the tokenizer
+            can't write it; or the tokenizer is of a kind that llguidance doesn't know.
     """
     if params.compiled is not None:
         return params
@@ -47,9 +59,18 @@ def compiled(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Structure
         text = grammar_text(params)
     except ValueError as error:
         raise ValueError(f"structured_outputs can't be kept: {error}") from None
-    matcher = LLMatcher(known, text, log_level=0, limits=LIMITS)
-    if not matcher.is_error():
-        matcher.compute_bitmask()  # an error may only show here
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(
+            f"structured_outputs can't be kept: it has {len(text)} characters, "
+            f"and at most {MOST_CHARACTERS} are allowed"
+        )
+    stack = STACK_PER_CHARACTER * MOST_CHARACTERS
+    try:
+        matcher = on_deep_stack(stack, lambda: started_matcher(known, text), MOST_SECONDS)
+    except TimeoutError:
+        raise ValueError(
+            f"structured_outputs can't be kept: compiling takes more than {MOST_SECONDS:g} s; make it simpler"
+        ) from None
     if matcher.is_error():
         reason = matcher.get_error().removesuffix("<non-verbose/>").strip()
         if "NoExtension" in reason:
@@ -58,19 +79,39 @@ def compiled(params: StructuredOutputsParams, tokenizer: Tokenizer) -> Structure
     return replace(params, compiled=CompiledGrammar(matcher, tuple(known.eos_tokens), known.vocab_size))
 
 
+def started_matcher(tokenizer: LLTokenizer, text: str) -> LLMatcher:
+    """Compile a grammar. Some errors only show in the first mask, so compute that too."""
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return matcher
+
+
 def grammar_text(params: StructuredOutputsParams) -> str:
-    """Return the grammar in llguidance's own form."""
+    """Return the grammar in llguidance's own form, after a thought if there may be one."""
+    text = answer_text(params)
+    if params.thought is None:
+        return text
+    try:
+        answer = json.loads(text)["grammars"][0]
+    except ValueError:
+        answer = {"lark_grammar": text}
+    start = THOUGHT[params.thought] + END_OF_THOUGHT
+    return json.dumps({"grammars": [{"lark_grammar": start}, {**answer, "name": "answer"}]})
+
+
+def answer_text(params: StructuredOutputsParams) -> str:
+    """Return the grammar of the answer itself."""
     if params.regex is not None:
         return LLMatcher.grammar_from_regex(params.regex)
     if params.choice is not None:
         strings = " | ".join(json.dumps(each) for each in params.choice)
         return LLMatcher.grammar_from_lark(f"start: {strings}")
+    options = whitespace_options(not params.disable_any_whitespace)
     if params.grammar is not None:
-        return LLMatcher.grammar_from_lark(params.grammar)
+        return json.dumps({"grammars": [{"lark_grammar": bounded(params.grammar, options)}]})
     schema = cast(str, params.json) if params.json is not None else '{"type": "object"}'
-    if params.disable_any_whitespace:
-        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
-    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE})
+    return LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, options))
 
 
 def tokenizer_of(tokenizer: Tokenizer) -> LLTokenizer:

@@ -1,7 +1,7 @@
 """The interface between runners and samplers: all rows of a step in one call, each with its parameters."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,16 @@ class StepSamples(NamedTuple):
 
     token_ids: dict[int, int]
     logprobs: dict[int, TokenLogprobs]
+
+
+class NoNumbersError(FloatingPointError):
+    """The logits of some sequences, by id, hold NaN or infinity."""
+
+    def __init__(self, sequence_ids: Iterable[int]) -> None:
+        super().__init__(
+            "the logits of the model are not numbers: the checkpoint is damaged, or a product overflowed"
+        )
+        self.sequence_ids = frozenset(sequence_ids)
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,7 @@ class Sampled:
 
     Attributes:
         token_ids: [B]
+        totals: [B], the sum of each row's logits, by which `check_numbers` sees whether they are numbers.
         num_top: for each of the R rows that asked for log-probabilities, its number of likeliest tokens.
         logprobs: for these rows, the log-probability of the sampled token [R], and the ids and
             log-probabilities of the likeliest tokens in any order [R, n] each; empty if R is 0.
@@ -117,6 +128,7 @@ class Sampled:
 
     entries: Items[ScheduledTokens]
     token_ids: mx.array
+    totals: mx.array
     num_top: Mapping[int, int]
     logprobs: tuple[mx.array, ...]
 
@@ -140,18 +152,20 @@ class Sampled:
         token_ids = sampler(adjusted, SamplingBatch.of(entries, params))
         asked = enumerate(params[entry.sequence.id].logprobs for entry in entries)
         num_top = {row: number for row, number in asked if number is not None}
-        return cls(entries, token_ids, num_top, logprobs_of(logits, token_ids, num_top))
+        logprobs = logprobs_of(logits, token_ids, num_top)
+        return cls(entries, token_ids, totals_of(logits), num_top, logprobs)
 
     @property
     def arrays(self) -> list[mx.array]:
         """The arrays to evaluate."""
-        return [self.token_ids, *self.logprobs]
+        return [self.token_ids, self.totals, *self.logprobs]
 
 
 def read_samples(sampled: Items[Sampled]) -> StepSamples:
-    """Read the numbers of samples that have been evaluated."""
+    """Read the numbers of samples that have been evaluated, if `check_numbers` has nothing against them."""
     samples = StepSamples({}, {})
     for each in sampled:
+        check_numbers(each, range(len(each.entries)))
         ids = [entry.sequence.id for entry in each.entries]
         token_ids, logprobs = read_rows(each)
         samples.token_ids.update(zip(ids, token_ids, strict=True))
@@ -167,6 +181,21 @@ def read_rows(sampled: Sampled) -> tuple[list[int], dict[int, TokenLogprobs]]:
         likeliest = sorted(zip(top_ids, top, strict=True), key=lambda pair: (-pair[1], pair[0]))
         logprobs[row] = TokenLogprobs(own, tuple(likeliest[:num_top]))
     return np.array(sampled.token_ids).tolist(), logprobs
+
+
+def totals_of(logits: mx.array) -> mx.array:
+    """The sum of each row of logits [B, V]: no finite number if one of them is NaN or infinite."""
+    return mx.sum(logits if logits.dtype != mx.float16 else logits.astype(mx.float32), axis=-1)
+
+
+def check_numbers(sampled: Sampled, rows: Iterable[int]) -> None:
+    """Raise NoNumbersError if the logits of some rows, by their numbers, hold NaN or infinity.
+
+    The token that was sampled in such a row means nothing. A logit of -inf is a number that says never.
+    """
+    is_broken = ~(np.array(sampled.totals.astype(mx.float32)) < np.inf)
+    if ids := {sampled.entries[row].sequence.id for row in rows if is_broken[row]}:
+        raise NoNumbersError(ids)
 
 
 def logprobs_of(logits: mx.array, token_ids: mx.array, num_top: Mapping[int, int]) -> tuple[mx.array, ...]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ....model.given.optional import once_written
 from ...engine import Engine, EngineStep
 from ..watchdog import Watchdog
 
@@ -39,7 +40,8 @@ def is_loss(error: str) -> bool:
 def guard_steps(engine: Engine, watchdog: Watchdog) -> None:
     """Let the watchdog time each step of an engine from now on.
 
-    A step raises `RankLost` if another rank has ended.
+    A step raises `RankLost` if another rank has ended. The watchdog's limit stays as it is until the optional
+    task is written that fits costs.
     """
     step = engine.step
 
@@ -47,7 +49,7 @@ def guard_steps(engine: Engine, watchdog: Watchdog) -> None:
         start = time.perf_counter()
         with losses_noticed(), watchdog.guard(watchdog.limit):
             done = step()
-        watchdog.record(done.scheduled, time.perf_counter() - start)
+        once_written(watchdog.record)(done.scheduled, time.perf_counter() - start)
         return done
 
     engine.step = guarded  # type: ignore[method-assign]

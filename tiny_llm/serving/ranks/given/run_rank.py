@@ -1,5 +1,6 @@
 """The part of each rank in serving: rank 0 has the engine, the others follow."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from .guarded_engine import RankLost, is_loss, losses_noticed
 
 LOST_EXIT_CODE = 75
 """Of a rank that ends only because another one has ended."""
+LOST_SIGNAL = signal.SIGUSR1
+"""What the launcher sends rank 0 when another rank has ended."""
 
 
 class FixedWatchdog(Watchdog):

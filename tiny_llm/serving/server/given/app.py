@@ -13,6 +13,8 @@ from starlette.routing import Route
 from ...engine import Engine
 from ..disconnects import ClientGoneError
 from .access import guards
+from .anthropic_endpoint import AnthropicEndpoint
+from .anthropic_fields import CUSTOM, MessagesRequest
 from .chat import ChatEndpoint
 from .completions import CompletionEndpoint
 from .config import ServerConfig
@@ -20,15 +22,16 @@ from .engine_client import EngineClient
 from .errors import ApiError, on_api_error, on_http_error, on_other_error
 from .event_stream import EventStream
 from .fields import ChatRequest, CompletionRequest
-from .openapi import openapi
+from .ignored_fields import IGNORED
+from .openapi import VERSION, openapi
 from .page import page
 from .response_endpoint import ResponseEndpoint
 from .response_fields import ResponsesRequest
-from .responses import ModelCard, ModelList, Status
+from .responses import ModelCard, ModelList, Status, Version
 from .serve_completion import serve_completion
 from .server import Server, as_json, server_of
 from .text_codec import ChatTokenizer, TextCodec
-from .tokenize import detokenize, tokenize
+from .tokenize import count_tokens, detokenize, tokenize
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -70,11 +73,14 @@ def create_app(
             Route("/ready", ready),
             Route("/openapi.json", describe),
             Route("/metrics", metrics),
+            Route("/version", version),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", one_model),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
             Route("/v1/responses", responses, methods=["POST"]),
+            Route("/v1/messages", messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
         ],
@@ -112,6 +118,11 @@ async def ready(http: Request) -> Response:
 async def metrics(http: Request) -> Response:
     """Metrics for Prometheus."""
     return Response(server_of(http).client.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def version(http: Request) -> Response:
+    """The version of the project."""
+    return as_json(Version(VERSION))
 
 
 async def events(http: Request) -> Response:
@@ -157,7 +168,21 @@ async def responses(http: Request) -> Response:
     """Answer a conversation, in the newer protocol."""
     server = server_of(http)
     request = await server.body(http, ResponsesRequest)
+    http.scope[IGNORED] += [
+        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type != "function"
+    ]
     endpoint = ResponseEndpoint(request, server.codec)
+    return await serve_completion(http, server.client, endpoint, endpoint.answer)
+
+
+async def messages(http: Request) -> Response:
+    """Answer a conversation, in Anthropic's protocol."""
+    server = server_of(http)
+    request = await server.body(http, MessagesRequest)
+    http.scope[IGNORED] += [
+        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type not in CUSTOM
+    ]
+    endpoint = AnthropicEndpoint(request, server.codec)
     return await serve_completion(http, server.client, endpoint, endpoint.answer)
 
 

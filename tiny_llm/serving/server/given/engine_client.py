@@ -9,6 +9,7 @@ from itertools import count, islice
 from typing import Literal
 
 from ....generation.sampler import SamplingParams
+from ....model.given.optional import once_written
 from ...cost_model import CostModel
 from ...engine import Engine
 from ..admission import Admission, RemainingWork, Reservation, seconds_until_room
@@ -149,10 +150,8 @@ class EngineClient:
             )
             for each in self._running.values()
         ]
-        try:
-            return seconds_until_room(self.config.scheduler, self._cost, work)
-        except NotImplementedError:  # an optional task
-            return 1.0
+        seconds = once_written(seconds_until_room)(self.config.scheduler, self._cost, work)
+        return 1.0 if seconds is None else seconds
 
     def _most_tokens(self, running: Running) -> int:
         room = self.max_model_len - running.record.num_prompt_tokens

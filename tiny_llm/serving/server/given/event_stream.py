@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from .config import ServerConfig
 
+KEEPALIVE = ServerSentEvent(comment="keepalive", sep="\n")
 log = logging.getLogger("tiny_llm.server")
 
 
@@ -22,16 +23,21 @@ class EventStream(EventSourceResponse):
         events: what to send.
         on_end: called when the stream has ended or the client has gone.
         config: has the times.
+        ping: what keeps a connection open while there is nothing to send.
     """
 
     def __init__(
-        self, events: AsyncIterator[ServerSentEvent], on_end: Callable[[], None], config: ServerConfig
+        self,
+        events: AsyncIterator[ServerSentEvent],
+        on_end: Callable[[], None],
+        config: ServerConfig,
+        ping: ServerSentEvent = KEEPALIVE,
     ) -> None:
         super().__init__(
             events,
             ping=config.keepalive,
             sep="\n",
-            ping_message_factory=lambda: ServerSentEvent(comment="keepalive", sep="\n"),
+            ping_message_factory=lambda: ping,
             send_timeout=config.send_timeout,
         )
         self._on_end = on_end

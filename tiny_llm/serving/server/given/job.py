@@ -29,6 +29,7 @@ class Job:
         priority: of all of them.
         reservation: has a slot for each answer.
         arrival: when the HTTP request came.
+        is_scoring: compute how likely each prompt is instead: force it as the answer to its first token.
     """
 
     client: EngineClient
@@ -39,6 +40,7 @@ class Job:
     priority: int
     reservation: Reservation
     arrival: float
+    is_scoring: bool = False
     records: dict[int, RequestRecord] = field(default_factory=dict)
     _tickets: list[int] = field(default_factory=list)
 
@@ -67,16 +69,23 @@ class Job:
             num_unfinished -= increment.finish_reason is not None
             yield index, increment
 
-    def close(self) -> None:
-        """Drop what is unfinished, and release all slots."""
+    def abort(self) -> None:
+        """Drop what is unfinished."""
         for ticket in self._tickets:
             self.client.abort(ticket)
+
+    def close(self) -> None:
+        """Drop what is unfinished, and release all slots."""
+        self.abort()
         self.reservation.__exit__(None, None, None)
 
     def _submit(self, index: int, queue: "asyncio.Queue[tuple[int, Increment | ApiError]]") -> None:
         prompt_ids, number = self.prompts[index // self.n], index % self.n
         seed = self.params.seed
         params = self.params if seed is None else replace(self.params, seed=(seed + number) % NUM_SEEDS)
+        if self.is_scoring:
+            prompt_ids, forced = prompt_ids[:1], prompt_ids[1:]
+            params = replace(params, forced_ids=forced, max_tokens=len(forced))
         name = self.name if self.num_answers == 1 else f"{self.name}[{index}]"
         record = RequestRecord(name, self.arrival, len(prompt_ids))
         self.records[index] = record

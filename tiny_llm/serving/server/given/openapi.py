@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
-from .errors import JSON, ErrorBody
+from .anthropic_events import AnthropicEvent, AnthropicMessage, InputTokens
+from .anthropic_fields import CountTokensRequest, MessagesRequest
+from .errors import ANTHROPIC, JSON, AnthropicErrorBody, ErrorBody
 from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .response_events import ResponseEvent, ResponseObject
 from .response_fields import ResponsesRequest
@@ -19,16 +21,23 @@ from .responses import (
     ModelList,
     Status,
     Tokens,
+    Version,
 )
+
+VERSION = "0.1.0"
+"""Of the project."""
 
 ENDPOINTS: dict[str, tuple[str, Any, Any]] = {
     "/v1/completions": ("Continue prompts.", CompletionRequest, Completion[CompletionChoice]),
     "/v1/chat/completions": ("Answer a conversation.", ChatRequest, Completion[ChatChoice]),
     "/v1/responses": ("Answer a conversation, in the newer protocol.", ResponsesRequest, ResponseObject),
+    "/v1/messages": ("Answer a conversation, in Anthropic's protocol.", MessagesRequest, AnthropicMessage),
+    "/v1/messages/count_tokens": ("Count the tokens of a prompt.", CountTokensRequest, InputTokens),
     "/v1/models": ("All models.", None, ModelList),
     "/v1/models/{name}": ("One model.", None, ModelCard),
     "/tokenize": ("Turn text into token ids.", TokenizeRequest, Tokens),
     "/detokenize": ("Turn token ids into text.", DetokenizeRequest, DetokenizedText),
+    "/version": ("Which version this is.", None, Version),
     "/health": ("Whether the server is alive.", None, Status),
     "/ready": ("Whether the server takes requests.", None, Status),
 }
@@ -38,6 +47,7 @@ CHUNKS: dict[str, Any] = {
     "/v1/completions": Completion[CompletionChoice],
     "/v1/chat/completions": Completion[ChatChunkChoice],
     "/v1/responses": ResponseEvent,
+    "/v1/messages": AnthropicEvent,
 }
 """For each path that can stream: the data of an event."""
 
@@ -61,17 +71,24 @@ EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
         "whole": {"input": "Who made the world?", "max_output_tokens": 8},
         "streamed": {"input": QUESTION, "instructions": "Be brief.", "stream": True},
     },
+    "/v1/messages": {
+        "whole": {"messages": QUESTION, "max_tokens": 8, "stop_sequences": ["God"]},
+        "streamed": {"messages": QUESTION, "max_tokens": 8, "system": "Be brief.", "stream": True},
+    },
+    "/v1/messages/count_tokens": {"messages": {"messages": QUESTION}},
     "/tokenize": {"text": {"prompt": "In the beginning"}, "conversation": {"messages": QUESTION}},
     "/detokenize": {"ids": {"tokens": [1, 2, 3]}},
 }
 """For each path, bodies of requests without the model."""
 
-BODIES_WITH_MODEL = (CompletionRequest, ChatRequest, ResponsesRequest)
+BODIES_WITH_MODEL = (CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, CountTokensRequest)
 
 ERRORS = {
     400: "A field or the JSON is wrong.",
     401: "The API key is missing or wrong.",
+    403: "A page of another website sent this.",
     404: "The model does not exist.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
     429: "The server is full.",
     500: "The step of this request failed.",
@@ -93,14 +110,14 @@ def openapi(model_names: Items[str]) -> dict[str, Any]:
         model_names: the names that requests may ask for.
     """
     types = [kind for _, *kinds in ENDPOINTS.values() for kind in kinds if kind is not None]
-    types += [*CHUNKS.values(), ErrorResponse]
+    types += [*CHUNKS.values(), ErrorResponse, AnthropicErrorBody]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(types, schemas, strict=True))
     for kind in BODIES_WITH_MODEL:
         components[kind.__name__]["properties"]["model"] = {"enum": list(model_names)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "tiny-llm", "version": "0.1.0"},
+        "info": {"title": "tiny-llm", "version": VERSION},
         "paths": {
             path: operation(path, text, request, response, schema_of, model_names[0])
             for path, (text, request, response) in ENDPOINTS.items()
@@ -117,12 +134,12 @@ def operation(
 ) -> dict[str, Any]:
     """Describe one endpoint, by its method."""
     found: dict[str, Any] = {"description": "Success.", "content": json_of(schema_of[response])}
+    error = schema_of[AnthropicErrorBody if path.startswith(ANTHROPIC) else ErrorResponse]
     if path in CHUNKS:
-        event = event_of([schema_of[CHUNKS[path]], schema_of[ErrorResponse]])
+        event = event_of([schema_of[CHUNKS[path]], error])
         found["content"] |= {"text/event-stream": {"schema": event}}
     failed = {
-        str(status): {"description": meaning, "content": json_of(schema_of[ErrorResponse])}
-        for status, meaning in ERRORS.items()
+        str(status): {"description": meaning, "content": json_of(error)} for status, meaning in ERRORS.items()
     }
     described: dict[str, Any] = {"summary": text, "responses": {"200": found, **failed}}
     if request is not None:

@@ -1,8 +1,9 @@
 """From the fields of a request to the engine's parameters."""
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from typing import Any
 
 from ....generation.sampler import SamplingParams
@@ -10,12 +11,32 @@ from ...given.engine_request import check_request
 from .config import ServerConfig
 from .engine_client import NUM_SEEDS, EngineClient
 from .errors import ApiError
-from .fields import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
-from .structured_outputs import has_room_for_thoughts, structured_outputs
+from .fields import MAX_PROMPTS, ChatRequest, ChoiceFields, CompletionRequest, SamplingFields
+from .structured_outputs import structured_outputs
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat's answer may be as long as there is room."""
 
+RESERVED_OPTIONS = {
+    "conversation",
+    "messages",
+    "tools",
+    "documents",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tokenize",
+    "sanitize_control_tokens",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+    "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+    "self",
+}
+"""What `apply_chat_template` takes for itself, so that no template could see it."""
 CHECKED_LATE = ("prompt", "logit_bias", "stop_token_ids", "logprobs", "min_tokens")
 """Fields that are checked against the engine's limits."""
 
@@ -48,6 +69,7 @@ def sampling_params(request: SamplingFields, max_tokens: int | None, logprobs: i
         "stop_token_ids": request.stop_token_ids,
         "logprobs": logprobs,
         "structured_outputs": structured_outputs(request),
+        "cache_salt": request.cache_salt,
     }
     given = {name: value for name, value in values.items() if value is not None}
     try:
@@ -142,35 +164,60 @@ def is_token(value: object) -> bool:
 
 
 def completion_params(request: CompletionRequest) -> SamplingParams:
-    """The engine's parameters of a completion."""
-    if request.echo and request.logprobs is not None:
-        message = "log-probabilities of the prompt are not supported: leave out echo or logprobs"
-        raise ApiError(400, message, "echo", "unsupported_value")
-    max_tokens = DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
-    return sampling_params(request, max_tokens, request.logprobs)
+    """The engine's parameters of a completion.
+
+    If the prompt's log-probabilities are asked for, at least one token follows it: clients expect that the
+    last entry is not the prompt's.
+    """
+    given = request.max_tokens
+    if request.echo and given == 0:
+        given = 1  # whose token is not shown
+    max_tokens = DEFAULT_COMPLETION_TOKENS if given is None else as_many_as_fit(given)
+    params = sampling_params(request, max_tokens, request.logprobs)
+    is_scored = request.echo and request.logprobs is not None
+    return replace(params, min_tokens=max(params.min_tokens, 1)) if is_scored else params
 
 
 def chat_params(request: ChatRequest) -> SamplingParams:
     """The engine's parameters of a chat completion."""
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         message = "top_logprobs needs logprobs to be true"
         raise ApiError(400, message, "top_logprobs", "invalid_value")
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         message = "max_tokens and max_completion_tokens differ: give one of them"
         raise ApiError(400, message, "max_tokens", "invalid_value")
-    max_tokens = request.max_completion_tokens or request.max_tokens
-    params = sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
-    options = request.chat_template_kwargs
-    if options is not None and options.enable_thinking and not has_room_for_thoughts(request):
-        message = "an answer with a grammar has no room for thoughts: leave out enable_thinking"
-        raise ApiError(400, message, "chat_template_kwargs.enable_thinking", "unsupported_value")
-    return params
+    max_tokens = request.max_completion_tokens or as_many_as_fit(request.max_tokens)
+    return sampling_params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None)
 
 
-def check_shared(request: SamplingFields, config: ServerConfig) -> None:
+def template_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a request tells the chat template.
+
+    Raises:
+        ApiError: the server itself decides on one of them.
+    """
+    options = dict(given or {})
+    for name in sorted(RESERVED_OPTIONS & options.keys()):
+        message = f"chat_template_kwargs can't have {name}, which the server sets itself"
+        raise ApiError(400, message, f"chat_template_kwargs.{name}", "invalid_value")
+    return options
+
+
+def as_many_as_fit(max_tokens: int | None) -> int | None:
+    """The largest number of tokens that a request asks for; None if it has no limit, which -1 stands for too.
+
+    Raises:
+        ApiError: it is 0.
+    """
+    if max_tokens == 0:
+        raise ApiError(
+            400, "max_tokens must be at least 1, or -1 for as many as fit", "max_tokens", "invalid_value"
+        )
+    return None if max_tokens == -1 else max_tokens
+
+
+def check_shared(request: ChoiceFields, config: ServerConfig) -> None:
     """Refuse fields that make no sense together, or with the settings of the server."""
-    if request.stream_options is not None and not request.stream:
-        raise ApiError(400, "stream_options needs stream to be true", "stream_options", "invalid_value")
     options = request.stream_options
     if options is not None and options.continuous_usage_stats and not options.include_usage:
         message = "continuous_usage_stats needs include_usage to be true"

@@ -7,7 +7,6 @@ from sse_starlette import ServerSentEvent
 
 from .chat import ChatEndpoint
 from .completions import Part
-from .conversation import encode_messages
 from .errors import ApiError
 from .job import Job
 from .response_events import GrowingResponse, ResponseEvent, ResponseObject
@@ -22,16 +21,12 @@ class ResponseEndpoint(ChatEndpoint):
     prefix, kind, prompt_field = "resp", "response", "input"
 
     def __init__(self, request: ResponsesRequest, codec: TextCodec) -> None:
-        chat, self._places = chat_request(request)
+        chat, self.places = chat_request(request)
         super().__init__(chat, codec)
         self.echoed = echoed(request)
 
-    async def encode(self) -> list[tuple[int, ...]]:
-        options = self.template_options
-        return [await encode_messages(self.codec, self.request.messages, self._tools, options, self._places)]
-
     def field_of_grammar(self) -> str:
-        return "text.format" if self.request.response_format is not None else "tools"
+        return super().field_of_grammar().replace("response_format", "text.format")
 
     def answer(self, job: Job) -> Answer:
         return AnsweringResponse(job, self)
@@ -72,19 +67,15 @@ class AnsweringResponse(Answer):
     async def _events(self) -> AsyncIterator[ResponseEvent]:
         for each in self._growing.begin():
             yield each
-        num_calls = 0
         async for _, increment in self.job.increments():
             part = Part()
             part.add(increment)
-            part, calls = self._endpoint.parsed(0, part)
-            for each in self._growing.add_text(part.text) if part.text else ():
-                yield each
-            for call in calls[num_calls:]:
-                for each in self._growing.add_call(call):
+            pieces, reason = self._endpoint.pieces(0, part)
+            for piece in pieces:
+                for each in self._growing.add(piece):
                     yield each
-            num_calls = len(calls)
-            if part.finish_reason is not None:
-                for each in self._growing.end(part.finish_reason, self.usage):
+            if reason is not None:
+                for each in self._growing.end(reason, self.usage, self._endpoint.num_thought_tokens):
                     yield each
 
 

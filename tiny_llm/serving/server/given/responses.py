@@ -54,6 +54,8 @@ class ChatMessage(msgspec.Struct):
     content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -62,6 +64,8 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -87,8 +91,8 @@ class CompletionLogprobs(msgspec.Struct):
     """Log-probabilities in the older form: four lists, with an entry for each token."""
 
     tokens: list[str] = []
-    token_logprobs: list[float] = []
-    top_logprobs: list[dict[str, float]] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
     text_offset: list[int] = []
 
 
@@ -147,6 +151,12 @@ class Status(msgspec.Struct):
     """The answer of /health and /ready."""
 
     status: str
+
+
+class Version(msgspec.Struct):
+    """The answer of /version, as vLLM has it."""
+
+    version: str
 
 
 class Tokens(msgspec.Struct):

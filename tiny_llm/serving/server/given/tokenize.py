@@ -8,13 +8,18 @@ stops all other Python code, the event loop included.
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..disconnects import unless_disconnected
-from .conversation import encode_messages
+from .anthropic_endpoint import AnthropicEndpoint
+from .anthropic_events import InputTokens
+from .anthropic_fields import CountTokensRequest, MessagesRequest
+from .conversation import encode_messages, end_of_prompt
 from .errors import ApiError
 from .fields import DetokenizeRequest, TokenizeRequest
+from .params import template_options
 from .responses import DetokenizedText, Tokens
 from .server import Server, as_json, server_of
 from .text_codec import TextCodec
@@ -41,9 +46,29 @@ async def tokenize(http: Request) -> Response:
 async def token_ids(codec: TextCodec, request: TokenizeRequest) -> tuple[int, ...]:
     """Token ids of a prompt, which may be empty, or of messages."""
     if request.messages is not None:
-        options = {"add_generation_prompt": request.add_generation_prompt}
-        return await encode_messages(codec, request.messages, request.tools or (), options)
-    return await codec.encode(request.prompt, request.add_special_tokens) if request.prompt else ()
+        if request.add_special_tokens:
+            message = "only the chat template adds special tokens to messages: leave out add_special_tokens"
+            raise ApiError(400, message, "add_special_tokens", "unsupported_value")
+        options = template_options(request.chat_template_kwargs) | end_of_prompt(request)
+        tools = () if request.tool_choice == "none" else request.tools or ()
+        return await encode_messages(codec, request.messages, tools, options)
+    return (
+        await codec.encode(request.prompt, request.add_special_tokens is not False) if request.prompt else ()
+    )
+
+
+async def count_tokens(http: Request) -> Response:
+    """Count the tokens of a prompt, in Anthropic's protocol."""
+    server = server_of(http)
+    request = await server.body(http, CountTokensRequest, MAX_BODY_BYTES)
+    server.client.check_ready()
+    whole = MessagesRequest(max_tokens=1, **msgspec.structs.asdict(request))
+    endpoint = AnthropicEndpoint(whole, server.codec)
+    try:
+        (ids,) = await in_turn(http, server, endpoint.encode)
+    except ValueError as error:
+        raise ApiError(400, str(error), "messages", "invalid_value") from None
+    return as_json(InputTokens(len(ids)))
 
 
 async def detokenize(http: Request) -> Response:

@@ -1,78 +1,90 @@
-"""Calls of tools in the text of an answer, as Qwen's models write them: <tool_call>{…}</tool_call>."""
+"""Calls of tools in a response, and what the readers of all forms of calls share."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from uuid import uuid4
 
 import msgspec
 
-from ..text_increments import num_held_back
-
-BEGIN, END = "<tool_call>", "</tool_call>"
-MAY_BEGIN = ("\n" + BEGIN, BEGIN)  # the line break before a call belongs to it
+from .pieces import Arguments, Call, Piece, Text
 
 
 class CalledFunction(msgspec.Struct):
-    """What is called. The arguments are JSON, as text."""
+    """What is called. The arguments are JSON, as text. Later parts of a streamed call have no name."""
 
-    name: str
+    name: str | msgspec.UnsetType
     arguments: str
 
 
 class ToolCall(msgspec.Struct):
-    """A call in an answer. Only streams number their calls."""
+    """A call in an answer, or a part of one. Only streams number their calls."""
 
-    id: str
+    id: str | msgspec.UnsetType
     function: CalledFunction
-    type: str = "function"
+    type: str | msgspec.UnsetType = "function"
     index: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class WrittenCall(msgspec.Struct):
-    """What a model writes between the tags."""
-
-    name: str
-    arguments: dict[str, Any] = {}
-
-
-@dataclass
-class ToolCallParser:
-    """Separate the text of an answer from the calls in it, while the answer grows.
-
-    Text is held back while it may be the beginning of a tag. What is between tags but is not a call stays
-    text, with its tags.
+class SteppingParser(ABC):
+    """Read a text that grows in steps, each of which knows what may come next.
 
     Attributes:
-        calls: the calls found so far.
+        held: text that has come, but belongs to nothing yet.
+        found: what has been found since the last call.
+        step: goes on from here; returns whether it has come any further.
     """
 
-    calls: list[ToolCall] = field(default_factory=list)
-    _held: str = ""
+    def __init__(self) -> None:
+        self.held = ""
+        self.found: list[Piece] = []
+        self.step: Callable[[], bool] = self.first_step
+        self.num_calls = 0
+        self._blank = ""  # whitespace after a call, of which it isn't known yet whether text follows
 
-    def add(self, text: str) -> str:
-        """Append a piece of the answer, and return the text that is certain to belong to no call."""
-        self._held += text
-        certain = ""
-        while True:
-            number = len(self._held) - num_held_back(self._held, MAY_BEGIN)
-            certain, self._held = certain + self._held[:number], self._held[number:]
-            if END not in self._held:
-                return certain
-            written, self._held = self._held.split(END, 1)
-            certain += self._read(written, END)
+    @abstractmethod
+    def first_step(self) -> bool:
+        """Read what an answer begins with."""
 
-    def finish(self) -> str:
-        """Return the rest of the text. A call may lack its last tag at the end of the answer."""
-        held, self._held = self._held, ""
-        rest = self._read(held) if BEGIN in held else held
-        return rest if rest.strip() or not self.calls else ""
+    @abstractmethod
+    def rest(self) -> None:
+        """Find what is left at the end of the answer."""
 
-    def _read(self, written: str, end: str = "") -> str:
-        """Note a call, and return nothing; or return its text if it is no call."""
-        try:
-            call = msgspec.json.decode(written.split(BEGIN, 1)[1].strip(), type=WrittenCall)
-        except (msgspec.DecodeError, RecursionError):
-            return written + end
-        function = CalledFunction(call.name, msgspec.json.encode(call.arguments).decode())
-        self.calls.append(ToolCall(f"call_{uuid4().hex}", function))
-        return ""
+    def add(self, text: str) -> list[Piece]:
+        """Append a piece of the answer, and return what is certain by now."""
+        self.held += text
+        while self.step():
+            pass
+        return self._taken()
+
+    def finish(self) -> list[Piece]:
+        """Return the rest."""
+        self.rest()
+        self.held = ""
+        return self._taken()
+
+    def take(self, number: int) -> str:
+        """Take characters of the held text."""
+        taken, self.held = self.held[:number], self.held[number:]
+        return taken
+
+    def begin_call(self, name: str, arguments: str = "") -> None:
+        """Note a call, and what is known of its arguments."""
+        self.num_calls += 1
+        self._blank = ""
+        self.found += [Call(f"call_{uuid4().hex}", name), Arguments(arguments)]
+
+    def add_arguments(self, arguments: str) -> None:
+        """Note more of the arguments of the last call."""
+        self.found.append(Arguments(arguments))
+
+    def add_text(self, text: str) -> None:
+        """Note text. Whitespace between calls and after them belongs to nothing."""
+        text, self._blank = self._blank + text, ""
+        if self.num_calls and not text.strip():
+            self._blank = text
+        else:
+            self.found.append(Text(text))
+
+    def _taken(self) -> list[Piece]:
+        taken, self.found = self.found, []
+        return taken

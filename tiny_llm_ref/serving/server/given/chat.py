@@ -1,13 +1,18 @@
 """What is particular to /v1/chat/completions."""
 
+from collections.abc import Sequence as Items
 from dataclasses import replace
+from typing import Any
 
-from msgspec.structs import replace as replace_fields
+from msgspec import UNSET
 
-from .completions import Endpoint, Part, texts_of, utf8
-from .conversation import encode_messages, tools_of
+from ....generation.given.structured_outputs import StructuredOutputsParams
+from .call_formats import CallFormat, format_of
+from .completions import Endpoint, Part, bytes_of_logprobs
+from .conversation import encode_messages, end_of_prompt, tools_of
 from .fields import ChatRequest
-from .params import chat_params
+from .params import chat_params, template_options
+from .pieces import AnswerParser, Call, Piece, PlainText, Text, Thought
 from .responses import (
     ChatChoice,
     ChatChunkChoice,
@@ -18,13 +23,21 @@ from .responses import (
     Delta,
     TopLogprob,
 )
-from .structured_outputs import has_room_for_thoughts
+from .structured_outputs import calls_of_tools, has_grammar_of_calls, has_room_for_thoughts
 from .text_codec import TextCodec
-from .tool_calls import ToolCall, ToolCallParser
+from .thoughts import ThoughtParser
+from .token_texts import readable
+from .tool_calls import CalledFunction, ToolCall
 
 
 class ChatEndpoint(Endpoint):
-    """/v1/chat/completions"""
+    """/v1/chat/completions
+
+    Attributes:
+        places: the field that each message comes from; by default, an entry of `messages`.
+    """
+
+    places: Items[str] | None = None
 
     prefix, kind, chunk_kind, prompt_field = (
         "chatcmpl",
@@ -37,21 +50,44 @@ class ChatEndpoint(Endpoint):
         super().__init__(codec)
         self.request: ChatRequest = request
         self._tools = tools_of(request)
+        self._options = self._template_options()
         self.params = chat_params(request)
         self.num_prompts = 1
         self.grammar_field = self.field_of_grammar()
-        self._parsers: dict[int, ToolCallParser] = {}
+        self._form: CallFormat | None = None
+        self._is_in_thought = False
+        self._parsers: dict[int, AnswerParser] = {}
 
     async def encode(self) -> list[tuple[int, ...]]:
-        return [await encode_messages(self.codec, self.request.messages, self._tools, self.template_options)]
+        ids = await encode_messages(
+            self.codec, self.request.messages, self._tools, self._options, self.places
+        )
+        if self._tools:
+            self._form = format_of(await self.codec.template())
+        self._is_in_thought = await self.codec.opens_thought(ids)
+        self.params = replace(self.params, structured_outputs=self._grammar())
+        return [ids]
 
-    @property
-    def template_options(self) -> dict[str, bool]:
-        """Options of the chat template. An answer with a grammar has no room for thoughts."""
-        options = self.request.chat_template_kwargs
-        if options is not None:
-            return {"enable_thinking": options.enable_thinking}
-        return {} if has_room_for_thoughts(self.request) else {"enable_thinking": False}
+    def _grammar(self) -> StructuredOutputsParams | None:
+        """What the answer must look like, after its thought."""
+        outputs = self.params.structured_outputs
+        if self._form is not None and has_grammar_of_calls(self.request):
+            outputs = calls_of_tools(self.request, self._form)
+        may_think = self._options.get("enable_thinking") or self._options.get("thinking")
+        if outputs is None or not (self._is_in_thought or may_think):
+            return outputs
+        return replace(outputs, thought="open" if self._is_in_thought else "possible")
+
+    def _template_options(self) -> dict[str, Any]:
+        """Options of the chat template. Where there is a grammar, thinking must be asked for."""
+        request = self.request
+        options: dict[str, Any] = {} if has_room_for_thoughts(request) else {"enable_thinking": False}
+        effort = request.reasoning_effort
+        if effort is None and request.reasoning is not None:
+            effort = request.reasoning.effort
+        if effort is not None:
+            options |= {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return options | template_options(request.chat_template_kwargs) | end_of_prompt(request)
 
     def field_of_grammar(self) -> str:
         """The field that a grammar comes from, if there is one."""
@@ -60,47 +96,91 @@ class ChatEndpoint(Endpoint):
         return "response_format" if self.request.response_format is not None else "tools"
 
     async def choice(self, index: int, part: Part) -> Choice:
-        part, calls = self.parsed(index, part)
-        message = ChatMessage(part.text or None, tool_calls=calls) if calls else ChatMessage(part.text)
-        return ChatChoice(index, message, await self._logprobs(part), part.finish_reason)
+        calls: list[ToolCall] = []
+        thought = text = ""
+        pieces, reason = self.pieces(index, part)
+        for piece in pieces:
+            if isinstance(piece, Thought):
+                thought += piece.text
+            elif isinstance(piece, Text):
+                text += piece.text
+            elif isinstance(piece, Call):
+                calls.append(ToolCall(piece.id, CalledFunction(piece.name, "")))
+            else:
+                calls[-1].function.arguments += piece.text
+        message = ChatMessage(text or (None if thought or calls else ""))
+        if thought:
+            message.reasoning_content = message.reasoning = thought
+        if calls:
+            message.tool_calls = calls
+        return ChatChoice(index, message, await self._logprobs(index, part), reason)
 
     async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
-        num_before = len(self._parsers[index].calls) if index in self._parsers else 0
-        part, calls = self.parsed(index, part)
+        number = self._parsers[index].num_calls if index in self._parsers else 0
+        pieces, reason = self.pieces(index, part)
+        deltas = []
+        for piece in pieces:
+            number += isinstance(piece, Call)
+            deltas.append(delta_of(piece, number - 1))
+        logprobs = await self._logprobs(index, part)
         chunks: list[Choice] = [ChatChunkChoice(index, Delta("assistant", ""))] if is_first else []
-        if part.text or part.logprobs:
-            chunks.append(ChatChunkChoice(index, Delta(content=part.text), await self._logprobs(part)))
-        for number, call in enumerate(calls[num_before:], num_before):
-            chunks.append(ChatChunkChoice(index, Delta(tool_calls=[replace_fields(call, index=number)])))
-        if part.finish_reason is not None:
-            chunks.append(ChatChunkChoice(index, Delta(), None, part.finish_reason))
+        if logprobs and not deltas:
+            deltas.append(Delta(content=""))
+        for delta in deltas:
+            chunks.append(ChatChunkChoice(index, delta, logprobs))
+            logprobs = None
+        if reason is not None:
+            chunks.append(ChatChunkChoice(index, Delta(), None, reason))
         return chunks
 
-    def parsed(self, index: int, part: Part) -> tuple[Part, list[ToolCall]]:
-        """The part with only the text that belongs to no call, and all calls of the answer so far."""
-        if not self._tools:
-            return part, []
-        parser = self._parsers.setdefault(index, ToolCallParser())
-        text = parser.add(part.text)
-        reason = part.finish_reason
-        if reason is not None:
-            text += parser.finish()
-        calls = parser.calls[:1] if self.request.parallel_tool_calls is False else parser.calls
-        reason = "tool_calls" if reason == "stop" and calls else reason
-        return replace(part, text=text, finish_reason=reason), calls
+    @property
+    def num_thought_tokens(self) -> int:
+        """Number of tokens that were thoughts, of all answers."""
+        return sum(parser.num_thought_tokens for parser in self._parsers.values())
 
-    async def _logprobs(self, part: Part) -> ChatLogprobs | None:
+    def pieces(self, index: int, part: Part) -> tuple[list[Piece], str | None]:
+        """What a part of an answer consists of, and why the answer ends if it does."""
+        parser = self._parsers.get(index)
+        if parser is None:
+            calls = self._form.parser(self._tools) if self._form is not None else PlainText()
+            parser = self._parsers[index] = AnswerParser(ThoughtParser(self._is_in_thought), calls)
+        reason, num_before = part.finish_reason, parser.num_calls
+        found = parser.add(part.text, len(part.token_ids), reason is not None)
+        if self.request.parallel_tool_calls is False:
+            found = without_later_calls(found, num_before)
+        if self.request.include_reasoning is False:
+            found = [piece for piece in found if not isinstance(piece, Thought)]
+        return found, "tool_calls" if reason == "stop" and parser.num_calls else reason
+
+    async def _logprobs(self, index: int, part: Part) -> ChatLogprobs | None:
         if not self.request.logprobs:
             return None
-        texts = await texts_of(self.codec, part)
-        return ChatLogprobs(
-            [
-                ChatTokenLogprob(
-                    texts[token],
-                    each.logprob,
-                    utf8(texts[token]),
-                    [TopLogprob(texts[id], logprob, utf8(texts[id])) for id, logprob in each.top],
-                )
-                for token, each in zip(part.token_ids, part.logprobs, strict=True)
-            ]
-        )
+        bytes_of = await bytes_of_logprobs(self.codec, part)
+        found, text = ChatLogprobs([]), self.growing[index]
+        for token, each in zip(part.token_ids, part.logprobs, strict=True):
+            likely = [(text.choose(bytes_of[id]), logprob) for id, logprob in each.top]
+            top = [TopLogprob(readable(content), logprob, list(content)) for content, logprob in likely]
+            content = text.add(bytes_of[token])
+            found.content.append(ChatTokenLogprob(readable(content), each.logprob, list(content), top))
+        return found
+
+
+def delta_of(piece: Piece, number: int) -> Delta:
+    """A piece as a part of a streamed message; the number is that of the current call."""
+    if isinstance(piece, Thought):
+        return Delta(reasoning_content=piece.text, reasoning=piece.text)
+    if isinstance(piece, Text):
+        return Delta(content=piece.text)
+    if isinstance(piece, Call):
+        return Delta(tool_calls=[ToolCall(piece.id, CalledFunction(piece.name, ""), index=number)])
+    return Delta(tool_calls=[ToolCall(UNSET, CalledFunction(UNSET, piece.text), UNSET, number)])
+
+
+def without_later_calls(pieces: Items[Piece], num_before: int) -> list[Piece]:
+    """Leave out all calls but the first of an answer, which may have had some before."""
+    kept, number = [], num_before
+    for piece in pieces:
+        number += isinstance(piece, Call)
+        if number <= 1 or isinstance(piece, Thought | Text):
+            kept.append(piece)
+    return kept

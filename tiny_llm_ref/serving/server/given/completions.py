@@ -1,11 +1,13 @@
 """What endpoints that generate text differ in: prompts, choices and chunks. Those of /v1/completions."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 
 from ....batching.answer import TokenLogprobs
 from ....generation.sampler import SamplingParams
-from .fields import CompletionRequest, SamplingFields
+from .fields import ChoiceFields, CompletionRequest
+from .job import Job
 from .messages import Increment
 from .params import completion_params, prompts_of
 from .responses import (
@@ -14,6 +16,7 @@ from .responses import (
     CompletionLogprobs,
 )
 from .text_codec import TextCodec
+from .token_texts import GrowingText, TokenBytes, readable_key
 
 
 @dataclass
@@ -47,6 +50,9 @@ class Endpoint(ABC):
         grammar_field: the field that holds the grammar, if there is one.
         params: how to sample.
         num_prompts: number of prompts.
+        num_scored: number of prompts whose own log-probabilities are asked for: all, or none.
+        is_silent: whether no token is to be shown. The engine samples one all the same.
+        growing: the text of each answer, as far as its log-probabilities were asked for.
     """
 
     prefix: str
@@ -54,16 +60,22 @@ class Endpoint(ABC):
     chunk_kind: str
     prompt_field: str
     grammar_field = "structured_outputs"
-    request: SamplingFields
+    request: ChoiceFields
     params: SamplingParams
     num_prompts: int
+    num_scored = 0
+    is_silent = False
 
     def __init__(self, codec: TextCodec) -> None:
         self.codec = codec
+        self.growing: defaultdict[int, GrowingText] = defaultdict(GrowingText)
 
     @abstractmethod
     async def encode(self) -> list[tuple[int, ...]]:
         """Token ids of each prompt. Raise ValueError if a prompt cannot be encoded."""
+
+    async def prepare(self, job: Job) -> None:  # noqa: B027  most endpoints need nothing
+        """Compute what the choices need besides the answers of the job."""
 
     @abstractmethod
     async def choice(self, index: int, part: Part) -> Choice:
@@ -85,18 +97,26 @@ class CompletionEndpoint(Endpoint):
         self.params = completion_params(request)
         self._prompts = prompts_of(request)
         self.num_prompts = len(self._prompts)
-        self._num_sent: dict[int, int] = {}  # characters of the tokens of each answer
+        self.num_scored = self.num_prompts if request.echo and request.logprobs is not None else 0
+        self.is_silent = request.max_tokens == 0
+        self._scored: list[Part] = []  # the prompts as answers, if they are scored
 
     async def encode(self) -> list[tuple[int, ...]]:
         return [
             await self.codec.encode(prompt) if isinstance(prompt, str) else prompt for prompt in self._prompts
         ]
 
+    async def prepare(self, job: Job) -> None:
+        if self.num_scored:
+            self._scored = await scored_prompts(job)
+
     async def choice(self, index: int, part: Part) -> Choice:
+        part = self._shown(part)
         text = await self._echo(index) + part.text
         return CompletionChoice(index, text, await self._logprobs(index, part), part.finish_reason)
 
     async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+        part = self._shown(part)
         text = (await self._echo(index) if is_first else "") + part.text
         if not text and not part.logprobs and part.finish_reason is None:
             return []
@@ -108,28 +128,62 @@ class CompletionEndpoint(Endpoint):
         prompt = self._prompts[index // (self.request.n or 1)]
         return prompt if isinstance(prompt, str) else await self.codec.decode(prompt)
 
+    def _shown(self, part: Part) -> Part:
+        """What a client sees of a part."""
+        return Part(finish_reason="length") if self.is_silent else part
+
     async def _logprobs(self, index: int, part: Part) -> CompletionLogprobs | None:
         if self.request.logprobs is None:
             return None
-        texts = await texts_of(self.codec, part)
+        text = self.growing[index]
         logprobs = CompletionLogprobs()
-        offset = self._num_sent.get(index, 0)
-        for token, each in zip(part.token_ids, part.logprobs, strict=True):
-            logprobs.tokens.append(texts[token])
-            logprobs.token_logprobs.append(each.logprob)
-            logprobs.top_logprobs.append({texts[id]: logprob for id, logprob in reversed(each.top)})
-            logprobs.text_offset.append(offset)
-            offset += len(texts[token])
-        self._num_sent[index] = offset
+        if self._scored and text.is_empty:
+            await self._append(logprobs, self._scored[index // (self.request.n or 1)], text)
+        await self._append(logprobs, part, text)
         return logprobs
 
+    async def _append(self, logprobs: CompletionLogprobs, part: Part, text: GrowingText) -> None:
+        """Append the entries of some tokens. The first token of a prompt has nothing before it."""
+        bytes_of = await bytes_of_logprobs(self.codec, part)
+        scores: list[TokenLogprobs | None] = [None] * (len(part.token_ids) - len(part.logprobs))
+        scores += part.logprobs
+        for token, each in zip(part.token_ids, scores, strict=True):
+            top = None
+            if each is not None:
+                top = {readable_key(text.choose(bytes_of[id])): logprob for id, logprob in reversed(each.top)}
+            logprobs.top_logprobs.append(top)
+            logprobs.token_logprobs.append(None if each is None else each.logprob)
+            logprobs.text_offset.append(text.num_characters)
+            logprobs.tokens.append(readable_key(text.add(bytes_of[token])))
 
-async def texts_of(codec: TextCodec, part: Part) -> dict[int, str]:
-    """The texts of all tokens that the log-probabilities of a part mention."""
+
+async def scored_prompts(job: Job) -> list[Part]:
+    """The log-probabilities of a job's prompts, as parts that hold all tokens of the prompts.
+
+    Raises:
+        ApiError: a step failed.
+    """
+    parts = [Part(list(prompt)) for prompt in job.prompts]
+    longer = [number for number, part in enumerate(parts) if len(part.token_ids) > 1]
+    scoring = replace(
+        job,
+        name=f"{job.name}-prompt",
+        prompts=[job.prompts[number] for number in longer],
+        n=1,
+        params=replace(job.params, min_tokens=0, structured_outputs=None),
+        is_scoring=True,
+        records={},
+        _tickets=[],
+    )
+    try:
+        async for index, increment in scoring.increments():
+            parts[longer[index]].logprobs += increment.logprobs
+    finally:
+        scoring.abort()
+    return parts
+
+
+async def bytes_of_logprobs(codec: TextCodec, part: Part) -> dict[int, TokenBytes]:
+    """What the tokens that the log-probabilities of a part mention add to a text."""
     likely = [id for each in part.logprobs for id, _ in each.top]
-    return await codec.texts_of([*part.token_ids, *likely])
-
-
-def utf8(text: str) -> list[int]:
-    """The bytes of a text."""
-    return list(text.encode())
+    return await codec.bytes_of([*part.token_ids, *likely])

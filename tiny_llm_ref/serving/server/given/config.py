@@ -21,6 +21,7 @@ class ServerConfig:
         max_num_queued_reqs: largest number of requests beyond those that run.
         max_num_queued_tokens: largest number of prompt tokens of requests without a token; None for no limit.
         max_body_bytes: largest body of a request.
+        body_timeout: seconds that a client may take to send one.
         keepalive: seconds of silence after which a stream gets a comment.
         send_timeout: seconds after which a stream ends whose client takes nothing.
         timeout_graceful_shutdown: seconds after which draining cuts answers off.
@@ -43,6 +44,7 @@ class ServerConfig:
     max_num_queued_reqs: int = 256
     max_num_queued_tokens: int | None = None
     max_body_bytes: int = 2 * 2**20
+    body_timeout: float = 60.0
     keepalive: float = 15.0
     send_timeout: float = 60.0
     timeout_graceful_shutdown: float = 300.0

@@ -10,6 +10,7 @@ from ...block_manager import BlockManager
 from ...engine import Engine
 from ...given.blocks import Blocks
 from ...given.default_blocks import default_blocks
+from ...given.memory import check_memory, pool_bytes
 from ...given.overlapping_engine import OverlappingEngine
 from ...given.policy import Fcfs, Policy
 from ...prefix_cache import PrefixCachingBlockManager
@@ -54,8 +55,8 @@ class EngineFactory:
         """Make an engine with empty caches. If it leads other ranks, its steps are timed (day 4.3).
 
         Raises:
-            ValueError: the model does not support `max_model_len`; the pool has too few blocks for it; or
-                the draft model has another tokenizer.
+            ValueError: the model does not support `max_model_len`; the pool has too few blocks for it, or
+                more than fit in memory; or the draft model has another tokenizer.
         """
         if self._loaded is None:
             self._loaded = self.load()
@@ -82,7 +83,8 @@ class EngineFactory:
             raise ValueError(
                 "drafts need a pool of blocks, which this model does not support: turn speculation off"
             )
-        drafter = self.make_drafter(model, tokenizer, blocks)
+        num_bytes = pool_bytes(model, blocks.num_blocks * blocks.block_size, self.kv_bits)
+        drafter = self.make_drafter(model, tokenizer, blocks, num_bytes)
         return SpeculativeEngine(
             model,
             tokenizer,
@@ -106,4 +108,5 @@ class EngineFactory:
                 f"the pool has {number} blocks of {size} tokens, too few for a request of {max_model_len}: "
                 "raise num_gpu_blocks_override or lower max_model_len"
             )
+        check_memory(number, pool_bytes(model, number * size, self.kv_bits))
         return PrefixCachingBlockManager(number, size) if self.prefix_caching else BlockManager(number, size)

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 
+from ....model.given.optional import once_written
 from ....serving.block_manager import BlockManager
 from ...cost_model import CostModel, fit_cost_model
 from ...engine import Engine, EngineStep
@@ -59,7 +60,10 @@ class EngineMeter:
         )
 
     def cost_after(self, output: SchedulerOutput, seconds: float) -> CostModel | None:
-        """Record how long a step took. Return the costs of steps if they were fitted anew."""
+        """Record how long a step took. Return the costs of steps if they were fitted anew.
+
+        Fitting them is an optional task.
+        """
         if not output.entries:
             return None
         self._steps.append((output, seconds))
@@ -67,7 +71,7 @@ class EngineMeter:
         if self._num_unfitted < NUM_STEPS_PER_FIT:
             return None
         self._num_unfitted = 0
-        return fit_cost_model(self._steps)
+        return once_written(fit_cost_model)(self._steps)
 
     def _new_prefix_tokens(self, blocks: object) -> tuple[int, int]:
         """Hit and admitted tokens since the last call; a new engine counts from 0."""

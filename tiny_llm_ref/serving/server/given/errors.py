@@ -6,11 +6,16 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from ..admission import QueueFullError
 
 JSON = "application/json"
-UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*?)`")
+ANTHROPIC = "/v1/messages"
+"""Where the paths of Anthropic's protocol begin."""
+UNSUPPORTED = re.compile(
+    r"Expected `null`,|Expected `(array|object)` of length <= 0|Invalid enum value (True|False)"
+)
 MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*?)`")
 PLACE = re.compile(r" - at (`key` in )?`(?P<path>.*)`$")
 
@@ -22,6 +27,39 @@ class ErrorBody(msgspec.Struct):
     type: str
     param: str | None
     code: str | None
+
+
+class AnthropicError(msgspec.Struct):
+    """The value of the key `error` in Anthropic's protocol. Only the message names the field at fault."""
+
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, error: "ApiError") -> "AnthropicError":
+        """The same error under Anthropic's names."""
+        message, param = error.body.message, error.body.param
+        kind = ANTHROPIC_TYPES.get(error.status)
+        kind = kind or ("invalid_request_error" if error.status < 500 else "api_error")
+        return cls(kind, message if param is None or param in message else f"{param}: {message}")
+
+
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Types of errors in Anthropic's protocol."""
+
+
+class AnthropicErrorBody(msgspec.Struct):
+    """The body of every response of Anthropic's protocol that is no success."""
+
+    error: AnthropicError
+    type: str = "error"
 
 
 class ApiError(Exception):
@@ -60,14 +98,37 @@ class ApiError(Exception):
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return Response(self.content, self.status, headers, JSON)
+        if self.status == 408:
+            headers["Connection"] = "close"  # the rest of the body would be taken for another request
+        return ErrorResponse(self, headers)
 
 
-def of_validation(error: msgspec.DecodeError | UnicodeDecodeError) -> ApiError:
+class ErrorResponse(Response):
+    """An error, in the protocol of the path that was asked for.
+
+    Args:
+        error: what to say.
+        headers: of the response.
+    """
+
+    def __init__(self, error: ApiError, headers: dict[str, str]) -> None:
+        super().__init__(error.content, error.status, headers, JSON)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        if scope["path"].startswith(ANTHROPIC):
+            self.body = msgspec.json.encode(AnthropicErrorBody(AnthropicError.of(self._error)))
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
+def of_validation(error: msgspec.DecodeError | UnicodeDecodeError, within: str = "") -> ApiError:
     """Say which field of a request is wrong.
 
     Args:
         error: what msgspec raised; of the subclass ValidationError if the JSON itself is right.
+        within: where the object that it speaks of is.
     """
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
@@ -75,14 +136,13 @@ def of_validation(error: msgspec.DecodeError | UnicodeDecodeError) -> ApiError:
     place = PLACE.search(text)
     path = place["path"].removeprefix("$").removeprefix(".").replace("[...]", "") if place else ""
     reason = PLACE.sub("", text)
-    named = UNKNOWN_FIELD.match(reason) or MISSING_FIELD.match(reason)
-    if named is not None:
-        path = f"{path}.{named['name']}".removeprefix(".")
-        is_unknown = UNKNOWN_FIELD.match(reason) is not None
-        message = f"{path} is not a field of this request" if is_unknown else f"{path} is missing"
-        return ApiError(
-            400, message, path, "unknown_parameter" if is_unknown else "missing_required_parameter"
-        )
+    missing = MISSING_FIELD.match(reason)
+    path = ".".join(filter(None, (within, path, missing and missing["name"])))
+    if missing is not None:
+        return ApiError(400, f"{path} is missing", path, "missing_required_parameter")
+    if UNSUPPORTED.match(reason):
+        message = f"this server does not support {path} with this value: leave it out"
+        return ApiError(400, message, path, "unsupported_value")
     return ApiError(400, f"{path or 'the body'} is invalid: {reason}", path or None, "invalid_value")
 
 

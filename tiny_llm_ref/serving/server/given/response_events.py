@@ -1,5 +1,6 @@
 """The objects and events of /v1/responses, and how a response grows."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -7,27 +8,33 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from .pieces import Arguments, Call, Piece, Thought
 from .responses import Usage
-from .tool_calls import ToolCall
 
 
-class OutputText(msgspec.Struct):
+class OutputText(msgspec.Struct, tag="output_text", tag_field="type"):
     """The text of a message."""
 
     text: str
-    type: str = "output_text"
     annotations: list[None] = []
     logprobs: list[None] = []
 
 
+class ReasoningText(msgspec.Struct, tag="reasoning_text", tag_field="type"):
+    """The text of a thought."""
+
+    text: str
+
+
 class OutputItem(msgspec.Struct):
-    """A message of the model, or a call of a function."""
+    """A thought of the model, a message, or a call of a function."""
 
     id: str
     type: str
     status: str
     role: str | UnsetType = UNSET
-    content: list[OutputText] | UnsetType = UNSET
+    content: list[OutputText | ReasoningText] | UnsetType = UNSET
+    summary: list[None] | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
@@ -41,7 +48,7 @@ class InputTokensDetails(msgspec.Struct):
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """Of an answer's tokens, those that are not shown: none."""
+    """Of an answer's tokens, those of its thought."""
 
     reasoning_tokens: int = 0
 
@@ -56,12 +63,11 @@ class ResponseUsage(msgspec.Struct):
     total_tokens: int
 
     @classmethod
-    def of(cls, usage: Usage) -> "ResponseUsage":
+    def of(cls, usage: Usage, num_thought_tokens: int) -> "ResponseUsage":
         """The same numbers under the names of /v1/responses."""
         cached = InputTokensDetails(usage.prompt_tokens_details.cached_tokens)
-        return cls(
-            usage.prompt_tokens, cached, usage.completion_tokens, OutputTokensDetails(), usage.total_tokens
-        )
+        thought = OutputTokensDetails(num_thought_tokens)
+        return cls(usage.prompt_tokens, cached, usage.completion_tokens, thought, usage.total_tokens)
 
 
 class IncompleteDetails(msgspec.Struct):
@@ -113,17 +119,31 @@ class ResponseEvent(msgspec.Struct):
     item_id: str | UnsetType = UNSET
     item: OutputItem | UnsetType = UNSET
     content_index: int | UnsetType = UNSET
-    part: OutputText | UnsetType = UNSET
+    part: OutputText | ReasoningText | UnsetType = UNSET
     delta: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     logprobs: list[None] | UnsetType = UNSET
 
 
-class GrowingResponse:
-    """Append text and calls to a response, and describe each change by events.
+PREFIXES = {"message": "msg", "reasoning": "rs"}
+PARTS: dict[str, Callable[[str], OutputText | ReasoningText]] = {
+    "message": OutputText,
+    "reasoning": ReasoningText,
+}
+DELTAS = {
+    "message": "output_text",
+    "reasoning": "reasoning_text",
+    "function_call": "function_call_arguments",
+}
+"""What the events are called that say how an item grows, by its type."""
 
-    All text belongs to one message, which stays open until the response ends.
+
+class GrowingResponse:
+    """Append the pieces of an answer to a response, and describe each change by events.
+
+    All text belongs to one message, which stays open until the response ends. A thought and a call end when
+    something else comes.
 
     Args:
         response: without output.
@@ -135,75 +155,90 @@ class GrowingResponse:
     def __init__(self, response: ResponseObject) -> None:
         self.response = response
         self._num_events = 0
-        self._message: int | None = None  # its place among the items
-        self._text = ""
+        self._open: dict[str, int] = {}  # places of the items that are not done, by their type
+        self._texts: dict[int, str] = {}  # of the items
 
     def begin(self) -> list[ResponseEvent]:
         """The events at the start."""
         names = ("response.created", "response.in_progress")
         return [self._event(name, response=self.response) for name in names]
 
-    def add_text(self, text: str) -> list[ResponseEvent]:
-        """Append text. The first one opens the message."""
-        events = [] if self._message is not None else self._open_message()
-        self._text += text
-        delta = self._event(
-            "response.output_text.delta", **self._place, content_index=0, delta=text, logprobs=[]
-        )
-        return [*events, delta]
-
-    def add_call(self, call: ToolCall) -> list[ResponseEvent]:
-        """Append a whole call."""
-        function = call.function
-        item = OutputItem(f"fc_{uuid4().hex}", "function_call", "in_progress")
-        item.call_id, item.name, item.arguments = call.id, function.name, ""
-        done = replace(item, status="completed", arguments=function.arguments)
-        place: dict[str, Any] = {"output_index": len(self.response.output), "item_id": item.id}
-        self.response.output.append(done)
-        return [
-            self._event("response.output_item.added", output_index=place["output_index"], item=item),
-            self._event("response.function_call_arguments.delta", **place, delta=function.arguments),
-            self._event("response.function_call_arguments.done", **place, arguments=function.arguments),
-            self._event("response.output_item.done", output_index=place["output_index"], item=done),
+    def add(self, piece: Piece) -> list[ResponseEvent]:
+        """Append a piece."""
+        if isinstance(piece, Call):
+            return [*self._close("reasoning"), *self._close("function_call"), *self._open_call(piece)]
+        if isinstance(piece, Arguments):
+            return [self._grow("function_call", piece.text)]
+        kind = "reasoning" if isinstance(piece, Thought) else "message"
+        events = [
+            each for other in ("reasoning", "function_call") if other != kind for each in self._close(other)
         ]
+        events += [] if kind in self._open else self._open_text(kind)
+        return [*events, self._grow(kind, piece.text)]
 
-    def end(self, finish_reason: str, usage: Usage) -> list[ResponseEvent]:
-        """End the response. Without text and calls, it has an empty message."""
+    def end(self, finish_reason: str, usage: Usage, num_thought_tokens: int = 0) -> list[ResponseEvent]:
+        """End the response. If it has nothing, it gets an empty message."""
         status = "incomplete" if finish_reason == "length" else "completed"
-        events = [] if self.response.output else self._open_message()
-        if self._message is not None:
-            events += self._close_message(status)
-        self.response.status, self.response.usage = status, ResponseUsage.of(usage)
+        events = [] if self.response.output else self._open_text("message")
+        for kind in list(self._open):
+            events += self._close(kind, status)
+        self.response.status, self.response.usage = status, ResponseUsage.of(usage, num_thought_tokens)
         if status == "incomplete":
             self.response.incomplete_details = IncompleteDetails()
         return [*events, self._event(f"response.{status}", response=self.response)]
 
-    @property
-    def _place(self) -> dict[str, Any]:
-        """Where the message is."""
-        assert self._message is not None
-        return {"output_index": self._message, "item_id": self.response.output[self._message].id}
-
-    def _open_message(self) -> list[ResponseEvent]:
-        self._message = len(self.response.output)
-        item = OutputItem(f"msg_{uuid4().hex}", "message", "in_progress", "assistant", [])
+    def _begin_item(self, item: OutputItem) -> ResponseEvent:
+        place = self._open[item.type] = len(self.response.output)
+        self._texts[place] = ""
         self.response.output.append(item)
-        return [
-            self._event("response.output_item.added", output_index=self._message, item=item),
-            self._event("response.content_part.added", **self._place, content_index=0, part=OutputText("")),
-        ]
+        return self._event("response.output_item.added", output_index=place, item=item)
 
-    def _close_message(self, status: str) -> list[ResponseEvent]:
-        assert self._message is not None
-        part = OutputText(self._text)
-        item = replace(self.response.output[self._message], status=status, content=[part])
-        self.response.output[self._message] = item
-        at = {**self._place, "content_index": 0}
-        return [
-            self._event("response.output_text.done", **at, text=self._text, logprobs=[]),
-            self._event("response.content_part.done", **at, part=part),
-            self._event("response.output_item.done", output_index=self._message, item=item),
-        ]
+    def _open_call(self, call: Call) -> list[ResponseEvent]:
+        item = OutputItem(f"fc_{uuid4().hex}", "function_call", "in_progress")
+        item.call_id, item.name, item.arguments = call.id, call.name, ""
+        return [self._begin_item(item)]
+
+    def _open_text(self, kind: str) -> list[ResponseEvent]:
+        item = OutputItem(f"{PREFIXES[kind]}_{uuid4().hex}", kind, "in_progress", content=[])
+        if kind == "message":
+            item.role = "assistant"
+        else:
+            item.summary = []
+        added = self._begin_item(item)
+        part = PARTS[kind]("")
+        return [added, self._event("response.content_part.added", **self._at(kind), part=part)]
+
+    def _grow(self, kind: str, text: str) -> ResponseEvent:
+        """Append to the text or the arguments of an item."""
+        self._texts[self._open[kind]] += text
+        logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+        return self._event(f"response.{DELTAS[kind]}.delta", **self._at(kind), delta=text, **logprobs)
+
+    def _close(self, kind: str, status: str = "completed") -> list[ResponseEvent]:
+        """End an item, if there is one of this type that hasn't ended."""
+        if kind not in self._open:
+            return []
+        at, place = self._at(kind), self._open.pop(kind)
+        text, item = self._texts[place], self.response.output[place]
+        if kind == "function_call":
+            item = replace(item, status=status, arguments=text)
+            events = [self._event(f"response.{DELTAS[kind]}.done", **at, arguments=text)]
+        else:
+            part = PARTS[kind](text)
+            item = replace(item, status=status, content=[part])
+            logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
+            events = [
+                self._event(f"response.{DELTAS[kind]}.done", **at, text=text, **logprobs),
+                self._event("response.content_part.done", **at, part=part),
+            ]
+        self.response.output[place] = item
+        return [*events, self._event("response.output_item.done", output_index=place, item=item)]
+
+    def _at(self, kind: str) -> dict[str, Any]:
+        """Where an item is that hasn't ended."""
+        place = self._open[kind]
+        found: dict[str, Any] = {"output_index": place, "item_id": self.response.output[place].id}
+        return found if kind == "function_call" else found | {"content_index": 0}
 
     def _event(self, name: str, **values: Any) -> ResponseEvent:
         self._num_events += 1

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -12,9 +14,11 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 
 from ...engine import Engine
+from ...ranks.given.run_rank import LOST_SIGNAL
 from .app import create_app
 from .config import ServerConfig
 from .engine_client import EngineClient
+from .slow_heads import ImpatientProtocol
 from .text_codec import ChatTokenizer
 
 log = logging.getLogger("tiny_llm.server")
@@ -31,6 +35,15 @@ class DrainingServer(uvicorn.Server):
 
     client: EngineClient | None = None
     deadline: float | None = None  # when draining cuts answers off; None before a signal
+
+    is_lost = False
+
+    def handle_loss(self, sig: int, frame: FrameType | None) -> None:
+        """Handle `LOST_SIGNAL`: let all answers end with an error, and exit. No step could be computed."""
+        self.is_lost = True
+        self.deadline = time.monotonic()
+        if self.client is not None:
+            self.client.begin_draining()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM."""
@@ -57,7 +70,9 @@ class DrainingServer(uvicorn.Server):
 
     def _cut_off(self) -> None:
         num_cut_off = 0 if self.client is None else self.client.cut_off()
-        if num_cut_off:
+        if num_cut_off and self.is_lost:
+            log.warning("another rank has ended: %d answers end with an error", num_cut_off)
+        elif num_cut_off:
             log.warning("draining took %g s: %d answers are cut off", self.drain_timeout, num_cut_off)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -116,6 +131,7 @@ def run_server(
         server = DrainingServer(
             uvicorn.Config(
                 app,
+                http=ImpatientProtocol,
                 host=host,
                 port=port,
                 log_config=None,
@@ -126,6 +142,8 @@ def run_server(
                 timeout_graceful_shutdown=CLOSING_SECONDS + 1,
             )
         )
+        if threading.current_thread() is threading.main_thread():  # no other may handle signals
+            signal.signal(LOST_SIGNAL, server.handle_loss)
         server.run(sockets=[listener])
     client = server.client
     if client is not None and client.loaded is None and client.error is not None:

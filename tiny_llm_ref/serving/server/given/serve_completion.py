@@ -19,11 +19,12 @@ from ..disconnects import unless_disconnected
 from .completions import Endpoint, Part
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, of_queue
-from .event_stream import EventStream
+from .event_stream import KEEPALIVE, EventStream
 from .job import Job
 from .params import check_fits, check_shared
 from .responses import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
 from .speculation import SpeculativeDecoding
+from .text_codec import PromptTooLongError
 
 DONE = ServerSentEvent("[DONE]", sep="\n")
 
@@ -54,7 +55,7 @@ async def serve_completion(
     client.metrics.params_n.observe(n)
     if endpoint.params.max_tokens is not None:
         client.metrics.params_max.observe(endpoint.params.max_tokens)
-    reservation = reserve(client, n * endpoint.num_prompts)
+    reservation = reserve(client, n * endpoint.num_prompts + endpoint.num_scored)
     try:
         job = await make_job(http, client, endpoint, n, reservation, arrival)
     except BaseException:
@@ -62,7 +63,7 @@ async def serve_completion(
         raise
     answer = make_answer(job) if make_answer else AnsweringCompletion(job, endpoint)
     if request.stream:
-        return EventStream(answer.events(), job.close, client.config)
+        return EventStream(answer.events(), job.close, client.config, answer.ping)
     try:
         completion = await unless_disconnected(http.receive, answer.completion())
     finally:
@@ -90,14 +91,17 @@ async def make_job(
     http: Request, client: EngineClient, endpoint: Endpoint, n: int, reservation: Reservation, arrival: float
 ) -> Job:
     """Encode the prompts and check that they can run."""
+    endpoint.codec = endpoint.codec.limited(client.max_model_len)
     try:
         prompts = await unless_disconnected(http.receive, endpoint.encode())
+    except PromptTooLongError as error:
+        raise ApiError(400, str(error), endpoint.prompt_field, "context_length_exceeded") from None
     except ValueError as error:
         raise ApiError(400, str(error), endpoint.prompt_field, "invalid_value") from None
     priority = endpoint.request.priority or 0
     check_fits(client, prompts, endpoint.params, priority, endpoint.prompt_field)
     try:
-        reservation.count_tokens(n * sum(map(len, prompts)))
+        reservation.count_tokens(n * sum(map(len, prompts)) + endpoint.num_scored)
     except QueueFullError as error:
         client.metrics.rejected(error.reason)
         raise of_queue(error) from None
@@ -126,7 +130,12 @@ class Answer(ABC):
 
     Args:
         job: yields the increments.
+
+    Attributes:
+        ping: what keeps a stream open while there is nothing to send.
     """
+
+    ping = KEEPALIVE
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -163,8 +172,17 @@ class AnsweringCompletion(Answer):
         super().__init__(job)
         self._endpoint = endpoint
 
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all answers so far, as far as they are shown."""
+        usage = super().usage
+        if self._endpoint.is_silent:
+            usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
+        return usage
+
     async def completion(self) -> Completion[Choice]:
         """Wait for all answers."""
+        await self._endpoint.prepare(self.job)
         parts = [Part() for _ in range(self.job.num_answers)]
         async for index, increment in self.job.increments():
             parts[index].add(increment)
@@ -186,6 +204,7 @@ class AnsweringCompletion(Answer):
         options = self._endpoint.request.stream_options
         has_usage = options is not None and bool(options.include_usage)
         is_continuous = options is not None and bool(options.continuous_usage_stats)
+        await self._endpoint.prepare(self.job)
         pending: dict[int, Part] = {}
         begun: set[int] = set()
         async for index, increment in self.job.increments():

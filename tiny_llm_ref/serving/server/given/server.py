@@ -39,7 +39,7 @@ class Server:
 
     async def body(self, http: Request, kind: type[T], max_bytes: int | None = None) -> T:
         """Read and check the body of a request, and the model that it asks for."""
-        body = await read_body(http, kind, max_bytes or self.config.max_body_bytes)
+        body = await read_body(http, kind, max_bytes or self.config.max_body_bytes, self.config.body_timeout)
         self.check_model(getattr(body, "model", None))
         return body
 

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ....generation.generate import Tokenizer
+from ....model.given.optional import once_written
 from ....model.qwen3 import Qwen3Model
 from ...block_manager import BlockManager
 from ...given.adaptive_drafter import AdaptiveDrafter
 from ...given.draft_cost import DraftCost, profiled
 from ...given.drafter import Drafter
 from ...given.lookup_drafter import LookupDrafter
+from ...given.memory import check_memory, pool_bytes
+from ...speculation.draft_length import Acceptance, best_num_drafts
 from ...speculation.draft_model import DraftModel
 
 SAMPLE = "In the beginning, 12 éclairs ()."
@@ -20,6 +23,8 @@ SAMPLE = "In the beginning, 12 éclairs ()."
 @dataclass
 class DrafterFactory:
     """Make the drafter of each engine. It proposes as many drafts as pay; costs are measured only once.
+
+    Until the optional tasks are written that this needs, it always proposes `num_drafts`.
 
     Args:
         num_drafts: largest number of drafts of a request in a step.
@@ -31,19 +36,27 @@ class DrafterFactory:
     _draft: Qwen3Model | None = field(default=None, init=False)
     _cost: DraftCost | None = field(default=None, init=False)
 
-    def __call__(self, model: Qwen3Model, tokenizer: Tokenizer, blocks: BlockManager) -> Drafter:
-        """Make a drafter for an engine with this model and these blocks.
+    def __call__(
+        self, model: Qwen3Model, tokenizer: Tokenizer, blocks: BlockManager, num_bytes: int = 0
+    ) -> Drafter:
+        """Make a drafter for an engine with this model and these blocks, whose pool has so many bytes.
 
         Raises:
-            ValueError: the draft model has another tokenizer.
+            ValueError: the draft model has another tokenizer, or its pool doesn't fit in memory as well.
         """
         if self.load_draft is not None and self._draft is None:
             self._draft = self._load(model, tokenizer)
+        if self._draft is not None:
+            num_slots = blocks.num_blocks * blocks.block_size
+            check_memory(blocks.num_blocks, num_bytes + pool_bytes(self._draft, num_slots))
         if self._cost is None:
-            self._cost = profiled(model, self._draft)
-        if self._draft is None:
-            return AdaptiveDrafter(LookupDrafter(self.num_drafts), self._cost)
-        return AdaptiveDrafter(DraftModel(self._draft, blocks, self.num_drafts), self._cost)
+            self._cost = once_written(cost_of_drafts)(model, self._draft)
+        drafter: Drafter = (
+            LookupDrafter(self.num_drafts)
+            if self._draft is None
+            else DraftModel(self._draft, blocks, self.num_drafts)
+        )
+        return drafter if self._cost is None else AdaptiveDrafter(drafter, self._cost)
 
     def _load(self, model: Qwen3Model, tokenizer: Tokenizer) -> Qwen3Model:
         assert self.load_draft is not None
@@ -52,6 +65,14 @@ class DrafterFactory:
         if not same_size or own.encode(SAMPLE) != tokenizer.encode(SAMPLE):
             raise ValueError("the draft model has another tokenizer than the model: choose one with the same")
         return draft
+
+
+def cost_of_drafts(model: Qwen3Model, draft: Qwen3Model | None) -> DraftCost:
+    """Measure what drafts cost. Stop at a hole if `AdaptiveDrafter` would stop there later."""
+    acceptance = Acceptance([0.5])
+    acceptance.record(1, 1)
+    best_num_drafts({0: acceptance.survival}, 1.0, 1.0, 0.0)
+    return profiled(model, draft)
 
 
 @dataclass

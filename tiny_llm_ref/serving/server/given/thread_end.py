@@ -31,19 +31,20 @@ def join_native(thread: Thread, timeout: float | None = None) -> bool:
 
 
 class Worker(ThreadPoolExecutor):
-    """A pool of a single thread that starts with the first submission.
+    """A pool of threads, just one by default, each of which starts with a submission.
 
     Args:
-        name: of the thread.
+        name: of the threads.
+        num_threads: largest number of them.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, num_threads: int = 1) -> None:
         started: list[Thread] = []
-        super().__init__(1, name, initializer=lambda: started.append(current_thread()))
+        super().__init__(num_threads, name, initializer=lambda: started.append(current_thread()))
         self._started = started
 
     def close(self) -> None:
-        """Drop what has not begun, and wait until the thread has ended."""
+        """Drop what has not begun, and wait until the threads have ended."""
         self.shutdown(cancel_futures=True)
         for thread in self._started:
             join_native(thread)
