@@ -106,6 +106,10 @@ ROWS_OF_SERVING = [
     },
     {
         "server.given.access",
+        "server.given.anthropic_chat",
+        "server.given.anthropic_endpoint",
+        "server.given.anthropic_events",
+        "server.given.anthropic_fields",
         "server.given.app",
         "server.given.body",
         "server.given.call_formats",
@@ -140,6 +144,7 @@ ROWS_OF_SERVING = [
         "server.given.speculation",
         "server.given.structured_outputs",
         "server.given.text_codec",
+        "server.given.token_texts",
         "server.given.thoughts",
         "server.given.tokenize",
         "server.given.tool_calls",
