@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SECONDS_PER_RUN = 100
 """That a run may compute; whatever else a machine does, a test is not said to fail for it."""
-SECONDS_TO_WAIT = 900
+SECONDS_TO_WAIT = 300
 """After which a run waits for what never comes."""
 StartMethod = Literal["fork", "spawn"]
 START_METHOD: StartMethod = "spawn" if sys.platform == "darwin" else "fork"
