@@ -5,11 +5,12 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from tests.server.servers import MODEL, app_of, in_memory
+from tests.server.servers import MODEL, app_of, in_memory, on_socket
 from tiny_llm.serving.server.given.fields import ChatRequest, OtherServers
 from tiny_llm.serving.server.given.ignored_fields import HEADER, MAX_NAMES, type_info, unknown_fields
 
@@ -189,6 +190,14 @@ def test_names_cannot_break_a_header(client: TestClient) -> None:
     assert len(shown) == MAX_NAMES
     assert shown[0] == r"a\r\nSet-Cookie: b"
     assert all(each.isascii() and len(each) <= 64 for each in shown)
+
+
+@pytest.mark.parametrize("names", [["0", ""], ["", "0"], [" a "], ["\x7f\t "]])
+def test_names_leave_every_header_valid(names: list[str]) -> None:
+    with on_socket(app_of()) as url:
+        response = httpx2.post(f"{url}{CHAT}", json=BODIES[CHAT] | dict.fromkeys(names, 1))
+    assert response.status_code == 200
+    assert response.headers[HEADER] == response.headers[HEADER].strip() != ""
 
 
 def test_a_refusal_names_what_was_ignored(client: TestClient) -> None:

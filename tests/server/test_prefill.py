@@ -27,6 +27,7 @@ ASKED = "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
         ([USER, BEGUN | {"content": "Who?"}], CONTINUED, ASKED + "Who?"),
         ([USER, BEGUN | {"content": ""}], CONTINUED, ASKED),
         ([USER, BEGUN | {"content": [{"type": "text", "text": "In"}]}], CONTINUED, ASKED + "In"),
+        ([USER], CONTINUED, "<|im_start|>user\nWho?"),
         ([USER], {"add_generation_prompt": False}, "<|im_start|>user\nWho?<|im_end|>\n"),
     ],
 )
@@ -60,8 +61,6 @@ def test_the_answer_is_only_what_follows() -> None:
     ("messages", "fields", "param"),
     [
         ([USER, BEGUN], {"add_generation_prompt": True}, "add_generation_prompt"),
-        ([USER], {}, "continue_final_message"),
-        ([{"role": "system", "content": "S"}], {}, "continue_final_message"),
         (
             [USER, BEGUN | {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}],
             {},

@@ -66,8 +66,8 @@ def end_of_prompt(request: ChatRequest | TokenizeRequest) -> dict[str, bool]:
         message = "an answer either continues the last message or begins a new one: set one of them to false"
         raise ApiError(400, message, "add_generation_prompt", "invalid_value")
     last = request.messages[-1] if request.messages else None
-    if last is None or last.tool_calls or last.role != "assistant":
-        message = "only a text of the assistant can be continued: let it be the last message"
+    if last is not None and last.tool_calls:
+        message = "only a text can be continued, but the last message ends with calls"
         raise ApiError(400, message, "continue_final_message", "invalid_value")
     return {"add_generation_prompt": False, "continue_final_message": True}
 

@@ -92,5 +92,5 @@ class NameIgnored:
 
 
 def printable(name: str) -> str:
-    """A name as a header may have it: in ASCII, on one line, and not too long."""
-    return json.dumps(name)[1:-1][:MAX_NAME]
+    """A name as a header may have it: in ASCII, on one line, with no space at its ends, and not too long."""
+    return json.dumps(name)[1:-1][:MAX_NAME].strip() or '""'
