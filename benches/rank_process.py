@@ -1,6 +1,6 @@
 """One measurement of `pdm run bench ranks`, in the processes of its ranks: steps and their exchanges.
 
-python -m benches.rank_process CHECKPOINT_FOLDER FILE_FOR_RESULTS
+python -m benches.rank_process CHECKPOINT_FOLDER FILE_FOR_RESULTS NUM_EXCHANGES
 """
 
 import json
@@ -22,7 +22,7 @@ from tiny_llm_ref.model.given.ranks import FRAME, Ranks, join_ranks
 from tiny_llm_ref.serving.ranks.given.run_rank import Leader, follow
 
 BATCHES = (1, 8, 32)
-NUM_EXCHANGES, MAX_TOKENS, MAX_SEQ_LEN = 400, 100, 128
+MAX_TOKENS, MAX_SEQ_LEN = 100, 128
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Measured:
 def main() -> None:
     """Measure, and let rank 0 write what was found."""
     use_full_float32()
-    folder, file = map(Path, sys.argv[1:])
+    folder, file, num_exchanges = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     ranks = join_ranks()
     config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
-    exchange_seconds(config, max(BATCHES), ranks)  # warms up
-    exchanges = {str(batch): exchange_seconds(config, batch, ranks) for batch in BATCHES}
+    exchange_seconds(config, max(BATCHES), ranks, num_exchanges)  # warms up
+    exchanges = {str(batch): exchange_seconds(config, batch, ranks, num_exchanges) for batch in BATCHES}
     if ranks.rank:
         sys.exit(follow(folder, ranks, mx.float32))
     if ranks.size == 1:
@@ -59,33 +59,33 @@ def step_times(folder: Path, model: Qwen3Model) -> dict[str, float]:
     return {str(batch): step_seconds(model, prompts[:batch], MAX_TOKENS) for batch in BATCHES}
 
 
-def exchange_seconds(config: ModelConfig, batch: int, ranks: Ranks) -> float:
-    """Seconds of all exchanges of a decode step with so many requests, one behind the other."""
+def exchange_seconds(config: ModelConfig, batch: int, ranks: Ranks, count: int) -> float:
+    """Seconds of all exchanges of a decode step with so many requests, each timed `count` times."""
     if ranks.size == 1:
         return 0.0
     heads, E = config.num_attention_heads * config.head_dim, config.hidden_size
     widths = heads, E, config.intermediate_size, E
     joined = [mx.zeros((batch, width // ranks.size)) for width in widths]
     ends = mx.zeros((batch, E)), mx.zeros((batch, config.vocab_size // ranks.size))
-    per_layer = sum(seconds_of(ranks.all_gather, x) for x in joined)
-    message = seconds_of(ranks.all_sum, mx.zeros(FRAME, mx.int32))
+    per_layer = sum(seconds_of(ranks.all_gather, x, count) for x in joined)
+    message = seconds_of(ranks.all_sum, mx.zeros(FRAME, mx.int32), count)
     return (
         config.num_hidden_layers * per_layer
         + message
-        + seconds_of(ranks.all_sum, ends[0])
-        + seconds_of(ranks.all_gather, ends[1])
+        + seconds_of(ranks.all_sum, ends[0], count)
+        + seconds_of(ranks.all_gather, ends[1], count)
     )
 
 
-def seconds_of(exchange: Callable[[mx.array], mx.array], x: mx.array) -> float:
+def seconds_of(exchange: Callable[[mx.array], mx.array], x: mx.array, count: int) -> float:
     """Seconds of one exchange that nothing disturbs: only one in twenty is faster."""
     mx.eval(x)
     seconds = []
-    for _ in range(NUM_EXCHANGES):
+    for _ in range(count):
         start = time.perf_counter()
         mx.eval(exchange(x))
         seconds.append(time.perf_counter() - start)
-    return sorted(seconds)[NUM_EXCHANGES // 20]
+    return sorted(seconds)[count // 20]
 
 
 if __name__ == "__main__":

@@ -28,10 +28,16 @@ from tiny_llm_ref import ModelConfig, received_bytes, shard_config
 from tiny_llm_ref.model.given.shards import EXCHANGES_OF_ENDS, EXCHANGES_PER_LAYER
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder without experts, or a name of one.")]
+Exchanges = Annotated[int, typer.Option("--exchanges", min=1, help="How often each exchange is timed.")]
 NumRanks = Annotated[int, typer.Option("--ranks", min=2, help="Processes that share the model.")]
 
 
-def main(model: Model = SHIPPED_MODEL, num_ranks: NumRanks = 2, repeats: Repeats = None) -> Results:
+def main(
+    model: Model = SHIPPED_MODEL,
+    num_ranks: NumRanks = 2,
+    num_exchanges: Exchanges = 400,
+    repeats: Repeats = None,
+) -> Results:
     """Let requests decode in one process and on several ranks, in turns.
 
     Each measurement starts new processes. All ranks together have as many threads as the one process.
@@ -48,16 +54,16 @@ def main(model: Model = SHIPPED_MODEL, num_ranks: NumRanks = 2, repeats: Repeats
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         sizes = {"one process": 1, f"{num_ranks} ranks": num_ranks}
-        found = rounds.in_turns(sizes, lambda side, _: measure(folder, sizes[side]), figures)
+        found = rounds.in_turns(sizes, lambda side, _: measure(folder, sizes[side], num_exchanges), figures)
         console.print(table(config, num_ranks, *found.values()))
     return Results(rounds)
 
 
-def measure(folder: Path, num_ranks: int) -> Measured:
+def measure(folder: Path, num_ranks: int, num_exchanges: int) -> Measured:
     """One measurement, in processes of its own."""
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "measured.json"
-        command = [sys.executable, "-m", "benches.rank_process", str(folder), str(file)]
+        command = [sys.executable, "-m", "benches.rank_process", str(folder), str(file), str(num_exchanges)]
         code = run_ranks(command, num_ranks) if num_ranks > 1 else subprocess.call(command)
         if code:
             raise ValueError(f"a measurement with {num_ranks} ranks ended with exit code {code}")

@@ -716,12 +716,12 @@ def test_task_5_a_target_met_exactly_is_met() -> None:
 
 def test_task_5_it_is_found_by_halving() -> None:
     policy = learned(64, target_ms=1e9)
-    policy.record(step_of(10**6), 100.0)
+    policy.record(step_of(10**4), 100.0)
     asked: list[int] = []
     predicted = policy.predicted_ms
     policy.predicted_ms = lambda demand, num_tokens: asked.append(num_tokens) or predicted(demand, num_tokens)  # type: ignore[method-assign]
-    policy.token_budget(three_decode(), 10**6)
-    assert len(asked) <= 25, f"{len(asked)} budgets were predicted to choose one of a million"
+    policy.token_budget(three_decode(), 10**4)
+    assert len(asked) <= 25, f"{len(asked)} budgets were predicted to choose one of ten thousand"
 
 
 def test_task_5_prompts_under_way_count() -> None:

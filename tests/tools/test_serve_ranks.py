@@ -15,8 +15,7 @@ import httpx2
 import pytest
 
 from scripts.checkpoints.models import load_by_name
-from scripts.run import serve
-from scripts.run.ranks import run_ranks
+from scripts.run import ranks, serve
 from scripts.run.serve_options import ServeOptions
 from tests.support.rank_servers import (
     MODEL,
@@ -132,11 +131,11 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_drains(sent: signal.Signals, tmp_path: Path) -> None:
     with rank_server(tmp_path / "log") as server:
-        with server.streaming(200) as lines:
+        with server.streaming(60) as lines:
             server.process.send_signal(sent)
         assert lines[-1] == "data: [DONE]"
         assert server.end() == 0
-        assert "tokens=200" in server.lines[-1]
+        assert "tokens=60" in server.lines[-1]
 
 
 def test_the_second_signal_exits_at_once(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_what_it_refuses(options: list[str], sentence: str) -> None:
 
 def test_an_uneven_division_is_refused_before_any_rank_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "leave_torch_out", lambda: None)  # it would, for all tests
-    monkeypatch.setattr(serve, "run_ranks", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(ranks, "run_ranks", lambda *_: pytest.fail("ranks were started"))
     with pytest.raises(SystemExit) as exit:
         serve.main(**asdict(ServeOptions(ranks=3)))
     assert exit.value.code == 2
@@ -211,7 +210,7 @@ def test_a_checkpoint_that_only_one_rank_cannot_read(
 ) -> None:
     checkpoints = [str(ROOT / "models" / MODEL)] * 2
     checkpoints[broken] = broken_checkpoint(tmp_path, "model.safetensors")
-    assert run_ranks([sys.executable, "-c", ONE_CHECKPOINT_EACH, *checkpoints], 2) == 2
+    assert ranks.run_ranks([sys.executable, "-c", ONE_CHECKPOINT_EACH, *checkpoints], 2) == 2
     output = capfd.readouterr().err
     (error,) = (line for line in without_ring(output) if line.startswith("error: "))
     assert str(tmp_path) in error

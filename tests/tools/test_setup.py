@@ -212,7 +212,7 @@ def test_kernels_are_compiled_once_the_packages_are_there(
     stamp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(setup, "run_with_counter", lambda command: 0)
-    monkeypatch.setenv("TINY_LLM_KERNELS", "on")
+    monkeypatch.setenv("TINY_LLM_KERNELS", "own")
     monkeypatch.setenv("TINY_LLM_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     setup.install({"default", "cpu"})
