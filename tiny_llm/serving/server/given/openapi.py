@@ -8,7 +8,7 @@ import msgspec
 from .anthropic_events import AnthropicEvent, AnthropicMessage, InputTokens
 from .anthropic_fields import CountTokensRequest, MessagesRequest
 from .errors import ANTHROPIC, JSON, AnthropicErrorBody, ErrorBody
-from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, OtherServers, TokenizeRequest
 from .response_events import ResponseEvent, ResponseObject
 from .response_fields import ResponsesRequest
 from .responses import (
@@ -104,7 +104,7 @@ class ErrorResponse(msgspec.Struct):
 
 
 def openapi(model_names: Items[str]) -> dict[str, Any]:
-    """The description, in OpenAPI 3.1.
+    """The description, in OpenAPI 3.1, without the fields that are there for clients of other servers.
 
     Args:
         model_names: the names that requests may ask for.
@@ -114,7 +114,10 @@ def openapi(model_names: Items[str]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(types, schemas, strict=True))
     for kind in BODIES_WITH_MODEL:
-        components[kind.__name__]["properties"]["model"] = {"enum": list(model_names)}
+        properties = components[kind.__name__]["properties"]
+        properties["model"] = {"enum": list(model_names)}
+        for name in OtherServers.__struct_fields__:
+            del properties[name]
     return {
         "openapi": "3.1.0",
         "info": {"title": "tiny-llm", "version": VERSION},
