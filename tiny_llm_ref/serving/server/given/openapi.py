@@ -117,7 +117,7 @@ def openapi(model_names: Items[str]) -> dict[str, Any]:
         properties = components[kind.__name__]["properties"]
         properties["model"] = {"enum": list(model_names)}
         for name in OtherServers.__struct_fields__:
-            del properties[name]
+            properties.pop(name, None)
     return {
         "openapi": "3.1.0",
         "info": {"title": "tiny-llm", "version": VERSION},
