@@ -1,6 +1,7 @@
 """Calls in the forms of different models: which a template means, what is read, what a grammar allows."""
 
 import json
+import random
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -16,8 +17,9 @@ from tiny_llm.serving.given.grammars import tokenizer_of
 from tiny_llm.serving.server.given.call_formats import FORMATS, CallFormat, format_of
 from tiny_llm.serving.server.given.errors import ApiError
 from tiny_llm.serving.server.given.fields import ChatRequest, Tool
-from tiny_llm.serving.server.given.pieces import Call, CallParser, Piece, Text
+from tiny_llm.serving.server.given.pieces import AnswerParser, Call, CallParser, Piece, Text
 from tiny_llm.serving.server.given.structured_outputs import grammar_of_calls
+from tiny_llm.serving.server.given.thoughts import ThoughtParser
 
 XML, TAGGED, BARE = FORMATS
 PARAMETERS = {
@@ -153,6 +155,51 @@ def test_calls_are_read(
     form: CallFormat, text: str, left: str, calls: list[tuple[str, Any]], size: int
 ) -> None:
     assert read(form, text, size)[:2] == (left, calls)
+
+
+BITS = [
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "<function=",
+        "clock>",
+        "</function>",
+        "<parameter=city>",
+        "<parameter=days>",
+    ),
+    *(
+        "</parameter>",
+        "<think>",
+        "</think>",
+        "<|python_tag|>",
+        '{"name": "clock", "arguments": ',
+        '{"a": "x"}',
+    ),
+    *("{", "}", "[", "]", '"', "\\", "<", "; ", " ", "\n", "abc", "null"),
+]
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_where_an_answer_is_cut_changes_nothing(form: CallFormat) -> None:
+    draw = random.Random(7)
+    for _ in range(600):
+        text = "".join(draw.choices(BITS, k=draw.randint(1, 12)))
+        whole, *others = ([*pieces_of(form, text, size)] for size in (1000, 1, 4))
+        assert others == [whole, whole], text
+
+
+def pieces_of(form: CallFormat, text: str, size: int) -> list[tuple[str, str]]:
+    """What an answer consists of, with neighbours of a kind put together."""
+    parser = AnswerParser(ThoughtParser(), form.parser(TOOLS))
+    cuts = [text[start : start + size] for start in range(0, len(text), size)]
+    pieces = [piece for cut in cuts for piece in parser.add(cut, 1, is_last=False)]
+    found: list[tuple[str, str]] = []
+    for piece in [*pieces, *parser.add("", 0, is_last=True)]:
+        kind, said = type(piece).__name__, piece.name if isinstance(piece, Call) else piece.text
+        if found and found[-1][0] == kind != "Call":
+            said = found.pop()[1] + said
+        found.append((kind, said))
+    return found
 
 
 @pytest.mark.parametrize(

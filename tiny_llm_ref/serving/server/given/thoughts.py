@@ -40,14 +40,12 @@ class ThoughtParser:
     def _begin(self, is_last: bool) -> None:
         """Find out whether the answer begins with a thought. What is not the tag stays held."""
         start = self._held.lstrip()
-        if start.startswith(BEGIN):
+        while start.startswith(BEGIN):
             self.is_inside = True
             start = start.removeprefix(BEGIN).lstrip()
+        if self.is_inside:
             self._held = start
-            self._may_begin = not start and not is_last
-        elif not BEGIN.startswith(start) or is_last:
-            self._may_begin = False
-            self._held = start if self.is_inside else self._held
+        self._may_begin = BEGIN.startswith(start) and not is_last
 
     def _thought(self, is_last: bool) -> str:
         """Take what is certain to belong to the thought. Its end, and whitespace before it, are not."""

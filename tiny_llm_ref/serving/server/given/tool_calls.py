@@ -78,12 +78,12 @@ class SteppingParser(ABC):
         self.found.append(Arguments(arguments))
 
     def add_text(self, text: str) -> None:
-        """Note text. Whitespace between calls and after them belongs to nothing."""
-        text, self._blank = self._blank + text, ""
-        if self.num_calls and not text.strip():
-            self._blank = text
-        else:
-            self.found.append(Text(text))
+        """Note text. After a call, whitespace before another or before the end belongs to nothing."""
+        text = self._blank + text
+        kept = text.rstrip() if self.num_calls else text
+        self._blank = text[len(kept) :]
+        if kept:
+            self.found.append(Text(kept))
 
     def _taken(self) -> list[Piece]:
         taken, self.found = self.found, []

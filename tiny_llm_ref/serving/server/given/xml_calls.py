@@ -47,13 +47,11 @@ class XmlCalls(SteppingParser):
             self.add_text(self.take(len(self.held) - num_held_back(self.held, OPENINGS)))
             return False
         before = self.held[: self.held.index(FUNCTION)]
-        opened = before.rstrip()
-        self.add_text(
-            opened.removesuffix(BEGIN).removesuffix("\n")
-            if opened.endswith(BEGIN)
-            else before.removesuffix("\n")
-        )
-        self.take(len(before) + len(FUNCTION))
+        text = before.removesuffix("\n")
+        if text.endswith(BEGIN):
+            text = text.removesuffix(BEGIN).removesuffix("\n")
+        self.add_text(self.take(len(text)))
+        self.opening = self.take(len(before) - len(text) + len(FUNCTION))
         self.step = self.name_step
         return True
 
@@ -125,7 +123,7 @@ class XmlCalls(SteppingParser):
         if self.step == self.first_step:
             self.add_text(self.held)
         elif self.step == self.name_step:
-            self.add_text(FUNCTION + self.held)
+            self.add_text(self.opening + self.held)
 
 
 def as_json(value: Any) -> str:
