@@ -63,6 +63,7 @@ ENDPOINTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": PROMPT[:12]},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "ABCDEFGHIJKL"}]},
     "/v1/responses": {"input": "MNOPQRSTUVWXYZ"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "LKJIHGFEDCBA"}], "max_tokens": 4},
 }
 
 
@@ -72,8 +73,8 @@ def test_clients_may_choose_a_salt(client: TestClient, path: str) -> None:
         response = client.post(path, json={"model": MODEL, **ENDPOINTS[path], **fields})
         assert response.status_code == 200, response.text
         usage = response.json()["usage"]
-        details = usage.get("prompt_tokens_details") or usage["input_tokens_details"]
-        number: int = details["cached_tokens"]
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or usage
+        number: int = details["cache_read_input_tokens" if details is usage else "cached_tokens"]
         return number
 
     assert [num_cached(cache_salt=salt) > 0 for salt in (None, "a", "a", "b", None)] == [

@@ -59,6 +59,7 @@ def chat_of(request: PromptFields) -> tuple[ChatRequest, list[str]]:
         chat.max_completion_tokens = request.max_tokens
         chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k
         chat.stop, chat.stream = request.stop_sequences, request.stream
+        chat.cache_salt = request.cache_salt
     return chat, places
 
 

@@ -14,6 +14,7 @@ from .fields import (
     RequestObject,
     Schema,
     StopString,
+    Text,
     TopK,
 )
 
@@ -151,6 +152,7 @@ class MessagesRequest(PromptFields, kw_only=True):
     top_k: TopK | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOP)] | None = None
     stream: bool | None = None
+    cache_salt: Text | None = None
     metadata: Ignored = None
     service_tier: Ignored = None
     inference_geo: Ignored = None
