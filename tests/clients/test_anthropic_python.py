@@ -76,7 +76,7 @@ class King(pydantic.BaseModel):
 
 
 def test_structured_output(client: anthropic.Anthropic) -> None:
-    message = client.messages.parse(**FIELDS | {"max_tokens": 200}, output_format=King)
+    message = client.messages.parse(**FIELDS | {"max_tokens": 800}, output_format=King)
     assert isinstance(message.parsed_output, King)
 
 
