@@ -1,6 +1,6 @@
 """One measurement of `pdm run bench ranks`, in the processes of its ranks: steps and their exchanges.
 
-python -m benches.rank_process CHECKPOINT_FOLDER FILE_FOR_RESULTS NUM_EXCHANGES
+python -m benches.rank_process CHECKPOINT_FOLDER FILE_FOR_RESULTS MAX_TOKENS
 """
 
 import json
@@ -22,7 +22,8 @@ from tiny_llm_ref.model.given.ranks import FRAME, Ranks, join_ranks
 from tiny_llm_ref.serving.ranks.given.run_rank import Leader, follow
 
 BATCHES = (1, 8, 32)
-MAX_TOKENS, MAX_SEQ_LEN = 100, 128
+MAX_SEQ_LEN = 128
+EXCHANGES_PER_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Measured:
 def main() -> None:
     """Measure, and let rank 0 write what was found."""
     use_full_float32()
-    folder, file, num_exchanges = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    folder, file, max_tokens = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    num_exchanges = EXCHANGES_PER_TOKEN * max_tokens
     ranks = join_ranks()
     config = ModelConfig.from_dict(json.loads((folder / "config.json").read_text()))
     exchange_seconds(config, max(BATCHES), ranks, num_exchanges)  # warms up
@@ -44,19 +46,20 @@ def main() -> None:
     if ranks.rank:
         sys.exit(follow(folder, ranks, mx.float32))
     if ranks.size == 1:
-        steps = step_times(folder, load_by_name(str(folder))[0])
+        steps = step_times(folder, load_by_name(str(folder))[0], max_tokens)
     else:
         leader = Leader(ranks)
         with leader.stopping_others():
-            steps = step_times(folder, leader.load(folder, mx.float32, SchedulerConfig(), MAX_SEQ_LEN))
+            model = leader.load(folder, mx.float32, SchedulerConfig(), MAX_SEQ_LEN)
+            steps = step_times(folder, model, max_tokens)
     file.write_text(json.dumps(asdict(Measured(steps, exchanges))))
 
 
-def step_times(folder: Path, model: Qwen3Model) -> dict[str, float]:
+def step_times(folder: Path, model: Qwen3Model, max_tokens: int) -> dict[str, float]:
     """Seconds of a decode step, by the size of the batch."""
     stream = token_stream(str(folder), load_tokenizer(folder))
     prompts = [take(stream, 53 * number, PROMPT) for number in range(max(BATCHES))]
-    return {str(batch): step_seconds(model, prompts[:batch], MAX_TOKENS) for batch in BATCHES}
+    return {str(batch): step_seconds(model, prompts[:batch], max_tokens) for batch in BATCHES}
 
 
 def exchange_seconds(config: ModelConfig, batch: int, ranks: Ranks, count: int) -> float:

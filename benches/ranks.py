@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benches.rank_process import BATCHES, Measured
+from benches.experts import PROMPT
+from benches.rank_process import BATCHES, MAX_SEQ_LEN, Measured
 from benches.rounds import Repeats, Rounds
 from benches.speed import machine
 from benches.watched import Results
@@ -28,14 +29,14 @@ from tiny_llm_ref import ModelConfig, received_bytes, shard_config
 from tiny_llm_ref.model.given.shards import EXCHANGES_OF_ENDS, EXCHANGES_PER_LAYER
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder without experts, or a name of one.")]
-Exchanges = Annotated[int, typer.Option("--exchanges", min=1, help="How often each exchange is timed.")]
+Tokens = Annotated[int, typer.Option("--max-tokens", min=2, max=MAX_SEQ_LEN - PROMPT, help="Of an answer.")]
 NumRanks = Annotated[int, typer.Option("--ranks", min=2, help="Processes that share the model.")]
 
 
 def main(
     model: Model = SHIPPED_MODEL,
     num_ranks: NumRanks = 2,
-    num_exchanges: Exchanges = 400,
+    max_tokens: Tokens = 100,
     repeats: Repeats = None,
 ) -> Results:
     """Let requests decode in one process and on several ranks, in turns.
@@ -54,16 +55,16 @@ def main(
         console = Console(highlight=False)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
         sizes = {"one process": 1, f"{num_ranks} ranks": num_ranks}
-        found = rounds.in_turns(sizes, lambda side, _: measure(folder, sizes[side], num_exchanges), figures)
+        found = rounds.in_turns(sizes, lambda side, _: measure(folder, sizes[side], max_tokens), figures)
         console.print(table(config, num_ranks, *found.values()))
     return Results(rounds)
 
 
-def measure(folder: Path, num_ranks: int, num_exchanges: int) -> Measured:
+def measure(folder: Path, num_ranks: int, max_tokens: int) -> Measured:
     """One measurement, in processes of its own."""
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "measured.json"
-        command = [sys.executable, "-m", "benches.rank_process", str(folder), str(file), str(num_exchanges)]
+        command = [sys.executable, "-m", "benches.rank_process", str(folder), str(file), str(max_tokens)]
         code = run_ranks(command, num_ranks) if num_ranks > 1 else subprocess.call(command)
         if code:
             raise ValueError(f"a measurement with {num_ranks} ranks ended with exit code {code}")

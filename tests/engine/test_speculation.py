@@ -149,7 +149,7 @@ class DraftsOfSomeLength(DraftModel):
         return {entry.sequence.id: (7 * entry.sequence.id + entry.end) % 5 for entry in entries}
 
 
-def transitions() -> npt.NDArray[np.int64]:
+def transitions(num_requests: int = 400) -> npt.NDArray[np.int64]:
     """How often each token followed each other one, for each kind of parameters: [kinds, V, V].
 
     Fifty requests of mixed kinds run at once, with zero to four drafts each.
@@ -157,7 +157,7 @@ def transitions() -> npt.NDArray[np.int64]:
     pool = BlockManager(400, 16)
     drafter = DraftsOfSomeLength(Chain(2), pool)  # type: ignore[arg-type]
     config = SchedulerConfig(400, 50)
-    params = [replace(KINDS[id % len(KINDS)], seed=id, max_tokens=100) for id in range(400)]
+    params = [replace(KINDS[id % len(KINDS)], seed=id, max_tokens=100) for id in range(num_requests)]
     with SpeculativeEngine(Chain(1), Endless(), config, 120, pool, drafter=drafter) as engine:  # type: ignore[arg-type]
         results = engine.generate([[id % VOCAB_SIZE] for id in range(len(params))], params)
     counts = np.zeros((len(KINDS), VOCAB_SIZE, VOCAB_SIZE), np.int64)
@@ -202,4 +202,4 @@ def test_these_statistics_notice(mistake: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(speculative_runner, "other_uniform", lambda batch: batch.uniform)
     else:
         monkeypatch.setattr(draft_runner, "STREAM", 0)
-    assert surprise(transitions()) > 20
+    assert surprise(transitions(250)) > 20

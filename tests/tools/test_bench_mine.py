@@ -43,7 +43,7 @@ SHORT = {
     "speculation": f"--batch 2 --max-tokens 10 {ONCE}",
     "kv": f"--tokens 64 --texts 1 --batch 2 {ONCE}",
     "experts": f"--max-tokens 2 {ONCE}",
-    "ranks": f"--exchanges 5 {ONCE}",
+    "ranks": f"--max-tokens 2 {ONCE}",
     "structured": f"--batch 2 --max-tokens 4 {ONCE}",
 }
 """Every benchmark but `race`, with options that make it short."""
