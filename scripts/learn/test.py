@@ -55,7 +55,7 @@ def main(
         selection = select_tests(week, day, task)
         choose_package(ref)
     options = [*(["--ref"] if ref else ["--gpu", chosen_gpu()]), *(["--all"] if show_all else [])]
-    if ref and week is None and not pytest_args:
+    if ref and task is None and not pytest_args:
         options += workers()
     exit_code = run_pytest([*selection, *options, *(pytest_args or [])])
     if exit_code == 0 and week is not None and day is not None and not (ref or pytest_args):

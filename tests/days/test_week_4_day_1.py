@@ -1169,13 +1169,17 @@ def check_answers(engine: Engine, jobs: Items[tuple[list[int], int]], block_size
 
 
 @pytest.mark.parametrize("kind", [Engine, OverlappingEngine], ids=["steps", "overlapping steps"])
-@pytest.mark.parametrize(("kv_bits", "budget"), [(4, 5), (8, 6), (4, 9), (8, 64)])
-def test_task_4_engine_with_any_budget(kv_bits: int, budget: int, kind: type[Engine]) -> None:
-    for block_size in (1, 4, 16):
-        blocks = BlockManager(200 // block_size, block_size)
-        config = SchedulerConfig(budget, 3)
-        engine = kind(QuantizedFakeModel(kv_bits), endless, config, 64, blocks, kv_bits=kv_bits)
-        check_answers(engine, JOBS, block_size, f"{budget=}, blocks of {block_size}")
+@pytest.mark.parametrize(
+    ("kv_bits", "budget", "block_size"),
+    [(4, 5, 4), (8, 6, 1), (4, 9, 16), (8, 9, 4), (4, 64, 1), (8, 64, 16)],
+)
+def test_task_4_engine_with_any_budget(
+    kv_bits: int, budget: int, block_size: int, kind: type[Engine]
+) -> None:
+    blocks = BlockManager(200 // block_size, block_size)
+    config = SchedulerConfig(budget, 3)
+    engine = kind(QuantizedFakeModel(kv_bits), endless, config, 64, blocks, kv_bits=kv_bits)
+    check_answers(engine, JOBS, block_size, f"{budget=}, blocks of {block_size}")
 
 
 @pytest.mark.parametrize("kind", [Engine, OverlappingEngine], ids=["steps", "overlapping steps"])
@@ -1434,7 +1438,7 @@ GPU_SHAPES = [
     Shape((40, 1, 9, 5), (77, 131, 90, 60), 4, 2, 32, 7),
     Shape((48, 70), (48, 75), 2, 1, 32, 40),
 ]
-ORDERS = [FORWARD, BACKWARD, *range(2, 6)]
+ORDERS = [FORWARD, BACKWARD, 2, 3]
 need_metal = pytest.mark.skipif(not mx.metal.is_available(), reason="needs an Apple GPU (Metal)")
 need_cuda = pytest.mark.skipif(not mx.cuda.is_available(), reason="needs an NVIDIA GPU (CUDA)")
 
@@ -1501,7 +1505,7 @@ def check_orders(language: Language) -> None:
         check_close(result, first, f"order {order} of the threads, against order {FORWARD}", tolerance=0)
 
 
-def check_random_shapes(target: Target, seed: int, count: int = 8) -> None:
+def check_random_shapes(target: Target, seed: int, count: int = 5) -> None:
     """Shapes, widths, scales, types and orders drawn at random."""
     __tracebackhide__ = True
     random = np.random.default_rng(seed)
