@@ -120,9 +120,15 @@ def test_after_a_task_comes_the_next_one_with_its_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "is_divided"), [({"ref": True}, True), ({"ref": True, "week": 1}, False), ({}, False)]
+    ("options", "is_divided"),
+    [
+        ({"ref": True}, True),
+        ({"ref": True, "week": 1, "day": 1}, True),
+        ({"ref": True, "week": 1, "day": 1, "task": 1}, False),
+        ({}, False),
+    ],
 )
-def test_the_whole_suite_of_the_reference_is_divided_among_processes(
+def test_more_of_the_reference_than_a_task_is_divided_among_processes(
     options: dict[str, object], is_divided: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[str] = []
