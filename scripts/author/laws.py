@@ -57,7 +57,7 @@ def main(minutes: Minutes = 10, first_seed: Seed = None, words: Words = "") -> N
             sys.exit(exit_code)
         rounds += 1
     print("\n".join(f"{count:7} {law}" for law, count in found.num_tried.most_common()))
-    print(f"{found.num_tried.total()} examples in {rounds} rounds from seed {seed}: every law held")
+    print(f"{found.num_tried.total()} examples, rounds: {rounds}, first seed: {seed}; every law held")
 
 
 def run_round(seed: int, words: str, found: Examples) -> int:

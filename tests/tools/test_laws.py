@@ -87,4 +87,4 @@ def test_a_round() -> None:
     command = [sys.executable, "-m", "scripts.author", "laws", "--seed", "5", "-k", "any_pieces"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.splitlines()[-1] == "100 examples in 1 rounds from seed 5: every law held"
+    assert result.stdout.splitlines()[-1] == "100 examples, rounds: 1, first seed: 5; every law held"
