@@ -129,15 +129,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if handle is None:
         return (yield)
     choose_examples(pyfuncitem, pyfuncitem.config.getoption("--laws") or 0)
-    inner, counted = handle.inner_test, itertools.count()
+    inner, counted, has_failed = handle.inner_test, itertools.count(), False
 
     @functools.wraps(inner)
     def test(*args: object, **kwargs: object) -> object:
+        nonlocal has_failed
         try:
-            with contracts.kept_if(next(counted) < NUM_GUARDED):
+            with contracts.kept_if(next(counted) < NUM_GUARDED or has_failed):
                 return inner(*args, **kwargs)
         except NotImplementedError as error:
             raise HoleError from error
+        except (Exception, pytest.fail.Exception):
+            has_failed = True  # perhaps of a contract, which must fail again when hypothesis repeats it
+            raise
 
     handle.inner_test = test
     try:

@@ -14,9 +14,10 @@ import pytest
 import typer
 
 from scripts.course import ROOT
+from scripts.errors import usage_errors
 from scripts.learn.test import workers
+from tests.support.laws import FAILED_ONCE, failed_once
 
-FAILED_ONCE = ROOT / "tests" / "support" / "failed_once.json"
 Minutes = Annotated[float, typer.Option(min=0, help="Start no further round after so many minutes.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Try one round, with the examples of this seed.")]
 Words = Annotated[str, typer.Option("-k", metavar="WORDS", help="Only laws with these words, as for pytest.")]
@@ -51,6 +52,11 @@ def main(minutes: Minutes = 10, first_seed: Seed = None, words: Words = "") -> N
     seed = SystemRandom().randrange(2**32) if first_seed is None else first_seed
     while rounds == 0 or (first_seed is None and time.monotonic() - start < 60 * minutes):
         exit_code = run_round(seed + rounds, words, found)
+        if exit_code == pytest.ExitCode.NO_TESTS_COLLECTED:
+            with usage_errors():
+                raise ValueError(f"no law has the words {words!r}: leave -k out to try all of them")
+        if exit_code == pytest.ExitCode.INTERRUPTED:
+            sys.exit(130)
         if exit_code != 0:
             keep(found.failing)
             print(f"repeat it: pdm run author laws --seed {seed + rounds}" + f" -k '{words}'" * bool(words))
@@ -69,7 +75,7 @@ def run_round(seed: int, words: str, found: Examples) -> int:
 
 def keep(failing: Mapping[str, list[str]], file: Path = FAILED_ONCE) -> None:
     """Add examples to those that the suite always tries."""
-    kept = json.loads(file.read_text(encoding="utf-8"))
+    kept = failed_once(file)
     for law, examples in failing.items():
         kept[law] = sorted({*kept.get(law, ()), *examples})
         print(f"{len(examples)} examples kept of {law}")

@@ -39,7 +39,7 @@ Old = Annotated[
 
 Since = Annotated[
     str | None,
-    typer.Option(metavar="COMMIT", help="Of days that no change since then concerns, a tenth alone."),
+    typer.Option(metavar="COMMIT", help="Only a tenth of the days that no change since then concerns."),
 ]
 
 

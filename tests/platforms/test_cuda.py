@@ -23,7 +23,7 @@ MAX_SHARED = 48 * 1024  # bytes that a block may have without asking for more
 
 @pytest.fixture(scope="module")
 def recorded(pytestconfig: pytest.Config) -> dict[str, Kernel]:
-    """The kernels of the record, which --record-cuda writes anew."""
+    """The kernels of the record, which --record-cuda rewrites."""
     if pytestconfig.getoption("--record-cuda"):
         with ThreadPoolExecutor(2) as pool:
             write_kernels(FILE, list(pool.map(compiled, GPU_KERNELS)))

@@ -88,3 +88,35 @@ def test_a_round() -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == "100 examples, rounds: 1, first seed: 5; every law held"
+
+
+BREAKS_A_CONTRACT = """
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import contracts
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 50))
+def test_law(number: int) -> None:
+    if contracts._are_kept and number > 3:
+        pytest.fail("a contract broke")
+"""
+
+
+def test_a_contract_that_breaks_early_breaks_again_when_the_example_is_simplified(tmp_path: Path) -> None:
+    (tmp_path / "test_law.py").write_text(BREAKS_A_CONTRACT)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--ref", "--tb=short", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "Failed: a contract broke" in result.stdout
+    assert "_WrappedBaseException" not in result.stdout
+
+
+def test_words_that_no_law_has_are_an_error() -> None:
+    command = [sys.executable, "-m", "scripts.author", "laws", "-k", "no_such_law"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: no law has the words 'no_such_law'")
