@@ -74,7 +74,9 @@ def load_part(path: Path, ranks: Ranks, dtype: mx.Dtype | None = None) -> Qwen3M
     Raises:
         ValueError: as for `load` and `shard_config`.
     """
-    config_dict = shard_config(read_json(path / "config.json"), ranks.size)
+    whole = read_json(path / "config.json")
+    check_loadable(whole)
+    config_dict = shard_config(whole, ranks.size)
     operations = replace(best_operations(), grouped_matmul=best_grouped_matmul())
     tensors = ShardedTensors(
         flatten_experts(shard_tensors(read_tensors(path), ranks.rank, ranks.size)),
