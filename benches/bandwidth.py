@@ -86,7 +86,7 @@ def load_sides(path: Path) -> dict[str, Side]:
         model = load_model(path, dtype, operations)
         return Side(model, decode_bytes_per_token(config, tensors, dtype), cache_bytes)
 
-    expanded = expand(packed, quantization)
+    expanded = expand(packed, quantization, config)
     sides = {"expanded at loading": partial(side, PLAIN_OPERATIONS, expanded)}
     if quantization is not None:
         for name, matmul in PRODUCTS.items():
@@ -94,15 +94,19 @@ def load_sides(path: Path) -> dict[str, Side]:
     return written(sides)
 
 
-def expand(tensors: dict[str, mx.array], quantization: Quantization | None) -> dict[str, mx.array]:
+def expand(
+    tensors: dict[str, mx.array], quantization: Quantization | None, config: ModelConfig
+) -> dict[str, mx.array]:
     """The plain tensors of a checkpoint, never evaluated: only their sizes matter."""
+    inputs = {"o_proj": config.num_attention_heads * config.head_dim, "down_proj": config.intermediate_size}
     layers = [name.removesuffix(".scales") for name in tensors if name.endswith(".scales")]
     parts = {f"{layer}.{part}" for layer in layers for part in ("weight", "scales", "biases")}
     plain = {name: tensor for name, tensor in tensors.items() if name not in parts}
     for layer in layers:
         weight, scales, biases = (tensors[f"{layer}.{part}"] for part in ("weight", "scales", "biases"))
         assert quantization is not None  # or the model would not have loaded
-        bits, group_size = quantization.layout(layer, weight, scales, biases)
+        num_inputs = inputs.get(layer.split(".")[-1], config.hidden_size)
+        bits, group_size = quantization.layout(layer, num_inputs, weight, scales, biases)
         plain[f"{layer}.weight"] = mx.dequantize(weight, scales, biases, group_size, bits)
     return plain
 

@@ -1,26 +1,20 @@
 """Files of a checkpoint: found, complete and readable, or one sentence that says which is not."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
+from .weight_files import check_complete, is_count, weight_files
+
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-CHECKPOINT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+CHECKPOINT_FILES = ["*.json", "model*.safetensors", "*.jinja", "*.txt", "*.model"]
 LONGEST_REASON = 200  # characters of another library's error
-BYTES = {
-    **dict.fromkeys(("BOOL", "I8", "U8"), 1),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
-    **dict.fromkeys(("I32", "U32", "F32"), 4),
-    **dict.fromkeys(("I64", "U64", "F64"), 8),
-}
-"""Of an entry, by the type that a safetensors file names."""
 
 
 def read_eos_token_ids(path: Path) -> list[int]:
@@ -73,13 +67,16 @@ def damage_refused(what: str) -> Iterator[None]:
         raise ValueError(f"{what} cannot be read, {reason[:LONGEST_REASON]}: download it again") from error
 
 
-def is_count(value: Any) -> bool:
-    """Whether a value of a JSON file is a whole number from 0 on that an array of MLX could hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+def find_checkpoint(path_or_repo: str | Path, check: Callable[[Mapping[str, Any]], object]) -> Path:
+    """The folder itself, or the hub repository of that name, downloaded.
 
+    Args:
+        path_or_repo: a folder, or a repository's name.
+        check: refuses the contents of a config.json, before a repository's weights are downloaded.
 
-def find_checkpoint(path_or_repo: str | Path) -> Path:
-    """The folder itself, or the hub repository of that name, downloaded."""
+    Raises:
+        ValueError: there is no such checkpoint, or it is refused.
+    """
     path = Path(path_or_repo).expanduser()
     if path.is_dir():
         return path
@@ -87,10 +84,11 @@ def find_checkpoint(path_or_repo: str | Path) -> Path:
         raise ValueError(
             f"there is no checkpoint folder {str(path_or_repo)!r}: give a folder with a config.json"
         )
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
+        check(read_json(Path(hf_hub_download(str(path_or_repo), "config.json"))))
         return Path(snapshot_download(str(path_or_repo), allow_patterns=CHECKPOINT_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(
@@ -115,15 +113,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, mx.array]:
-    """The tensors of model.safetensors, or of all shards that the index names.
+    """The tensors of a checkpoint's `weight_files`, under the usual names.
 
     Raises:
         ValueError: a file is missing or cut short, or lacks a tensor the index promises.
     """
     weight_map = read_weight_map(path)
-    files = sorted(set(weight_map.values())) or ["model.safetensors"]
     tensors: dict[str, mx.array] = {}
-    for name in files:
+    for name in weight_files(path, weight_map.values()):
         check_complete(path / name)
         with damage_refused(f"{path / name}"):
             shard = mx.load(str(path / name))
@@ -132,7 +129,29 @@ def read_tensors(path: Path) -> dict[str, mx.array]:
     for tensor, name in weight_map.items():
         if tensor not in tensors:
             raise ValueError(f"{path / name} lacks the tensor {tensor!r} that the index promises")
-    return tensors
+    return with_usual_names(tensors)
+
+
+def with_usual_names(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The tensors of a decoder under names that begin with `model.`, and its head as `lm_head`.
+
+    In the file of an embedding model, the names begin with nothing. In that of a vision model, they begin
+    with `model.language_model.` or `language_model.model.`. The name of the embedding says which it is.
+    """
+    end = "embed_tokens.weight"
+    prefixes = [name.removesuffix(end) for name in tensors if name == end or name.endswith(f".{end}")]
+    if len(prefixes) != 1 or prefixes == ["model."]:
+        return tensors
+    (prefix,) = prefixes
+    renamed = {}
+    for name, tensor in tensors.items():
+        before, head, rest = name.rpartition("lm_head.")
+        if head and (before == "" or prefix.startswith(before)):
+            name = head + rest
+        elif name.startswith(prefix):
+            name = f"model.{name.removeprefix(prefix)}"
+        renamed[name] = tensor
+    return renamed
 
 
 def read_weight_map(path: Path) -> dict[str, str]:
@@ -146,52 +165,3 @@ def read_weight_map(path: Path) -> dict[str, str]:
             f"{index_file} has no weight_map that says in which file of the folder each tensor is"
         )
     return weight_map
-
-
-def check_complete(file: Path) -> None:
-    """Compare a safetensors file with the sizes in its header; MLX itself would read past the end.
-
-    Raises:
-        ValueError: the file is not there, cut short, or none that MLX could read.
-    """
-    if not file.is_file():
-        raise ValueError(f"there is no {file.name} in {file.parent}: download the checkpoint again")
-    num_bytes = file.stat().st_size
-    with file.open("rb") as stream:
-        header_size = int.from_bytes(stream.read(8), "little")
-        content = stream.read(min(header_size, num_bytes))
-    try:
-        if num_bytes < 8:
-            raise ValueError
-        entries = read_header(content)
-    except (ValueError, RecursionError):
-        raise ValueError(f"{file} is not a safetensors file: download the checkpoint again") from None
-    for name, entry in entries.items():
-        if not is_tensor(entry):
-            raise ValueError(f"the header of {file} is damaged at the tensor {name!r}: download it again")
-    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-    if num_bytes != 8 + header_size + end:
-        raise ValueError(
-            f"{file} has {num_bytes} bytes and its header says {8 + header_size + end}: download it again"
-        )
-
-
-def read_header(content: bytes) -> dict[str, Any]:
-    """What a safetensors file says of each of its tensors; ValueError if it is not a header."""
-    header = json.loads(content.decode("utf-8"))
-    if not isinstance(header, dict):
-        raise ValueError
-    return {name: entry for name, entry in header.items() if name != "__metadata__"}
-
-
-def is_tensor(entry: Any) -> bool:
-    """Whether a header's entry is a tensor whose shape and type need as many bytes as it has."""
-    if not isinstance(entry, dict):
-        return False
-    shape, offsets, dtype = entry.get("shape"), entry.get("data_offsets"), entry.get("dtype")
-    if not isinstance(shape, list) or not isinstance(offsets, list) or not isinstance(dtype, str):
-        return False
-    if len(offsets) != 2 or not all(isinstance(offset, int) and offset >= 0 for offset in offsets):
-        return False
-    is_shape = dtype in BYTES and all(is_count(size) for size in shape)
-    return is_shape and bool(offsets[1] - offsets[0] == prod(shape) * BYTES[dtype])

@@ -26,7 +26,10 @@ ROPE_KEYS = (
 NEW_KEYS = (
     *("rope_scaling", "rope_parameters", "layer_types", "sliding_window", "use_sliding_window", "mlp_bias"),
     *("max_window_layers", "partial_rotary_factor", "rope_traditional", "quantization", "auto_map"),
+    "quantization_config",
 )
+
+PARTS = ("", "model.", "model.language_model.", "lm_head.", "embed_tokens.", "model.lm_head.embed_tokens.")
 
 Damage = Callable[[Path, Random], str]
 
@@ -107,7 +110,7 @@ def change_header(folder: Path, random: Random) -> str:
     size = int.from_bytes(content[:8], "little")
     header, value = (
         json.loads(content[8 : 8 + size]),
-        random.choice((*WRONG, "F16", "F64", "I32", [4096, 48])),
+        random.choice((*WRONG, "F16", "F64", "F8_E4M3", "I32", [4096, 48])),
     )
     if random.random() < 0.2:
         parent, key, place = walk(header, random)
@@ -130,9 +133,24 @@ def change_index(folder: Path, random: Random) -> str:
     return f"{INDEX} with {value!r} as {place}"
 
 
+def rename_tensors(folder: Path, random: Random) -> str:
+    """Another name of the file with the tensors, or of some of the tensors in it."""
+    if random.random() < 0.3:
+        names = ("model-00001-of-00002.safetensors", "model-00001-of-99999.safetensors", "weights.npz")
+        name = random.choice(names)
+        (folder / TENSORS).rename(folder / name)
+        return f"{TENSORS} under the name {name}"
+    content = (folder / TENSORS).read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    old, new = random.choice(("model.", "model.embed_tokens.", "mlp.", "weight")), random.choice(PARTS)
+    text = content[8 : 8 + size].decode().replace(old, new).encode()
+    (folder / TENSORS).write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+    return f"{TENSORS} with {new!r} for {old!r} in the names of its tensors"
+
+
 KINDS: tuple[Damage, ...] = (
     *(change_value, change_value, drop_value, add_key, flip_bytes),
-    *(cut_short, replace_file, change_header, change_index),
+    *(cut_short, replace_file, change_header, change_index, rename_tensors),
 )
 
 

@@ -10,6 +10,8 @@ import re
 import sys
 from pathlib import Path
 
+from kernel_runtime.weight_files import weight_files
+
 REPO = Path(__file__).resolve().parents[2]
 
 SHIPPED_MODEL = "qwen3-kjv-4m"
@@ -116,11 +118,8 @@ def is_complete(folder: Path) -> bool:
 
 def _has_all_weights(folder: Path) -> bool:
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = set(json.loads(index.read_text())["weight_map"].values())
-        return all((folder / shard).is_file() for shard in shards)
-    # "model-00001-of-00003.safetensors" without its index is the middle of a download.
-    return any("-of-" not in path.name for path in folder.glob("model*.safetensors"))
+    named = json.loads(index.read_text())["weight_map"].values() if index.is_file() else ()
+    return all((folder / name).is_file() for name in weight_files(folder, named))
 
 
 def _shared_hub_cache() -> Path:

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ import typer
 
 from scripts.checkpoints.files import hub_cache_dir
 
-HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "*.txt", "*.jinja"]
+HUB_FILES = ["*.json", "model*.safetensors", "tokenizer*", "*.txt", "*.jinja"]
 HUB_TIMEOUT = 15.0  # seconds
 
 
@@ -46,13 +47,14 @@ def ending_at_once(clean_up: Callable[[], None]) -> Iterator[None]:
 
 
 def download_snapshot(name: str, force: bool) -> None:
-    """Let the hub's client fill our cache with a model's files.
+    """Let the hub's client fill our cache with a model's files, its config.json first.
 
     Raises:
-        ValueError: the hub cannot be reached, or does not hand the model out.
+        ValueError: the hub cannot be reached, or does not hand the model out; or the model is not supported.
     """
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from huggingface_hub.errors import (
+        EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
         LocalEntryNotFoundError,
@@ -60,16 +62,27 @@ def download_snapshot(name: str, force: bool) -> None:
         RepositoryNotFoundError,
     )
 
+    # These import MLX, which the rest of this command does without.
+    from kernel_runtime.checkpoint import read_json
+    from tiny_llm_ref.given.pretrained import check_loadable
+
     try:
         # snapshot_download asks this too, but would wait for ever for a hub that never answers.
-        HfApi().model_info(name, timeout=HUB_TIMEOUT)
-        snapshot_download(name, cache_dir=hub_cache_dir(), allow_patterns=HUB_FILES, force_download=force)
+        commit = HfApi().model_info(name, timeout=HUB_TIMEOUT).sha
+        cache = hub_cache_dir()
+        config = hf_hub_download(name, "config.json", revision=commit, cache_dir=cache, force_download=force)
+        check_loadable(read_json(Path(config)))
+        snapshot_download(name, cache_dir=cache, allow_patterns=HUB_FILES, force_download=force)
     except GatedRepoError as error:
         raise ValueError(
             "gated: accept its terms on the hub's page, then log in with `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
         raise ValueError("the hub has no such model, or it is private: check the spelling") from error
+    except EntryNotFoundError as error:
+        raise ValueError(
+            "the hub's model has no config.json, so it is none that mlx-lm could read"
+        ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.TransportError) as error:
         raise ValueError(
             "the hub cannot be reached: check the network (and HF_HUB_OFFLINE), or use `get-model smollm2`"

@@ -31,7 +31,7 @@ class PacedModel:
     """Never ends a text; each call takes `call_cost` and a token of time each."""
 
     num_hidden_layers = 1
-    config = SimpleNamespace(vocab_size=3)
+    config = SimpleNamespace(vocab_size=3, max_position_embeddings=4096)
 
     def __init__(self, clock: Clock, call_cost: int) -> None:
         self.clock = clock

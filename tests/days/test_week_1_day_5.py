@@ -907,13 +907,27 @@ def test_task_6_both_spellings_of_a_quantization_as_mlx_lm_saves_them(copy: Copy
     check_logits(load_model(folder), load_model(saved / "qwen3-4bit"), "logits of a quantized model")
 
 
+UP = "model.layers.1.mlp.up_proj"
+NULLS = {"group_size": None, "bits": None, "mode": None}
+
+
 @pytest.mark.parametrize(
-    "quantization", [{"group_size": 32, "bits": 8}, {"group_size": 64, "bits": 4}], ids=str
+    "quantization",
+    [{"group_size": 64, "bits": 8}, {**FOUR_BITS, UP: {**NULLS, "bits": 4}}, NULLS, {}],
+    ids=["others", "a layer's group size null", "all null", "nothing"],
 )
-def test_task_6_weights_packed_otherwise_are_refused(quantization: dict[str, int], copy: Copy) -> None:
+def test_task_6_bits_and_groups_follow_from_the_shapes(
+    quantization: dict[str, Any], copy: Copy, saved: Path
+) -> None:
     folder = copy("qwen3-4bit")
     change_config(folder, quantization=quantization)
-    check_refused(folder, name="model.embed_tokens")
+    check_logits(load_model(folder), load_model(saved / "qwen3-4bit"), "logits of a quantized model")
+
+
+def test_task_6_packed_weights_whose_shapes_fit_nothing_are_refused(copy: Copy) -> None:
+    folder = copy("qwen3-4bit")
+    change_tensors(folder, lambda weights: weights.update({f"{UP}.scales": weights[f"{UP}.scales"][:, 1:]}))
+    check_refused(folder, name=UP, num_inputs=128)
 
 
 def test_task_6_packed_weights_need_their_biases(copy: Copy) -> None:
@@ -1157,6 +1171,15 @@ REFUSED = {
     ),
     "mixture of experts": ({"model_type": "qwen3_moe"}, {"model_type": "qwen3_moe"}),
     "another family": ({"model_type": "gemma3"}, {"model_type": "gemma3"}),
+    "another family, whose sizes are elsewhere": (
+        {"model_type": "qwen3_5", "text_config": {"hidden_size": 64}, **dict.fromkeys(REQUIRED[1:])},
+        {"model_type": "qwen3_5"},
+    ),
+    "another family, whose sizes are of other kinds": (
+        {"model_type": "openelm", "num_key_value_heads": [2, 3]},
+        {"model_type": "openelm"},
+    ),
+    "a window of Mistral": ({"model_type": "mistral", "sliding_window": 64}, {"key": "sliding_window"}),
     "another activation": ({"hidden_act": "gelu"}, {"hidden_act": "gelu"}),
     "part of each head rotated": ({"partial_rotary_factor": 0.5}, {"key": "partial_rotary_factor"}),
     "part of each head rotated, newer": (
@@ -1203,12 +1226,19 @@ HARMLESS = {
     "window turned off": {"use_sliding_window": False, "sliding_window": 64, "max_window_layers": 2},
     "window without size": {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 2},
     "window above all layers": {**SLIDING, "max_window_layers": 3},
+    "window as long as the context": {**SLIDING, "sliding_window": 512},
 }
 
 
 @pytest.mark.parametrize("changes", HARMLESS.values(), ids=HARMLESS)
 def test_task_7_what_changes_nothing_is_accepted(changes: dict[str, Any]) -> None:
     check_equal(read(**changes), read(), "the configuration")
+
+
+@pytest.mark.parametrize("window", [..., None, 512], ids=["missing", "null", "as long as the context"])
+def test_task_7_mistral_without_a_window_is_a_llama(window: Any) -> None:
+    mistral = read(model_type="mistral", sliding_window=window)
+    check_equal(mistral, dataclasses.replace(read(), model_type="mistral"), "the configuration")
 
 
 LOADED = [
@@ -1316,16 +1346,14 @@ def test_task_7_a_packed_spare_head_is_passed_over_whole(copy: Copy, saved: Path
     check_logits(load_model(folder), load_model(saved / "qwen3-4bit"), what)
 
 
-def test_task_7_a_layer_with_bits_of_its_own_needs_them_said(copy: Copy) -> None:
+def test_task_7_a_layer_with_bits_of_its_own_need_not_say_them(copy: Copy, saved: Path) -> None:
     folder = copy("llama-mixed-bits")
     change_config(folder, quantization=FOUR_BITS)
-    check_refused(folder, name="lm_head")
+    check_logits(load_model(folder), load_model(saved / "llama-mixed-bits"), "logits with a head of 8 bits")
 
 
 @pytest.mark.parametrize("own", [{"bits": 8}, {"group_size": 128}, {}], ids=str)
-def test_task_7_a_layer_of_its_own_has_4_bits_in_groups_of_64_unless_it_says(
-    own: dict[str, int], tmp_path: Path
-) -> None:
+def test_task_7_a_layer_of_its_own_as_mlx_lm_reads_it(own: dict[str, int], tmp_path: Path) -> None:
     quantization = {"group_size": 32, "bits": 8, "lm_head": own}
     chosen = dataclasses.replace(variant("llama-mixed-bits"), quantization=quantization)
     oracle = build(chosen)
@@ -1342,7 +1370,7 @@ def test_task_7_packed_weights_are_not_rounded_to_the_type_of_their_scales(tmp_p
 
 @pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
 def test_task_7_other_modes_are_refused(mode: str, copy: Copy) -> None:
-    folder, other = copy("qwen3-4bit"), {**FOUR_BITS, "mode": mode}
+    folder, other = copy("qwen3-4bit"), {"group_size": 16, "bits": 4, "mode": mode}
     for quantization in (other, {**FOUR_BITS, "model.layers.1.mlp.up_proj": other}):
         change_config(folder, quantization=quantization)
         check_refused(folder, mode=mode)
@@ -1361,14 +1389,86 @@ def test_task_7_packed_weights_that_are_no_matrix_are_refused(copy: Copy) -> Non
     check_refused(folder, name=name)
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "compressed-tensors"])
-def test_task_7_other_layouts_of_a_quantization_are_refused(method: str, copy: Copy) -> None:
+@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "bitsandbytes", "compressed-tensors"])
+def test_task_7_another_method_of_quantization_is_named(method: str, copy: Copy) -> None:
     folder = copy("qwen3")
     change_config(folder, quantization_config={"quant_method": method, "bits": 4})
-    check_refused(folder)
+    check_refused(folder, quant_method=method)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.language_model.", "language_model.model."])
+@pytest.mark.parametrize("name", ["qwen3-4bit", "qwen3-untied"])
+def test_task_7_names_may_begin_otherwise(name: str, prefix: str, copy: Copy, saved: Path) -> None:
+    folder = copy(name)
+
+    def rename(weights: Weights) -> None:
+        for old in [each for each in weights if each.startswith("model.")]:
+            weights[prefix + old.removeprefix("model.")] = weights.pop(old)
+        if prefix.startswith("language_model.") and "lm_head.weight" in weights:
+            weights["language_model.lm_head.weight"] = weights.pop("lm_head.weight")
+
+    change_tensors(folder, rename)
+    check_logits(load_model(folder), load_model(saved / name), f"logits of tensors named {prefix}...")
+
+
+def test_task_7_the_vision_part_of_a_model_is_not_passed_over(copy: Copy) -> None:
+    folder = copy("qwen3")
+
+    def rename(weights: Weights) -> None:
+        for old in list(weights):
+            weights[old.replace("model.", "model.language_model.")] = weights.pop(old)
+        weights["model.visual.patch_embed.weight"] = normal(7, seed=81)
+
+    change_tensors(folder, rename)
+    check_refused(folder, name="model.visual.patch_embed.weight")
 
 
 # Files that are not whole
+
+
+@pytest.mark.parametrize(
+    "name", ["model-00001-of-00001.safetensors", "model_00001.safetensors", "model-q4.safetensors"]
+)
+def test_task_7_one_file_of_another_name_needs_no_index(name: str, copy: Copy, saved: Path) -> None:
+    folder = copy("qwen3")
+    (folder / "model.safetensors").rename(folder / name)
+    check_logits(load_model(folder), load_model(saved / "qwen3"), f"logits of a model in {name}")
+
+
+def test_task_7_shards_without_an_index(copy: Copy, saved: Path) -> None:
+    folder = copy("shards")
+    (folder / "model.safetensors.index.json").unlink()
+    check_logits(load_model(folder), load_model(saved / "qwen3"), "logits of shards without an index")
+    (folder / "model-00003-of-00003.safetensors").unlink()
+    check_refused(folder, name="model-00003-of-00003.safetensors")
+
+
+def test_task_7_a_stale_index_is_named(copy: Copy) -> None:
+    folder = copy("qwen3")
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    check_refused(folder, name="model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("name", ["weights.00.safetensors", "pytorch_model.bin", "model-Q4_K_M.gguf"])
+def test_task_7_files_of_another_kind_are_named(name: str, copy: Copy) -> None:
+    folder = copy("qwen3")
+    (folder / "model.safetensors").rename(folder / name)
+    check_refused(folder, name=name)
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F64", "C64"])
+def test_task_7_types_that_are_not_supported_are_named(dtype: str, copy: Copy) -> None:
+    folder = copy("qwen3")
+    content = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["model.norm.weight"]["dtype"] = dtype
+    text = json.dumps(header).encode()
+    file = len(text).to_bytes(8, "little") + text + content[8 + size :]
+    (folder / "model.safetensors").write_bytes(file)
+    with check_value_error(name="model.norm.weight", what=f"a tensor of type {dtype}"):
+        load_model(folder)
 
 
 def test_task_7_a_missing_shard_is_named(copy: Copy) -> None:

@@ -851,8 +851,8 @@ def test_task_4_a_spare_packed_head_is_passed_over_if_tied() -> None:
         tensors.check_all_used(is_tied=False)
 
 
-@pytest.mark.parametrize("shape", [(OUT, 64), (OUT + 1, 192), (192, OUT)], ids=str)
-def test_task_4_packed_weights_of_another_shape_are_named(shape: tuple[int, int]) -> None:
+def test_task_4_packed_weights_of_another_shape_are_named() -> None:
+    shape = (OUT + 1, 192)
     for take in (
         lambda tensors: tensors.take_projection("a", *shape, False),
         lambda t: t.take_embedding("a", *shape),
@@ -861,12 +861,27 @@ def test_task_4_packed_weights_of_another_shape_are_named(shape: tuple[int, int]
             take(kept_packed(tensors_of(a=layer_a())))
 
 
+@pytest.mark.parametrize("num_inputs", [64, OUT, 4 * 192])
+def test_task_4_packed_rows_of_another_length_are_named(num_inputs: int) -> None:
+    with check_value_error(layer="a", num_inputs=num_inputs):
+        kept_packed(tensors_of(a=layer_a())).take_projection("a", OUT, num_inputs, False)
+
+
+@pytest.mark.parametrize("config", [{"bits": 8, "group_size": 64}, {"bits": 4, "group_size": None}], ids=str)
+def test_task_4_bits_and_groups_follow_from_the_shapes(config: dict[str, Any]) -> None:
+    weights = kept_packed(tensors_of(a=layer_a()), Quantization(config)).take_packed("a", OUT, 192)
+    check_equal((weights.bits, weights.group_size), (4, 32), "bits and group size")
+
+
 NAME = "layers.7.q_proj"
 REFUSED = {
     "no quantization": ({}, None, {"layer": NAME}),
-    "another width": ({}, {"bits": 8, "group_size": 32}, {"layer": NAME, "bits": 8, "group_size": 32}),
-    "other groups": ({}, {"bits": 4, "group_size": 64}, {"layer": NAME, "bits": 4, "group_size": 64}),
     "another mode": ({}, {**FOUR_BITS, "mode": "mxfp4"}, {"layer": NAME, "mode": "mxfp4"}),
+    "another mode of its own": (
+        {},
+        {**FOUR_BITS, NAME: {**FOUR_BITS, "mode": "mxfp8"}},
+        {"layer": NAME, "mode": "mxfp8"},
+    ),
     "no biases": ({f"{NAME}.biases": None}, FOUR_BITS, {"layer": NAME}),
     "no weight": ({f"{NAME}.weight": None}, FOUR_BITS, {"name": f"{NAME}.weight"}),
     "biases of another shape": ({f"{NAME}.biases": normal(3, 6, seed=46)}, FOUR_BITS, {"layer": NAME}),

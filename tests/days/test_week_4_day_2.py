@@ -621,6 +621,13 @@ def test_task_4_a_value_of_the_wrong_kind_is_refused(key: str, value: Any) -> No
         read(**{key: value})
 
 
+@pytest.mark.parametrize("value", [..., None], ids=["missing", "null"])
+def test_task_4_the_number_of_experts_in_newer_files(value: Any) -> None:
+    check_equal(read(num_experts=value, num_local_experts=11).num_experts, 11, "MoeConfig.num_experts")
+    with check_value_error(key="num_local_experts"):
+        read(num_experts=value, num_local_experts=0)
+
+
 @pytest.mark.parametrize("num_chosen", [12, 50])
 def test_task_4_more_experts_than_there_are(num_chosen: int) -> None:
     with check_value_error(num_experts=11, num_experts_per_tok=num_chosen):

@@ -1,5 +1,7 @@
 """An engine on several ranks: every law holds, and each request gets what it gets alone in one process."""
 
+from pathlib import Path
+
 import pytest
 
 from tiny_llm import (
@@ -10,6 +12,8 @@ from tiny_llm import (
     Sequence,
     Watchdog,
 )
+from tiny_llm.given.pretrained import load_part
+from tiny_llm.model.given.ranks import OneRank
 from tiny_llm.serving.ranks.given.guarded_engine import RankLost, guard_steps
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -47,3 +51,9 @@ def test_a_lost_rank_is_no_error_to_recover_from(error: Exception) -> None:
     engine.error = RuntimeError("another error")
     with pytest.raises(RuntimeError, match="another error"):
         engine.step()
+
+
+def test_a_part_of_a_model_of_another_family_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gemma3", "text_config": {"hidden_size": 64}}')
+    with pytest.raises(ValueError, match="model_type 'gemma3' is not supported"):
+        load_part(tmp_path, OneRank())

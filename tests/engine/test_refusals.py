@@ -1,6 +1,7 @@
 """What every function of one kind refuses, each from one table."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -10,9 +11,13 @@ from tests.support.batching import small_model
 from tests.support.check import check_equal, check_value_error, normal
 from tests.support.fakes import prompt_of
 from tests.support.ragged import output_of
+from tests.support.schedules import IdTokenizer, random_qwen3
 from tiny_llm import (
     BatchingKvCache,
+    BlockManager,
+    Engine,
     ForwardBatch,
+    GenerationResult,
     ModelConfig,
     PagedKvPool,
     QuantizedKvPool,
@@ -20,8 +25,10 @@ from tiny_llm import (
     RoPE,
     Sequence,
     SimpleMultiHeadAttention,
+    SpeculativeEngine,
     TinyKvCache,
     TinyKvFullCache,
+    batch_generate,
     flash_attention,
     scaled_dot_product_attention_grouped,
     scaled_dot_product_attention_simple,
@@ -39,6 +46,7 @@ from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
 from tiny_llm.serving.block_manager import BlockTable
 from tiny_llm.serving.dense_runner import RowKvCaches
 from tiny_llm.serving.forward_batch import RaggedKvCache
+from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.paged_kv_cache import PagedKvCache
 from tiny_llm.serving.quantized_batch import QuantizedBatch, QuantizedKvCache
 
@@ -180,3 +188,34 @@ def test_an_empty_cache_begins_at_0() -> None:
     model = small_model()
     with check_value_error(**{"offset": 7, "cache.offset": 0}):
         model(mx.array([[3]]), 7, model.create_kv_cache())
+
+
+class Endless(IdTokenizer):
+    """Ends no answer."""
+
+    eos_token_ids: set[int] = set()
+
+
+LONG_PROMPTS = [[1 + i % 29 for i in range(length)] for length in (60, 63, 64)]
+
+
+def answers(kind: type[Engine], max_seq_len: int) -> list[GenerationResult]:
+    with kind(random_qwen3(), Endless(), None, max_seq_len, BlockManager(60, 4)) as engine:
+        return engine.generate(LONG_PROMPTS)
+
+
+RUNS: dict[str, Callable[[int], list[GenerationResult]]] = {
+    **{kind.__name__: partial(answers, kind) for kind in (Engine, OverlappingEngine, SpeculativeEngine)},
+    "BatchGenerator": lambda max_seq_len: batch_generate(
+        random_qwen3(), Endless(), LONG_PROMPTS, max_seq_len, 2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_request_may_become_longer_than_the_positions_of_the_model(name: str) -> None:
+    for max_seq_len in (65, 512):
+        with check_value_error(max_seq_len=max_seq_len, max_position_embeddings=64, what=name):
+            RUNS[name](max_seq_len)
+    lengths = [len(result.token_ids) for result in RUNS[name](64)]
+    check_equal(lengths, [4, 1, 0], "tokens of answers to prompts of 60, 63 and 64 tokens")

@@ -39,6 +39,7 @@ from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafter, Drafts, extended
 from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.grammars import MOST_CHARACTERS, compile_grammar, compiled, tokenizer_of
+from tiny_llm.serving.given.json_formats import KNOWN_FORMATS, without_unknown_formats
 from tiny_llm.serving.given.json_whitespace import bounded
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.structured.masks import MaskedRow, executor, fill_masks
@@ -96,7 +97,6 @@ UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
     ('"uniqueItems"', {"json": {"type": "array", "uniqueItems": True}}),
     ("Unsatisfiable", {"json": {"type": "integer", "minimum": 5, "maximum": 3}}),
     ("not present in a registry", {"json": {"$ref": "http://example.com/schema"}}),
-    ("Unknown format", {"json": {"type": "string", "format": "foo"}}),
     ("unclosed group", {"regex": "(a"}),
     ("unknown name", {"grammar": "start: foo"}),
 ]
@@ -290,7 +290,95 @@ def test_an_answer_that_ends_before_its_grammar_does_is_incomplete() -> None:
     request = EngineRequest(sequence, FakeTokenizer(), params)
     request.accept(1)
     request.accept(EOS)  # what a matcher that gave up leaves
-    assert request.finish_reason == "length"
+    assert request.finish_reason == "error"
+
+
+DEAD_END = {
+    "type": "object",
+    "properties": {"a": {"const": 1}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "patternProperties": {"^a$": {"const": 1}},
+}
+"""After the first comma, no key may follow: `a` is taken. (llguidance's issue 265)"""
+
+
+@pytest.mark.parametrize("min_tokens", [0, 60])
+@pytest.mark.parametrize(
+    "kind", [Engine, OverlappingEngine, SpeculativeEngine], ids=lambda kind: kind.__name__
+)
+def test_a_grammar_that_cannot_go_on_ends_its_answer_with_an_error(
+    kind: type[Engine], min_tokens: int
+) -> None:
+    outputs = StructuredOutputsParams(json=DEAD_END, disable_any_whitespace=True)
+    bound = SamplingParams(
+        1.0,
+        seed=2,
+        min_tokens=min_tokens,
+        max_tokens=60,
+        logit_bias={1 + ord("}"): -100.0},
+        structured_outputs=outputs,
+    )
+    params = [bound, SamplingParams(max_tokens=30), bound]
+    with kind(TableModel(2), ByteTokenizer(), None, 90, BlockManager(60, 8)) as engine:  # type: ignore[arg-type]
+        results = engine.generate(["x", "y", "z"], params)
+        assert [each.finish_reason for each in results] == ["error", "length", "error"]
+        assert results[0].text == results[2].text == '{"a":1,'
+        assert engine.generate(["y"], params[1])[0].text == results[1].text, "the engine goes on"
+
+
+UNKNOWN_FORMATS = [
+    "password",
+    "path",
+    "binary",
+    "uuid4",
+    "uri-reference",
+    "json-string",
+    "int32",
+    "idn-email",
+    "",
+]
+
+
+@pytest.mark.parametrize("format", UNKNOWN_FORMATS)
+def test_a_format_that_the_standard_leaves_open_asserts_nothing(format: str) -> None:
+    text = {"type": "string", "maxLength": 3, "format": format}
+    for outputs in (
+        StructuredOutputsParams(json={"$defs": {"t": text}, "anyOf": [{"$ref": "#/$defs/t"}]}),
+        StructuredOutputsParams(grammar=f"start: %json {json.dumps(text)}"),
+    ):
+        constraint = compile_grammar(outputs, ByteTokenizer())
+        for answer, is_allowed in (('"abc"', True), ('"abcd"', False)):
+            drafts = [byte + 1 for byte in answer.encode()]
+            assert (constraint.allowed_prefix(drafts) == drafts) == is_allowed
+
+
+@pytest.mark.parametrize("format", sorted(KNOWN_FORMATS - {"unknown"}))
+def test_a_known_format_is_kept(format: str) -> None:
+    outputs = StructuredOutputsParams(json={"type": "string", "format": format})
+    drafts = [byte + 1 for byte in b'"a b"']
+    assert compile_grammar(outputs, ByteTokenizer()).allowed_prefix(drafts) != drafts
+
+
+def test_only_the_keyword_format_is_taken_out() -> None:
+    schema = {
+        "properties": {
+            "format": {"type": "string", "format": "date"},
+            "const": {"items": [{"format": "odd"}]},
+            "kind": {"const": {"format": "odd"}, "default": {"format": "odd"}},
+        },
+        "required": ["format"],
+        "if": {"not": {"format": "odd"}},
+    }
+    expected = json.loads(json.dumps(schema))
+    del expected["properties"]["const"]["items"][0]["format"], expected["if"]["not"]["format"]
+    assert json.loads(without_unknown_formats(json.dumps(schema))) == expected
+
+
+def test_a_schema_nested_deeply_is_searched_for_formats() -> None:
+    depth = 900
+    text = '{"items":' * depth + '{"format": "odd"}' + "}" * depth
+    assert without_unknown_formats(text) == json.dumps(json.loads(text.replace('"format": "odd"', "")))
 
 
 def test_rows_of_others_are_not_touched() -> None:

@@ -318,6 +318,50 @@ def test_a_grammar_is_compiled_once_while_others_get_their_steps(monkeypatch: py
         assert names[0].startswith("grammar")
 
 
+DEAD_END = {
+    "type": "object",
+    "properties": {"a": {"const": 1}},
+    "required": ["a"],
+    "additionalProperties": False,
+    "patternProperties": {"^a$": {"const": 1}},
+}
+"""After the first comma, no key may follow: `a` is taken."""
+SCHEMA = {"type": "json_schema", "schema": DEAD_END}
+DEAD_ENDS: dict[str, dict[str, Any]] = {
+    COMPLETIONS: PROMPT | {"structured_outputs": {"json": DEAD_END}},
+    CHAT: MESSAGES | formatted(DEAD_END),
+    RESPONSES: INPUT | {"text": {"format": SCHEMA | {"name": "a"}}},
+    "/v1/messages": MESSAGES | {"output_config": {"format": SCHEMA}},
+}
+
+
+@pytest.mark.parametrize(("path", "body"), DEAD_ENDS.items(), ids=DEAD_ENDS)
+def test_a_grammar_that_cannot_go_on_is_an_error_in_every_protocol(path: str, body: dict[str, Any]) -> None:
+    class NoEnd(TableModel):
+        """A model that never closes an object, and writes no whitespace where anything else is allowed."""
+
+        def logits(self, states: Any) -> Any:
+            logits = super().logits(states)
+            for byte in b"} \n\t":
+                logits[..., byte + 1] -= 100 if byte != ord("}") else 1000
+            return logits
+
+    def make() -> Engine:
+        blocks = PrefixCachingBlockManager(400, 8)
+        return Engine(NoEnd(5), ByteTokenizer(), SchedulerConfig(48, 6), 400, blocks)  # type: ignore[arg-type]
+
+    with in_memory(app_of(make)) as client:
+        whole = client.post(path, json=body)
+        assert whole.status_code == 400, whole.text
+        message = whole.json()["error"]["message"]
+        assert re.match(r"the grammar allows nothing after the \d+ tokens of this answer", message)
+        stream = client.post(path, json=body | {"stream": True}).text
+        assert '"length"' not in stream
+        assert '"max_tokens"' not in stream
+        assert "the grammar allows nothing after the" in stream
+        assert client.post(COMPLETIONS, json=PROMPT | {"max_tokens": 3}).status_code == 200
+
+
 @pytest.mark.parametrize("kind", [Engine, SpeculativeEngine])
 def test_no_request_sees_the_mask_of_another(kind: type[Engine]) -> None:
     """Also if a step fails meanwhile."""

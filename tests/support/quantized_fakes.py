@@ -79,7 +79,13 @@ def attend_as_told(
 class QuantizedFakeModel(FakeModel):
     """A `FakeModel` for runners with `kv_bits`."""
 
-    config = SimpleNamespace(vocab_size=VOCAB_SIZE, head_dim=D, num_key_value_heads=1, num_hidden_layers=2)
+    config = SimpleNamespace(
+        vocab_size=VOCAB_SIZE,
+        head_dim=D,
+        num_key_value_heads=1,
+        num_hidden_layers=2,
+        max_position_embeddings=4096,
+    )
 
     def __init__(self, kv_bits: int, **options: Any) -> None:
         super().__init__(**options)

@@ -48,7 +48,9 @@ class TableModel:
     """The next token depends on the last one alone: row t of `table` has the logits after t."""
 
     num_hidden_layers = 1
-    config = SimpleNamespace(vocab_size=len(TOKENS) + 5)  # the model has more ids than the tokenizer
+    config = SimpleNamespace(
+        vocab_size=len(TOKENS) + 5, max_position_embeddings=4096
+    )  # the model has more ids than the tokenizer
 
     def __init__(self, seed: int) -> None:
         size = self.config.vocab_size

@@ -53,6 +53,7 @@ ROWS_OF_SERVING = [
         "structured.constraint",
         "structured.masks",
         "given.deep_stack",
+        "given.json_formats",
         "given.json_whitespace",
         "given.grammars",
         "given.best_mask",

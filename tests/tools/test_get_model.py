@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from scripts.checkpoints import files as checkpoints
 from scripts.checkpoints import get_model
+from tests.support.checkpoints import BASE_CONFIG
 from tests.support.gguf import write_tiny_gguf
 
 REPO = Path(__file__).resolve().parents[2]
@@ -108,6 +109,13 @@ def test_resolve_wants_every_shard_of_the_weights(cache: Path) -> None:
     with pytest.raises(ValueError, match="no checkpoint named"):
         checkpoints.resolve_checkpoint("Org/Tiny-1B")
     make_files(folder, shards[1])
+    assert checkpoints.resolve_checkpoint("Org/Tiny-1B") == folder
+    (folder / "model.safetensors.index.json").unlink()
+    assert checkpoints.resolve_checkpoint("Org/Tiny-1B") == folder
+
+
+def test_resolve_accepts_one_shard_without_an_index(cache: Path) -> None:
+    folder = make_snapshot(cache / "hub", *COMPLETE[:3], "model-00001-of-00001.safetensors")
     assert checkpoints.resolve_checkpoint("Org/Tiny-1B") == folder
 
 
@@ -385,15 +393,17 @@ def test_command_refuses_a_name_that_cannot_be(cache: Path) -> None:
 
 # --- a hub -------------------------------------------------------------------------------------------------
 
+CONFIG = json.dumps({"model_type": "llama", **BASE_CONFIG}).encode()
 CONTENT = bytes(np.random.default_rng(5).integers(0, 256, 200_003, dtype=np.uint8))
 
 
 @pytest.fixture
 def hub(files: Files) -> Files:
-    """A hub with one model; the content of each file is its name, but for the weights."""
+    """A hub with one model; the content of each file is its name, but for the weights and the config."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     content = {name: name.encode() for name in (*COMPLETE, "pytorch_model.bin")} | {
-        "model.safetensors": CONTENT
+        "model.safetensors": CONTENT,
+        "config.json": CONFIG,
     }
     info = {"id": "Org/Tiny-1B", "sha": commit, "siblings": [{"rfilename": name} for name in content]}
     tree = [{"type": "file", "path": name, "size": len(data), "oid": name} for name, data in content.items()]
@@ -435,11 +445,50 @@ def test_hub_model_comes_whole_after_ctrl_c(hub: Files, cache: Path) -> None:
     assert second.returncode == 0, stderr
     folder = checkpoints.resolve_checkpoint("Org/Tiny-1B")
     assert stdout == f"{folder}\nuse it: pdm run demo --model Org/Tiny-1B\n"
-    wanted = {name: name.encode() for name in COMPLETE} | {"model.safetensors": CONTENT}
+    wanted = {name: name.encode() for name in COMPLETE} | {
+        "model.safetensors": CONTENT,
+        "config.json": CONFIG,
+    }
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == wanted
     assert list(cache.rglob("*.incomplete")) == []  # of the first too, whose threads may have outrun it
     code, stdout, _ = run_command("Org/Tiny-1B")
     assert (code, stdout.splitlines()[0]) == (0, "Org/Tiny-1B is already there (--force downloads it anew)")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "gemma3"}, "model_type 'gemma3' is not supported: .*"),
+        (
+            {"model_type": "llama", **BASE_CONFIG, "quantization_config": {"quant_method": "fp8"}},
+            "the weights are quantized by 'fp8', which is not supported: .*",
+        ),
+        ({"model_type": "qwen3_moe", **BASE_CONFIG}, "config.json does not say 'num_experts', .*"),
+    ],
+    ids=["family", "quantization", "experts"],
+)
+def test_hub_model_that_is_not_supported_costs_no_download(
+    hub: Files, cache: Path, config: dict[str, object], message: str
+) -> None:
+    (path,) = (path for path in hub.content if path.endswith("/config.json"))
+    hub.content[path] = json.dumps(config).encode()
+    process = start_hub_command(hub.url)
+    stdout, stderr = process.communicate()
+    assert (process.returncode, stdout) == (1, "")
+    assert re.fullmatch(f"Org/Tiny-1B: {message}\n", stderr)
+    assert [path.name for path in cache.rglob("snapshots/*/*")] == ["config.json"]
+
+
+def test_load_by_a_hub_id_reads_the_config_first(hub: Files, cache: Path, tmp_path: Path) -> None:
+    (path,) = (path for path in hub.content if path.endswith("/config.json"))
+    content = {"/Org/Tiny-1B/resolve/main/config.json": json.dumps({"model_type": "gemma3"}).encode()}
+    hub.content = {name: data for name, data in hub.content.items() if name != path} | content
+    env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+    env["HF_HOME"] = str(tmp_path / "home")
+    code = "from tiny_llm_ref import load; load('Org/Tiny-1B')"
+    result = subprocess.run([sys.executable, "-c", code], cwd=REPO, env=env, capture_output=True, text=True)
+    assert "ValueError: model_type 'gemma3' is not supported" in result.stderr
+    assert list((tmp_path / "home").rglob("*.safetensors")) == []
 
 
 ANSWER = httpx2.Response(503, request=httpx2.Request("GET", "http://127.0.0.1/"))

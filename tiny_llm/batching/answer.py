@@ -6,7 +6,7 @@ from typing import Literal
 
 from ..generation.generate import TextStream, Tokenizer
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "error"]
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,9 @@ class GenerationResult:
     """The finished answer to one request.
 
     `token_ids` are the generated tokens, without the end-of-text id or stop token. `finish_reason` is "stop"
-    if such an id or a stop string ended the answer, and "length" if a limit did. `logprobs` has an entry per
-    token if the request asked for log-probabilities.
+    if such an id or a stop string ended the answer, "length" if a limit did, and "error" if its grammar
+    allowed no further token (day 3.8). `logprobs` has an entry per token if the request asked for
+    log-probabilities.
     """
 
     prompt_idx: int

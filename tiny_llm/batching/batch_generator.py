@@ -8,6 +8,7 @@ from kernel_runtime.closable import Closable
 from ..generation.generate import Tokenizer
 from ..generation.sampler import SamplingParams
 from ..model.dense_kv_cache import BatchingKvCache
+from ..model.given.positions import check_max_seq_len
 from ..model.qwen3 import Qwen3Model
 from .answer import GenerationResult
 from .request import Request
@@ -24,7 +25,8 @@ class BatchGenerator(Closable):
         max_seq_len: largest number of tokens in a request, prompt and answer together.
 
     Raises:
-        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is below 1.
+        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is below 1; or `max_seq_len` is above the
+            model's `max_position_embeddings`.
 
     An error or Ctrl-C in a phase closes the generator: every cache is released, and `submit` and the
     phases raise ValueError from then on.
@@ -38,13 +40,10 @@ class BatchGenerator(Closable):
         prefill_step: int = 128,
         max_seq_len: int = 512,
     ) -> None:
-        for name, value in (
-            ("batch_size", batch_size),
-            ("prefill_step", prefill_step),
-            ("max_seq_len", max_seq_len),
-        ):
+        for name, value in (("batch_size", batch_size), ("prefill_step", prefill_step)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        check_max_seq_len(max_seq_len, model)
         self.model = model
         self.tokenizer = tokenizer
         self.prefill_step = prefill_step

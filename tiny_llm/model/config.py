@@ -12,7 +12,7 @@ ConfigDict = Mapping[str, Any]  # JSON, so its values may be anything
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and switches of a decoder. Qwen3, Qwen2.5 and Llama differ in the switches alone.
+    """Sizes and switches of a decoder. Qwen3, Qwen2.5, Llama and Mistral differ in the switches alone.
 
     `tie_word_embeddings` is None where the file does not say: then the checkpoint's tensors decide.
     """
@@ -51,10 +51,12 @@ def check_supported(config: ConfigDict) -> None:
     """Refuse a checkpoint whose config.json asks for something that this model doesn't compute.
 
     Raises:
-        ValueError: a `key` is missing, or its value is of the wrong kind (`check_config`); there is no
-            head_dim, and `num_attention_heads` does not divide `hidden_size`; the `model_type` or the
-            `hidden_act` is not supported; a `key` asks for a partial rotation, for RoPE settings per kind
-            of layer or for a sliding window; or there is a quantization_config without a quantization.
+        ValueError: the `model_type` is not supported, which is checked first; a `key` is missing; its value
+            is of the wrong kind, or the `mode` of a quantization is not affine (`check_config`); there is no
+            head_dim, and `num_attention_heads` does not divide `hidden_size`; the `hidden_act` is not
+            supported; a `key` asks for a partial rotation, for RoPE settings per kind of layer or for a
+            sliding window; or there is a quantization_config, whose `quant_method` is shown, without a
+            quantization.
     """
     raise NotImplementedError("week 1 day 5 task 7: check_supported is not written yet")
 

@@ -20,7 +20,7 @@ from .qwen3 import Qwen3Model, Qwen3TransformerBlock
 
 @dataclass(frozen=True)
 class Quantization:
-    """How mlx-lm packed the weights: bits and group size, with exceptions by layer."""
+    """What config.json says of packed weights: the mode, with exceptions by layer."""
 
     config: dict[str, Any]
 
@@ -30,17 +30,20 @@ class Quantization:
         raise NotImplementedError("week 1 day 5 task 6: Quantization.from_config is not written yet")
 
     def layout(
-        self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
+        self, layer: str, num_inputs: int, weight: mx.array, scales: mx.array, biases: mx.array | None
     ) -> tuple[int, int]:
-        """Return the bits and the group size of a layer: those of its own entry, or those of all layers.
+        """Return the bits and the group size of a layer: the pair that fits its shapes.
+
+        Each layer may have its own pair, and config.json doesn't name them all.
 
         Args:
             layer: its name, without .weight.
+            num_inputs: number of weights in a row.
             weight, scales, biases: its tensors in the checkpoint; None if it has no biases.
 
         Raises:
-            ValueError: the `mode` of the `layer` is not affine, or it has no biases; or the shapes of weight
-                and scales do not fit its `bits` and `group_size`.
+            ValueError: the `mode` of the `layer`, in its own entry or for all layers, is not affine; it has
+                no biases; or no bits of `BITS` and group size of `GROUP_SIZES` fit the `num_inputs`.
         """
         raise NotImplementedError("week 1 day 5 task 6: Quantization.layout is not written yet")
 

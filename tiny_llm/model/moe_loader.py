@@ -42,7 +42,7 @@ class MoeConfig:
 
         The keys, in the order of the attributes: num_experts, num_experts_per_tok and moe_intermediate_size,
         which are `REQUIRED`; norm_topk_prob, decoder_sparse_step and mlp_only_layers, which may be missing.
-        Null counts as missing.
+        Newer files have num_local_experts instead of num_experts. Null counts as missing.
 
         Raises:
             ValueError: a required `key` is missing, or `check_kinds` refuses the value of a `key` of `KINDS`;

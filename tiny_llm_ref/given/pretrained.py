@@ -1,9 +1,10 @@
 """Load a model and its tokenizer by a checkpoint's name, with the fastest operations that work here."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
@@ -39,7 +40,7 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
         ValueError: the checkpoint `path_or_repo` is not there, not supported (as for `load_model`), or not
             complete; shows the `name` of the file.
     """
-    path = find_checkpoint(path_or_repo)
+    path = find_checkpoint(path_or_repo, check_loadable)
     if read_json(path / "config.json").get("model_type") == MODEL_TYPE:
         operations = replace(best_operations(), grouped_matmul=best_grouped_matmul())
         model = load_moe_model(path, dtype, operations)
@@ -48,6 +49,18 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
     if is_invariant() and isinstance(getattr(model, "embedding", None), Embedding):
         model.logits = one_by_one(model.logits)  # type: ignore[method-assign, assignment]
     return model, load_tokenizer(path)
+
+
+def check_loadable(config: Mapping[str, Any]) -> None:
+    """Refuse the contents of a config.json of a model that `load` doesn't support.
+
+    Raises:
+        ValueError: as for `ModelConfig` and `MoeConfig`.
+    """
+    if config.get("model_type") == MODEL_TYPE:
+        MoeConfig.from_dict(config)
+        config = {**config, "model_type": "qwen3"}
+    ModelConfig.from_dict(config)
 
 
 def load_part(path: Path, ranks: Ranks, dtype: mx.Dtype | None = None) -> Qwen3Model:
@@ -61,7 +74,9 @@ def load_part(path: Path, ranks: Ranks, dtype: mx.Dtype | None = None) -> Qwen3M
     Raises:
         ValueError: as for `load` and `shard_config`.
     """
-    config_dict = shard_config(read_json(path / "config.json"), ranks.size)
+    whole = read_json(path / "config.json")
+    check_loadable(whole)
+    config_dict = shard_config(whole, ranks.size)
     operations = replace(best_operations(), grouped_matmul=best_grouped_matmul())
     tensors = ShardedTensors(
         flatten_experts(shard_tensors(read_tensors(path), ranks.rank, ranks.size)),

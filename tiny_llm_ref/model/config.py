@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ops.positional_encoding import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
-from .given.config_check import check_config
+from .given.config_check import check_config, shortened
 from .given.optional import once_written
 
-SUPPORTED_MODEL_TYPES = ("qwen3", "qwen2", "llama")
+SUPPORTED_MODEL_TYPES = ("qwen3", "qwen2", "llama", "mistral")
 REQUIRED = (
     "model_type",
     "hidden_size",
@@ -23,7 +23,7 @@ ConfigDict = Mapping[str, Any]  # JSON, so its values may be anything
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and switches of a decoder. Qwen3, Qwen2.5 and Llama differ in the switches alone.
+    """Sizes and switches of a decoder. Qwen3, Qwen2.5, Llama and Mistral differ in the switches alone.
 
     `tie_word_embeddings` is None where the file does not say: then the checkpoint's tensors decide.
     """
@@ -99,25 +99,31 @@ def check_supported(config: ConfigDict) -> None:
     """Refuse a checkpoint whose config.json asks for something that this model doesn't compute.
 
     Raises:
-        ValueError: a `key` is missing, or its value is of the wrong kind (`check_config`); there is no
-            head_dim, and `num_attention_heads` does not divide `hidden_size`; the `model_type` or the
-            `hidden_act` is not supported; a `key` asks for a partial rotation, for RoPE settings per kind
-            of layer or for a sliding window; or there is a quantization_config without a quantization.
+        ValueError: the `model_type` is not supported, which is checked first; a `key` is missing; its value
+            is of the wrong kind, or the `mode` of a quantization is not affine (`check_config`); there is no
+            head_dim, and `num_attention_heads` does not divide `hidden_size`; the `hidden_act` is not
+            supported; a `key` asks for a partial rotation, for RoPE settings per kind of layer or for a
+            sliding window; or there is a quantization_config, whose `quant_method` is shown, without a
+            quantization.
     """
-    check_config(config)
     config = _given(config)
+    model_type = _required(config, "model_type")
+    if model_type not in SUPPORTED_MODEL_TYPES:
+        raise ValueError(
+            f"model_type {shortened(model_type)} is not supported: {', '.join(SUPPORTED_MODEL_TYPES)} are, "
+            "and qwen3_moe by the loader of day 4.2"
+        )
+    check_config(config)
     for key in REQUIRED:
         _required(config, key)
-    model_type, hidden_size, num_heads = (config[key] for key in REQUIRED[:3])
+    hidden_size, num_heads = config["hidden_size"], config["num_attention_heads"]
     if not config.get("head_dim") and hidden_size % num_heads != 0:
         raise ValueError(f"config.json gives no head_dim and {num_heads} heads do not divide {hidden_size}")
     if "quantization_config" in config and "quantization" not in config:
+        method = config["quantization_config"].get("quant_method", "an unknown method")
         raise ValueError(
-            "the checkpoint is quantized, but not in mlx-lm's layout: convert it with `mlx_lm.convert`"
-        )
-    if model_type not in SUPPORTED_MODEL_TYPES:
-        raise ValueError(
-            f"model_type {model_type!r} is not supported: dense {', '.join(SUPPORTED_MODEL_TYPES)} are"
+            f"the weights are quantized by {shortened(method)}, which is not supported: use the original "
+            "model, or a version that mlx-lm quantized, such as those of mlx-community"
         )
     if config.get("hidden_act", "silu") != "silu":
         raise ValueError(f"hidden_act {config['hidden_act']!r} is not supported: the MLP is SwiGLU")
@@ -128,15 +134,18 @@ def check_supported(config: ConfigDict) -> None:
         raise ValueError("partial_rotary_factor is not supported: RoPE rotates whole heads")
     if any(layer != "full_attention" for layer in config.get("layer_types") or []) or _slides(config):
         raise ValueError(
-            "a sliding window, by layer_types or use_sliding_window, is not supported: "
+            "a sliding window, by layer_types, use_sliding_window or sliding_window, is not supported: "
             "every layer attends to the whole context"
         )
 
 
 def _slides(config: ConfigDict) -> bool:
-    """Whether Qwen's older way of asking for a sliding window touches any layer."""
-    in_use = bool(config.get("use_sliding_window")) and config.get("sliding_window") is not None
-    return in_use and config.get("max_window_layers", 0) < config.get("num_hidden_layers", 0)
+    """Whether a window shorter than the context touches any layer. Only Qwen has a switch for it."""
+    if config.get("sliding_window", config["max_position_embeddings"]) >= config["max_position_embeddings"]:
+        return False
+    is_switched_on = bool(config.get("use_sliding_window"))
+    from_layer = config.get("max_window_layers", 0)
+    return config["model_type"] == "mistral" or (is_switched_on and from_layer < config["num_hidden_layers"])
 
 
 def rope_scaling(kind: str, rope: ConfigDict) -> RopeScaling:

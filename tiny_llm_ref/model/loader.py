@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from kernel_runtime.checkpoint import read_json, read_tensors
 
 from ..ops.basics import Projection, as_projection
 from ..ops.norm import Norm
+from ..ops.packing import BITS
 from ..ops.positional_encoding import Rotation
-from ..ops.quantize import QuantizedProjection, QuantizedWeights
+from ..ops.quantize import GROUP_SIZES, QuantizedProjection, QuantizedWeights
 from .config import ModelConfig
 from .embedding import Embedding, TokenEmbedding
 from .given.operations import PLAIN_OPERATIONS, Operations
@@ -24,7 +26,7 @@ FLOAT_TYPES = (mx.float32, mx.float16, mx.bfloat16)
 
 @dataclass(frozen=True)
 class Quantization:
-    """How mlx-lm packed the weights: bits and group size, with exceptions by layer."""
+    """What config.json says of packed weights: the mode, with exceptions by layer."""
 
     config: dict[str, Any]
 
@@ -35,22 +37,24 @@ class Quantization:
         return None if quantization is None else Quantization(quantization)
 
     def layout(
-        self, layer: str, weight: mx.array, scales: mx.array, biases: mx.array | None
+        self, layer: str, num_inputs: int, weight: mx.array, scales: mx.array, biases: mx.array | None
     ) -> tuple[int, int]:
-        """Return the bits and the group size of a layer: those of its own entry, or those of all layers.
+        """Return the bits and the group size of a layer: the pair that fits its shapes.
+
+        Each layer may have its own pair, and config.json doesn't name them all.
 
         Args:
             layer: its name, without .weight.
+            num_inputs: number of weights in a row.
             weight, scales, biases: its tensors in the checkpoint; None if it has no biases.
 
         Raises:
-            ValueError: the `mode` of the `layer` is not affine, or it has no biases; or the shapes of weight
-                and scales do not fit its `bits` and `group_size`.
+            ValueError: the `mode` of the `layer`, in its own entry or for all layers, is not affine; it has
+                no biases; or no bits of `BITS` and group size of `GROUP_SIZES` fit the `num_inputs`.
         """
-        override = self.config.get(layer)
-        settings = override if isinstance(override, dict) else self.config
-        bits, group_size = settings.get("bits", 4), settings.get("group_size", 64)
-        mode = settings.get("mode", "affine")
+        own = self.config.get(layer)
+        settings = own if isinstance(own, dict) else self.config
+        mode = settings.get("mode") or "affine"
         if mode != "affine":
             raise ValueError(
                 f"{layer} is quantized in mode {mode!r}, but only 'affine' is supported: "
@@ -62,12 +66,14 @@ class Quantization:
                 "download or convert the checkpoint again"
             )
         is_matrix = weight.ndim == scales.ndim == 2
-        if not is_matrix or weight.shape[-1] * 32 // bits != scales.shape[-1] * group_size:
-            raise ValueError(
-                f"{layer} is not packed as config.json says, {bits} bits in groups of {group_size}: "
-                f"the packed weight is {weight.shape}, the scales {scales.shape}"
-            )
-        return bits, group_size
+        for bits, group_size in product(BITS, GROUP_SIZES):
+            sizes = (num_inputs * bits, num_inputs)
+            if is_matrix and sizes == (weight.shape[1] * 32, scales.shape[1] * group_size):
+                return bits, group_size
+        raise ValueError(
+            f"{layer} is not packed as mlx-lm packs rows of {num_inputs} weights: "
+            f"the packed weight is {weight.shape}, the scales {scales.shape}"
+        )
 
 
 class Tensors:
@@ -104,7 +110,7 @@ class Tensors:
         """
         layer = name.removesuffix(".weight")
         is_packed = f"{layer}.scales" in self
-        tensor = mx.dequantize(*self._pop_packed(layer)) if is_packed else self._pop(name)
+        tensor = mx.dequantize(*self._pop_packed(layer, shape[-1])) if is_packed else self._pop(name)
         check_tensor(name, tensor, shape)
         return tensor if self._dtype is None else tensor.astype(self._dtype)
 
@@ -119,7 +125,7 @@ class Tensors:
             ValueError: a tensor of the layer, `name`, is missing; the `layer` is packed otherwise; or its
                 shape, `weights.shape`, is not `shape`.
         """
-        parts = self._pop_packed(layer)
+        parts = self._pop_packed(layer, shape[-1])
         try:
             weights = QuantizedWeights(*parts)
         except ValueError as error:
@@ -160,13 +166,13 @@ class Tensors:
             raise ValueError(f"the checkpoint lacks the tensor {name!r}")
         return self._tensors.pop(name)
 
-    def _pop_packed(self, layer: str) -> tuple[mx.array, mx.array, mx.array, int, int]:
+    def _pop_packed(self, layer: str, num_inputs: int) -> tuple[mx.array, mx.array, mx.array, int, int]:
         """Codes, scales, biases, group size and bits of a layer."""
         if self._quantization is None:
             raise ValueError(f"{layer} is packed, but config.json says nothing of a quantization")
         weight, scales = self._pop(f"{layer}.weight"), self._pop(f"{layer}.scales")
         biases = self._tensors.pop(f"{layer}.biases", None)
-        bits, group_size = self._quantization.layout(layer, weight, scales, biases)
+        bits, group_size = self._quantization.layout(layer, num_inputs, weight, scales, biases)
         assert biases is not None  # `layout` refuses that
         if self._dtype is not None:
             # Cast before the product, or each weight would be rounded to the shorter type of the scales.

@@ -22,6 +22,7 @@ from .qwen3 import Qwen3Model
 MODEL_TYPE = "qwen3_moe"
 KINDS = {
     "num_experts": SIZE,
+    "num_local_experts": SIZE,
     "num_experts_per_tok": SIZE,
     "moe_intermediate_size": SIZE,
     "decoder_sparse_step": SIZE,
@@ -58,13 +59,14 @@ class MoeConfig:
 
         The keys, in the order of the attributes: num_experts, num_experts_per_tok and moe_intermediate_size,
         which are `REQUIRED`; norm_topk_prob, decoder_sparse_step and mlp_only_layers, which may be missing.
-        Null counts as missing.
+        Newer files have num_local_experts instead of num_experts. Null counts as missing.
 
         Raises:
             ValueError: a required `key` is missing, or `check_kinds` refuses the value of a `key` of `KINDS`;
                 or `num_experts_per_tok` is more than `num_experts`.
         """
         check_kinds(config, KINDS, "")
+        config = {**config, "num_experts": config.get("num_experts") or config.get("num_local_experts")}
         for key in REQUIRED:
             if config.get(key) is None:
                 raise ValueError(f"config.json does not say {key!r}, which this model needs")

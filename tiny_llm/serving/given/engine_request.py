@@ -70,8 +70,8 @@ class EngineRequest(Answer):
         """Do what `Answer.accept` does, and keep the log-probabilities of a token that is appended.
 
         Its constraint reads such a token too: here and nowhere else, so whatever is computed again or thrown
-        away, the two agree. If the matcher gives up on the way because a limit of its own is reached, the
-        answer ends incomplete, with "length".
+        away, the two agree. A grammar may come to a place where no token can follow, or where its matcher
+        reaches a limit of its own. There the mask allows only the end, and the answer ends with "error".
         """
         num_before = len(self.token_ids)
         if num_before < len(self.params.forced):
@@ -86,7 +86,7 @@ class EngineRequest(Answer):
         if is_appended:
             self.constraint.advance([token])
         elif token in self.tokenizer.eos_token_ids and not self.constraint.is_complete:
-            self.finish_reason = "length"
+            self.finish_reason = "error"
 
     def _append_forced(self, token: int) -> None:
         """Append a forced token, which only `max_tokens` lets end the answer."""

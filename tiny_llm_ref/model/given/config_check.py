@@ -73,8 +73,10 @@ MODEL: dict[str, Kind] = {
     "mlp_bias": SWITCH,
     "layer_types": TEXTS,
     "use_sliding_window": SWITCH,
+    "sliding_window": COUNT,
     "max_window_layers": COUNT,
     "quantization": OBJECT,
+    "quantization_config": OBJECT,
 }
 ROPE: dict[str, Kind] = {
     "rope_theta": BASE,
@@ -92,11 +94,13 @@ ROPE: dict[str, Kind] = {
     "truncate": SWITCH,
     "partial_rotary_factor": NUMBER,
 }
-QUANTIZATION: dict[str, Kind] = {"bits": CODE_BITS, "group_size": GROUP_SIZE, "mode": TEXT}
+QUANTIZATION: dict[str, Kind] = {"bits": CODE_BITS, "group_size": GROUP_SIZE}  # in mode affine
 
 
 def check_config(config: Mapping[str, Any]) -> None:
     """Raise ValueError for any value of a config.json that is not of its kind. Null counts as missing.
+
+    Of the modes of a quantization, only affine is of its kind. The kinds of the other settings depend on it.
 
     This does not check whether anything is missing, or whether the model is supported.
     """
@@ -109,10 +113,15 @@ def check_config(config: Mapping[str, Any]) -> None:
             f"num_key_value_heads of config.json must divide num_attention_heads {heads}, got {key_heads}"
         )
     quantization = config.get("quantization") or {}
-    check_kinds(quantization, QUANTIZATION, "quantization.")
-    for layer, settings in quantization.items():
-        if isinstance(settings, dict):
-            check_kinds(settings, QUANTIZATION, f"quantization.{layer}.")
+    own = {f"quantization.{layer}": each for layer, each in quantization.items() if isinstance(each, dict)}
+    for name, settings in {"quantization": quantization, **own}.items():
+        mode = settings.get("mode")
+        if mode not in (None, "affine"):
+            raise ValueError(
+                f"{name} of config.json is in mode {shortened(mode)}, but only 'affine' is supported: "
+                "use a checkpoint quantized in mode 'affine'"
+            )
+        check_kinds(settings, QUANTIZATION, f"{name}.")
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: str) -> None:

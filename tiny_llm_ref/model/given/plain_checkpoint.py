@@ -38,7 +38,7 @@ def read_plain_checkpoint(
         weight, scales, biases = (weights.pop(f"{layer}.{part}") for part in ("weight", "scales", "biases"))
         packing = content["quantization"]
         weights[f"{layer}.weight"] = mx.dequantize(
-            weight, scales, biases, packing["group_size"], packing["bits"]
+            weight, scales, biases, packing.get("group_size"), packing.get("bits")
         )
     if dtype is not None:
         weights = {name: weight.astype(dtype) for name, weight in weights.items()}

@@ -14,6 +14,7 @@ from ...generation.generate import Tokenizer
 from ...generation.given.structured_outputs import CompiledGrammar, StructuredOutputsParams
 from ..structured.constraint import Constraint
 from .deep_stack import on_deep_stack
+from .json_formats import without_unknown_formats
 from .json_whitespace import bounded, whitespace_options
 
 THOUGHT = {
@@ -111,6 +112,7 @@ def answer_text(params: StructuredOutputsParams) -> str:
     if params.grammar is not None:
         return json.dumps({"grammars": [{"lark_grammar": bounded(params.grammar, options)}]})
     schema = cast(str, params.json) if params.json is not None else '{"type": "object"}'
+    schema = without_unknown_formats(schema)
     return LLMatcher.grammar_from_json_schema(schema, overrides=cast(Any, options))
 
 

@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+from .json_formats import without_unknown_formats
+
 WHITESPACE = r"\n?[ \t]{0,64}"
 """A line break and an indent. A model that likes whitespace would otherwise write it without end."""
 JSON_IN_LARK = re.compile(
@@ -20,7 +22,10 @@ def whitespace_options(is_flexible: bool) -> dict[str, Any]:
 
 
 def bounded(lark: str, options: dict[str, Any]) -> str:
-    """Return a grammar in Lark with options added to each schema in it. What is no JSON stays as it is."""
+    """Return a grammar in Lark with options added to each schema in it, and without unknown formats.
+
+    What is no JSON stays as it is.
+    """
     pieces, end = [], 0
     while found := JSON_IN_LARK.search(lark, end):
         pieces.append(lark[end : found.end()])
@@ -33,7 +38,8 @@ def bounded(lark: str, options: dict[str, Any]) -> str:
             continue  # llguidance says what is wrong with it
         own = schema.get("x-guidance", {})
         if isinstance(own, dict):
-            pieces.append(with_options(lark[end:after], {**own, **options}))
+            known = without_unknown_formats(lark[end:after])
+            pieces.append(with_options(known, {**own, **options}))
             end = after
     return "".join([*pieces, lark[end:]])
 

@@ -213,6 +213,9 @@ class EngineClient:
         else:
             self.metrics.itl.observe(now - record.last_token)
         record.last_token = now
+        if increment.finish_reason == "error":
+            self._fail(increment.ticket, dead_end(record.num_tokens))
+            return
         running.queue.put_nowait((running.index, increment))
         if increment.finish_reason is not None:
             self._end(increment.ticket, increment.finish_reason)
@@ -240,6 +243,16 @@ class EngineClient:
         running.reservation.release_one()
         if not self._running:
             self.metrics.idle()
+
+
+def dead_end(num_tokens: int) -> ApiError:
+    """The error of an answer whose grammar cannot be kept to its end."""
+    return ApiError(
+        400,
+        f"the grammar allows nothing after the {num_tokens} tokens of this answer, which is not complete: "
+        "look for parts of it that contradict each other",
+        code="grammar_dead_end",
+    )
 
 
 def stopped_early() -> ApiError:

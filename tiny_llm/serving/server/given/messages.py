@@ -67,7 +67,7 @@ class Increment:
         text: the new text. It may be empty, since text is held back that may turn out to belong to a stop
             string or to a character that is not complete yet.
         logprobs: one per new token if the request asked for them.
-        finish_reason: None until the answer ends, then "stop" or "length".
+        finish_reason: None until the answer ends, then "stop", "length" or "error".
     """
 
     ticket: int
