@@ -90,6 +90,9 @@ class CpuKernel:
         Raises:
             BuildError: the file cannot be compiled.
             NotImplementedError: a function of the file is not written yet.
+            ValueError: no kernel could take this: more than eight dimensions, an empty input for an output
+                that isn't, other numbers of shapes than of types, or an output in place that differs from
+                its input. Whether the arrays fit this kernel is for the caller to check (`shaped`).
         """
         if not self._address:
             self._address = function_address(self.file, self.function)

@@ -1,4 +1,120 @@
-"""The shape check of every grouped-query attention."""
+"""Checks of shapes and types, before a kernel trusts them."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
+
+import mlx.core as mx
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Shape = tuple[int, ...]
+Sizes = dict[str, int | Shape]
+PATTERN = re.compile(r"\[(.*)\](?: (\w+))?")
+FREE = "..."
+KINDS = {"integer": mx.integer, "float": mx.floating}
+
+
+def shaped(**patterns: str) -> Callable[[Function], Function]:
+    """Let a function check the shapes of its first arguments, and raise ValueError before it starts.
+
+    A kernel reads wherever shapes lead it. A pattern has a word for each size. A word must mean the same size
+    wherever it occurs, and so must `...`, which stands for any number of axes:
+
+        @shaped(x="[..., 2 * K]", rows="[N] integer", weights="[N, K] uint32")
+
+    A type may follow: one of MLX, "integer" or "float" for any of that kind, or "same" for arrays of one
+    type. Weights with a `shape` can be checked as well. No array is evaluated, so values are not checked.
+
+    Args:
+        patterns: by the names of the function's first parameters, in their order.
+    """
+    names = tuple(patterns)
+    expected = [Pattern.parse(name, text) for name, text in patterns.items()]
+    typed = [pattern for pattern in expected if pattern.dtype]
+    numbers = [expected.index(pattern) for pattern in typed]
+
+    @lru_cache(maxsize=256)  # the layers of a model call with the same shapes
+    def check(shapes: tuple[Shape, ...], dtypes: tuple[mx.Dtype, ...]) -> None:
+        sizes: Sizes = {}
+        for pattern, shape in zip(expected, shapes, strict=True):
+            pattern.check_shape(shape, sizes)
+        for pattern, dtype in zip(typed, dtypes, strict=True):
+            pattern.check_type(dtype, dtypes[0])
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def checking(*args: Any, **named: Any) -> Any:
+            arrays = args[: len(names)]
+            if named:
+                arrays += tuple([named[name] for name in names[len(args) :] if name in named])
+            if len(arrays) == len(names):  # Python refuses a call that lacks one
+                dtypes = tuple([arrays[number].dtype for number in numbers])
+                check(tuple([array.shape for array in arrays]), dtypes)
+            return function(*args, **named)
+
+        return cast(Function, checking)
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What one argument must look like.
+
+    Args:
+        name: of the argument.
+        text: the pattern as it was written.
+        words: one per axis; `...` for any number of them.
+        dtype: its type, its kind, or "same"; "" for any.
+    """
+
+    name: str
+    text: str
+    words: tuple[str, ...]
+    dtype: str
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> "Pattern":
+        """Read a pattern such as "[..., 2 * K] uint32"."""
+        found = PATTERN.fullmatch(text)
+        assert found is not None, text
+        return cls(name, text, tuple(found[1].split(", ")), found[2] or "")
+
+    def check_shape(self, shape: Shape, sizes: Sizes) -> None:
+        """Raise ValueError unless the shape fits, and note the sizes that are new."""
+        known = {word: sizes[word] for word in map(letter_of, self.words) if word in sizes}
+        parts: list[int | Shape] = [*shape]
+        if FREE in self.words and len(shape) >= len(self.words) - 1:
+            first, last = self.words.index(FREE), len(shape) - len(self.words) + 1
+            parts[first : first + last] = [shape[first : first + last]]
+        if len(parts) != len(self.words) or not all(map(fits, self.words, parts, [sizes] * len(parts))):
+            where = ", ".join(f"{word} = {size}" for word, size in known.items())
+            raise ValueError(f"{self.name} must be {self.text}{where and f' with {where}'}, got {shape}")
+
+    def check_type(self, dtype: mx.Dtype, first: mx.Dtype) -> None:
+        """Raise ValueError unless the type fits; `first` is that of the first array with a type."""
+        if self.dtype in KINDS:
+            is_right, wanted = mx.issubdtype(dtype, KINDS[self.dtype]), self.dtype
+        else:
+            right = first if self.dtype == "same" else getattr(mx, self.dtype)
+            is_right, wanted = dtype == right, str(right)
+        if not is_right:
+            raise ValueError(f"{self.name} must be of type {wanted}, got {dtype}")
+
+
+def letter_of(word: str) -> str:
+    """The size that an axis is named after: K for "K" and for "2 * K"."""
+    return word.rpartition(" * ")[2]
+
+
+def fits(word: str, part: int | Shape, sizes: Sizes) -> bool:
+    """Whether an axis, or the axes of `...`, have the size known by that word; a new word gets this one."""
+    factor = int(word.rpartition(" * ")[0] or 1)
+    if factor == 1 or isinstance(part, tuple):
+        return sizes.setdefault(word, part) == part
+    return part % factor == 0 and sizes.setdefault(letter_of(word), part // factor) == part // factor
 
 
 def heads_per_kv_head(H_q: int, H: int) -> int:
@@ -11,6 +127,6 @@ def heads_per_kv_head(H_q: int, H: int) -> int:
     Raises:
         ValueError: H_q is not a multiple of H.
     """
-    if H_q % H != 0:
+    if H == 0 or H_q % H != 0:
         raise ValueError(f"{H_q} query heads cannot share {H} key heads evenly: H_q must be a multiple of H")
     return H_q // H

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from kernel_runtime.shapes import shaped
+
 from .quantize import QuantizedWeights
 
 
@@ -101,8 +103,11 @@ ExpertProjection = Callable[[mx.array, mx.array], mx.array]
 """Multiplies each row `[R, in]` by the weights of its expert `[R]`, to give `[R, out]`; experts ascend."""
 GroupedMatmul = Callable[[mx.array, mx.array, ExpertWeights], mx.array]
 """Takes the arguments of `grouped_matmul_simple`, to give `[R, out]`."""
+shaped_by_expert = shaped(x="[R, K]", experts="[R] integer", weights="[X, N, K]")
+"""Decorates a `GroupedMatmul` to check the shapes of its arguments."""
 
 
+@shaped_by_expert
 def grouped_matmul_simple(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
     """Multiply each row by the weights of its expert.
 
