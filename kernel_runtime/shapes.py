@@ -40,8 +40,9 @@ def shaped(**patterns: str) -> Callable[[Function], Function]:
         sizes: Sizes = {}
         for pattern, shape in zip(expected, shapes, strict=True):
             pattern.check_shape(shape, sizes)
+        types: dict[str, mx.Dtype] = {}
         for pattern, dtype in zip(typed, dtypes, strict=True):
-            pattern.check_type(dtype, dtypes[0])
+            pattern.check_type(dtype, types)
 
     def decorate(function: Function) -> Function:
         @wraps(function)
@@ -93,12 +94,12 @@ class Pattern:
             where = ", ".join(f"{word} = {size}" for word, size in known.items())
             raise ValueError(f"{self.name} must be {self.text}{where and f' with {where}'}, got {shape}")
 
-    def check_type(self, dtype: mx.Dtype, first: mx.Dtype) -> None:
-        """Raise ValueError unless the type fits; `first` is that of the first array with a type."""
+    def check_type(self, dtype: mx.Dtype, types: dict[str, mx.Dtype]) -> None:
+        """Raise ValueError unless the type fits, and note it if it is the first that "same" stands for."""
         if self.dtype in KINDS:
             is_right, wanted = mx.issubdtype(dtype, KINDS[self.dtype]), self.dtype
         else:
-            right = first if self.dtype == "same" else getattr(mx, self.dtype)
+            right = types.setdefault("same", dtype) if self.dtype == "same" else getattr(mx, self.dtype)
             is_right, wanted = dtype == right, str(right)
         if not is_right:
             raise ValueError(f"{self.name} must be of type {wanted}, got {dtype}")

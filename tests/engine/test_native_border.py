@@ -10,6 +10,7 @@ import pytest
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, check_equal, normal
 from tests.support.cpu_kernels import spread, use_device
+from tiny_llm.given.fused_parts import FusedNorm, fused_mlp
 from tiny_llm.given.mlx_parts import mlx_attention, mlx_matmul, mlx_paged_attention
 from tiny_llm.kernels import quantized_matmul as packed
 from tiny_llm.kernels.dispatch_attention import (
@@ -25,19 +26,26 @@ from tiny_llm.kernels.dispatch_grouped_matmul import (
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
 from tiny_llm.kernels.dispatch_quantized_attention import dispatch_quantized_attention
 from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
-from tiny_llm.kernels.given.integer_matmul import integer_matmul
+from tiny_llm.kernels.given.integer_matmul import IntegerProjection, integer_matmul
 from tiny_llm.kernels.given.mask_rows import mask_rows
 from tiny_llm.kernels.given.quantize_blocks import quantize_blocks
 from tiny_llm.kernels.given.sampling import sample_rows
 from tiny_llm.kernels.given.store_rows import store_rows
 from tiny_llm.kernels.given.tiled_attention import tiled_attention, tiled_paged_attention
 from tiny_llm.kernels.given.tiled_matmul import tiled_matmul
+from tiny_llm.ops.basics import as_projection
 from tiny_llm.ops.experts import ExpertWeights, grouped_matmul_simple
 from tiny_llm.ops.flash_attention import flash_attention
 from tiny_llm.ops.paged_attention import paged_attention, paged_attention_simple
-from tiny_llm.ops.quantize import QuantizedWeights, quantize_weights
+from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights, quantize_weights
 from tiny_llm.ops.quantized_blocks import quantize_heads
 from tiny_llm.ops.quantized_paged_attention import quantized_paged_attention_simple
+from tiny_llm.serving.block_manager import BlockTable
+from tiny_llm.serving.forward_batch import ForwardBatch
+from tiny_llm.serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
+from tiny_llm.serving.paged_kv_cache import PagedKvCache, PagedKvPool
+from tiny_llm.serving.quantized_kv_pool import QuantizedKvPool
+from tiny_llm.serving.sequence import Sequence
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -343,6 +351,69 @@ def strided(value: Any, axis: int) -> Any:
     if isinstance(value, ExpertWeights):
         return replace(value, packed=strided(value.packed, axis))
     return tuple([strided(each, axis) for each in value]) if isinstance(value, tuple) else value
+
+
+def test_parts_of_a_model_refuse_weights_of_other_shapes() -> None:
+    x = normal(2, 128, seed=1)
+    narrow, wide = as_projection(normal(40, 128, seed=2)), as_projection(normal(48, 128, seed=3))
+    with pytest.raises(ValueError, match="weight must be"):
+        FusedNorm(128, normal(64, seed=4))(x)
+    with pytest.raises(ValueError, match="up must be"):
+        fused_mlp(128, 48, narrow, wide, wide)(x)
+    gate, up = (QuantizedProjection(quantize_weights(normal(size, 128, seed=size))) for size in (40, 24))
+    with pytest.raises(ValueError, match=r"\(40, 128\) and \(24, 128\)"):
+        fused_mlp(128, 40, gate, up, wide)
+    integers = IntegerProjection(QuantizedProjection(WEIGHTS, matmul=integer_matmul))
+    with pytest.raises(ValueError, match="128"):
+        integers(normal(2, 64, seed=1))
+
+
+def test_a_block_that_is_twice_in_a_table_is_refused() -> None:
+    """Its first tokens would be stored over by later ones."""
+    entry = ScheduledTokens(Sequence(7, [5, 3, 2, 8, 1], 0, 9), 0, 5, True)
+    for pool in (PagedKvPool(1, 9, 4), QuantizedKvPool(1, 9, 4)):
+        for blocks in ([3, 3], [3, 1, 3]):
+            with pytest.raises(ValueError, match="block 3 twice"):
+                ForwardBatch.of(SchedulerOutput((entry,)), {7: BlockTable(blocks)}, pool)
+    heads = normal(1, 2, 5, 32, seed=1)
+    with pytest.raises(ValueError, match="block 3 twice"):
+        PagedKvCache(PagedKvPool(1, 9, 4), 0, [3, 3]).attend(heads, heads, heads, dispatch_attention)
+
+
+def test_what_no_kernel_could_take_is_refused() -> None:
+    kernel, x = CpuKernel(packed.SOURCES / "swiglu.cpp"), normal(3, 4, seed=1)
+    held = CpuKernel(packed.SOURCES / "mask_rows.cpp", is_in_place=True)
+    empty = mx.zeros((3, 0))
+    for inputs, shapes, dtypes, sentence in (
+        ([x, x], [(3, 4)], [], "a shape and a type for each"),
+        ([x, x], [], [], "needs outputs"),
+        ([x, x], [(3, -4)], [mx.float32], "negative"),
+        ([x, empty], [(3, 4)], [mx.float32], "may be empty"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            kernel(inputs, shapes, dtypes)
+    for shape, dtype in (((3, 5), mx.float32), ((3, 4), mx.float16)):
+        with pytest.raises(ValueError, match="in place"):
+            held([x, ints(0), mx.zeros((1, 1), mx.uint32)], [shape], [dtype])
+    check_equal(kernel([empty, empty], [(3, 0)], [mx.float32])[0].tolist(), [[]] * 3, "SwiGLU of nothing")
+
+
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["CPU", "GPU"])
+def test_nothing_is_computed_of_nothing(device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel would divide by a size of 0."""
+    use_device(device, monkeypatch)
+    tables, none = (mx.zeros((9, 0)), mx.zeros((9, 0))), mx.zeros((2, 3, 0))
+    for name, result, shape in (
+        ("norm", rms_norm(none, mx.zeros(0), 1e-5), none.shape),
+        ("norm of no rows", rms_norm(mx.zeros((0, 64)), mx.zeros(64), 1e-5), (0, 64)),
+        ("swiglu", swiglu(none, none), none.shape),
+        ("halves", swiglu_halves(none), none.shape),
+        ("rotation", rotate(mx.zeros((2, 3, 0, 16)), *TABLES, [0]), (2, 3, 0, 16)),
+        ("heads", split_heads(none, 4, 2, tables, None, [0])[0], (2, 4, 3, 0)),
+        ("packed product", packed.quantized_matmul(mx.zeros((0, 128)), WEIGHTS), (0, 24)),
+    ):
+        mx.eval(result)
+        check_equal(result.shape, shape, f"shape of the {name}")
 
 
 @by_call

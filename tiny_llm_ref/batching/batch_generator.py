@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from kernel_runtime.closable import Closable
+from kernel_runtime.limits import check_integer
 
 from ..generation.generate import Tokenizer, to_logprobs
 from ..generation.sampler import SamplingParams, token_id
@@ -26,7 +27,7 @@ class BatchGenerator(Closable):
         max_seq_len: largest number of tokens in a request, prompt and answer together.
 
     Raises:
-        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is below 1.
+        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is no integer or below 1.
 
     An error or Ctrl-C in a phase closes the generator: every cache is released, and `submit` and the
     phases raise ValueError from then on.
@@ -45,8 +46,7 @@ class BatchGenerator(Closable):
             ("prefill_step", prefill_step),
             ("max_seq_len", max_seq_len),
         ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            check_integer(name, value, 1)
         self.model = model
         self.tokenizer = tokenizer
         self.prefill_step = prefill_step

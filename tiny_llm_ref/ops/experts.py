@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from kernel_runtime.limits import check_integer
 from kernel_runtime.shapes import shaped
 
 from .quantize import QuantizedWeights, dequantize_weights
@@ -88,7 +89,8 @@ class ExpertWeights:
         num_experts: X
 
     Raises:
-        ValueError: `num_experts` is not positive, or does not divide the number of rows, `packed.shape`[0].
+        ValueError: `num_experts` is not a positive integer, or does not divide the number of rows,
+            `packed.shape`[0].
     """
 
     packed: QuantizedWeights
@@ -96,11 +98,9 @@ class ExpertWeights:
 
     def __post_init__(self) -> None:
         num_rows = self.packed.shape[0]
-        if self.num_experts < 1 or num_rows % self.num_experts:
-            raise ValueError(
-                f"num_experts must be positive and divide the {num_rows} rows of packed, "
-                f"got {self.num_experts}"
-            )
+        check_integer("num_experts", self.num_experts, 1)
+        if num_rows % self.num_experts:
+            raise ValueError(f"num_experts must divide the {num_rows} rows of packed, got {self.num_experts}")
 
     @property
     def shape(self) -> tuple[int, int, int]:

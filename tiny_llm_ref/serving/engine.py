@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kernel_runtime.closable import Closable
+from kernel_runtime.limits import check_integer
 
 from ..batching.answer import GenerationResult, TokenLogprobs
 from ..generation.generate import Tokenizer, encode_prompt
@@ -52,8 +53,8 @@ class Engine(Closable):
         kv_bits: bits of a quantized value, 4 or 8; quantized keys have 8 (day 4.1). None for floats.
 
     Raises:
-        ValueError: `max_seq_len` is below 1; `kv_bits` is neither 4 nor 8; or it is given, but the `blocks`
-            belong to no pool or the model's `head_dim` is not a multiple of 32.
+        ValueError: `max_seq_len` is no integer or below 1; `kv_bits` is neither 4 nor 8; or it is given, but
+            the `blocks` belong to no pool or the model's `head_dim` is not a multiple of 32.
 
     Attributes:
         requests: the unfinished requests, by id.
@@ -77,8 +78,7 @@ class Engine(Closable):
         clock: Callable[[], float] = time.perf_counter,
         kv_bits: int | None = None,
     ) -> None:
-        if max_seq_len < 1:
-            raise ValueError(f"max_seq_len must be at least 1, got {max_seq_len}")
+        check_integer("max_seq_len", max_seq_len, 1)
         config = SchedulerConfig(max_num_prefill_only_tokens=512) if config is None else config
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len

@@ -45,6 +45,8 @@ def rotate(
     """
     B, L, H, D = x.shape
     positions = positions_of_rows(first_positions, B, L, cos)
+    if x.size == 0:
+        return x
     if mx.default_device() == mx.gpu:
         heads = split_heads_gpu(x.reshape(B, L, H * D), H, 0, (cos, sin), None, positions, traditional)
         return heads[0].swapaxes(1, 2)
