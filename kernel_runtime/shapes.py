@@ -13,7 +13,6 @@ Shape = tuple[int, ...]
 Sizes = dict[str, int | Shape]
 PATTERN = re.compile(r"\[(.*)\](?: (\w+))?")
 FREE = "..."
-KINDS = {"integer": mx.integer, "float": mx.floating}
 
 
 def shaped(**patterns: str) -> Callable[[Function], Function]:
@@ -24,8 +23,8 @@ def shaped(**patterns: str) -> Callable[[Function], Function]:
 
         @shaped(x="[..., 2 * K]", rows="[N] integer", weights="[N, K] uint32")
 
-    A type may follow: one of MLX, "integer" or "float" for any of that kind, or "same" for arrays of one
-    type. Weights with a `shape` can be checked as well. No array is evaluated, so values are not checked.
+    A type may follow: one of MLX, "integer" for any of them, or "same" for arrays of one type. Whatever has a
+    `shape` can be checked, such as weights. No array is evaluated, so values are not checked.
 
     Args:
         patterns: by the names of the function's first parameters, in their order.
@@ -69,7 +68,7 @@ class Pattern:
         name: of the argument.
         text: the pattern as it was written.
         words: one per axis; `...` for any number of them.
-        dtype: its type, its kind, or "same"; "" for any.
+        dtype: its type, "integer" or "same"; "" for any.
     """
 
     name: str
@@ -89,21 +88,23 @@ class Pattern:
         known = {word: sizes[word] for word in map(letter_of, self.words) if word in sizes}
         parts: list[int | Shape] = [*shape]
         if FREE in self.words and len(shape) >= len(self.words) - 1:
-            first, last = self.words.index(FREE), len(shape) - len(self.words) + 1
-            parts[first : first + last] = [shape[first : first + last]]
-        if len(parts) != len(self.words) or not all(map(fits, self.words, parts, [sizes] * len(parts))):
+            start = self.words.index(FREE)
+            end = start + len(shape) - len(self.words) + 1
+            parts[start:end] = [shape[start:end]]
+        if len(parts) != len(self.words) or not all(map(has_size, self.words, parts, [sizes] * len(parts))):
             where = ", ".join(f"{word} = {size}" for word, size in known.items())
             raise ValueError(f"{self.name} must be {self.text}{where and f' with {where}'}, got {shape}")
 
     def check_type(self, dtype: mx.Dtype, types: dict[str, mx.Dtype]) -> None:
         """Raise ValueError unless the type fits, and note it if it is the first that "same" stands for."""
-        if self.dtype in KINDS:
-            is_right, wanted = mx.issubdtype(dtype, KINDS[self.dtype]), self.dtype
+        right: object = self.dtype
+        if self.dtype == "integer":
+            fits = mx.issubdtype(dtype, mx.integer)
         else:
             right = types.setdefault("same", dtype) if self.dtype == "same" else getattr(mx, self.dtype)
-            is_right, wanted = dtype == right, str(right)
-        if not is_right:
-            raise ValueError(f"{self.name} must be of type {wanted}, got {dtype}")
+            fits = dtype == right
+        if not fits:
+            raise ValueError(f"{self.name} must be of type {right}, got {dtype}")
 
 
 def letter_of(word: str) -> str:
@@ -111,7 +112,7 @@ def letter_of(word: str) -> str:
     return word.rpartition(" * ")[2]
 
 
-def fits(word: str, part: int | Shape, sizes: Sizes) -> bool:
+def has_size(word: str, part: int | Shape, sizes: Sizes) -> bool:
     """Whether an axis, or the axes of `...`, have the size known by that word; a new word gets this one."""
     factor = int(word.rpartition(" * ")[0] or 1)
     if factor == 1 or isinstance(part, tuple):

@@ -163,6 +163,7 @@ ENTRIES = {
             {"product": normal(3, 8 * 16, seed=1)},
             {"num_heads": 5},
             {"tables": (TABLES[0], TABLES[1][:9])},
+            {"tables": (TABLES[0], TABLES[1].astype(mx.float16))},
             {"tables": (TABLES[0][0], TABLES[1][0])},
             {"norms": (normal(16, seed=2), normal(8, seed=3), 1e-3)},
         ),

@@ -102,11 +102,12 @@ def head_dim_of(
     cos, sin = tables
     D = 2 * cos.shape[-1]
     weights = [each.shape for each in norms[:2]] if norms else []
-    is_made_for_them = cos.ndim == 2 and cos.shape == sin.shape and all(shape == (D,) for shape in weights)
-    if product.shape[-1] != num_heads * D or not is_made_for_them:
+    fit = cos.ndim == 2 and cos.shape == sin.shape and all(shape == (D,) for shape in weights)
+    if product.shape[-1] != num_heads * D or not fit or not cos.dtype == sin.dtype == mx.float32:
         raise ValueError(
-            f"{num_heads} heads of D need a product of [B, L, {num_heads} x D], cos and sin [P, D / 2] and "
-            f"norms of [D], got {product.shape}, {cos.shape} and {sin.shape}, and norms of {weights}"
+            f"{num_heads} heads of D need a product of [B, L, {num_heads} x D], cos and sin of [P, D / 2] in "
+            f"float32 and norms of [D], got {product.shape}, {cos.shape} of {cos.dtype} and {sin.shape} of "
+            f"{sin.dtype}, and norms of {weights}"
         )
     return D
 
