@@ -13,11 +13,7 @@ from tests.support.cpu_kernels import spread, use_device
 from tiny_llm.given.fused_parts import FusedNorm, fused_mlp
 from tiny_llm.given.mlx_parts import mlx_attention, mlx_matmul, mlx_paged_attention
 from tiny_llm.kernels import quantized_matmul as packed
-from tiny_llm.kernels.dispatch_attention import (
-    dispatch_attention,
-    flash_attention_cpu,
-    flash_attention_merged,
-)
+from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_merged
 from tiny_llm.kernels.dispatch_grouped_matmul import (
     dispatch_grouped_matmul,
     grouped_matmul_cpu,
@@ -213,7 +209,7 @@ ENTRIES = {
         words=("heads", "a mask of", "a causal mask", "broadcast"),
     ),
     "attention on a CPU": Entry(
-        (flash_attention_cpu, flash_attention_merged),
+        (flash_attention_merged,),
         ATTENTION,
         (*WRONG_ATTENTION, {name: ATTENTION[name][..., :24] for name in ("query", "key", "value")}),
         words=("heads", "a mask of", "broadcast"),

@@ -54,7 +54,10 @@ def dispatch_attention(
 def flash_attention_cpu(
     query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask = None
 ) -> mx.array:
-    """Compute `dispatch_attention` with the CPU kernel, in float32; ValueError for what does not fit it."""
+    """Compute `dispatch_attention` with the CPU kernel, in float32.
+
+    The kernel reads wherever the shapes lead, so `check_shapes` must have checked them, and D.
+    """
     B, H_q, L, D = query.shape
     return _flash_attention(query, key, value, scale, mask, (B, L, H_q, D)).swapaxes(1, 2)
 
@@ -62,8 +65,15 @@ def flash_attention_cpu(
 def flash_attention_merged(
     query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
 ) -> mx.array:
-    """Do what `flash_attention_cpu` does, but return the heads side by side, [B, L, H_q x D]."""
+    """Do what `flash_attention_cpu` does, but return the heads side by side, [B, L, H_q x D].
+
+    Raises:
+        ValueError: `check_shapes` refuses the arguments, or D is not a multiple of HEAD_DIM_UNIT.
+    """
+    check_shapes(query, key, value, mask)
     B, H_q, L, D = query.shape
+    if D % HEAD_DIM_UNIT:
+        raise ValueError(f"the CPU kernel needs heads whose D is a multiple of {HEAD_DIM_UNIT}, got {D}")
     scale = D**-0.5 if scale is None else scale
     return _flash_attention(query, key, value, scale, mask, (B, L, H_q * D))
 
@@ -77,11 +87,9 @@ def _flash_attention(
     query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask, shape: tuple[int, ...]
 ) -> mx.array:
     """Run the kernel, and return its output [B, L, H_q, D] in the given shape."""
-    check_shapes(query, key, value, mask)
-    B, H_q, L, D = query.shape
+    check_mask(mask)
+    B, H_q, L, _ = query.shape
     S = key.shape[2]
-    if D % HEAD_DIM_UNIT:
-        raise ValueError(f"the CPU kernel needs heads whose D is a multiple of {HEAD_DIM_UNIT}, got {D}")
     inputs = [array.astype(mx.float32) for array in (query, key, value)]
     if isinstance(mask, mx.array):
         inputs.append(mx.broadcast_to(mask.astype(mx.float32), (B, H_q, L, S)))
