@@ -120,5 +120,10 @@ def grouped_matmul_simple(x: mx.array, experts: mx.array, weights: ExpertWeights
 
     Returns:
         [R, out], in the promoted type of x and the scales.
+
+    Raises:
+        ValueError: raised by `shaped_by_expert`. The shapes of `x`, `experts` and `weights` do not fit each
+            other, or `experts` does not hold integers. Their values are not checked: that would wait for the
+            router.
     """
     raise NotImplementedError("week 4 day 2 task 3: grouped_matmul_simple is not written yet")

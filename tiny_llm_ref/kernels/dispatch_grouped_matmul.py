@@ -32,12 +32,7 @@ def dispatch_grouped_matmul(x: mx.array, experts: mx.array, weights: ExpertWeigh
 def grouped_matmul_cpu(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
     """Compute `grouped_matmul_simple` with the CPU kernel, for 4 and 8 bits, in float32.
 
-    The values of `experts` are not checked: that would wait for the router. The kernel reads wherever they
-    point.
-
-    Raises:
-        ValueError: the shapes of `x`, `experts` and `weights` do not fit each other, or `experts` does not
-            hold integers.
+    ValueError as for `grouped_matmul_simple`. The kernel reads wherever the values of `experts` point.
     """
     packed = weights.packed
     scales, biases = packed.scales.astype(mx.float32), packed.biases.astype(mx.float32)

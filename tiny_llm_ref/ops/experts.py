@@ -130,6 +130,11 @@ def grouped_matmul_simple(x: mx.array, experts: mx.array, weights: ExpertWeights
 
     Returns:
         [R, out], in the promoted type of x and the scales.
+
+    Raises:
+        ValueError: raised by `shaped_by_expert`. The shapes of `x`, `experts` and `weights` do not fit each
+            other, or `experts` does not hold integers. Their values are not checked: that would wait for the
+            router.
     """
     plain = dequantize_weights(weights.packed).reshape(weights.shape)
     product = mx.zeros((x.shape[0], weights.shape[1]), mx.result_type(x, plain))

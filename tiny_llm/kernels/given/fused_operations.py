@@ -1,4 +1,7 @@
-"""Small operations in one pass over memory each, where array operations would make several."""
+"""Small operations in one pass over memory each, where array operations would make several.
+
+Each raises ValueError if its arrays don't fit each other, before anything is computed.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
