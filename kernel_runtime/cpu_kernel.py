@@ -29,6 +29,7 @@ EXACT_ORDER = ("-fno-associative-math", "-fsigned-zeros", "-ffp-contract=off")
 """Sums written in vectors keep their order and their roundings, so that a row has the same bits wherever it
 is computed; in plain loops the compiler chooses. Left to itself, g++ 13 joins a product and a sum into one
 rounding for some numbers of rows and not for others."""
+MOST_THREADS = 1024
 HOLE = re.compile(r'NOT_WRITTEN_YET\(\s*"([^"]*)"\s*\)')
 
 
@@ -90,6 +91,9 @@ class CpuKernel:
         Raises:
             BuildError: the file cannot be compiled.
             NotImplementedError: a function of the file is not written yet.
+            ValueError: no kernel could take this: more than eight dimensions, an empty input for an output
+                that isn't, other numbers of shapes than of types, or an output in place that differs from
+                its input. Whether the arrays fit this kernel is for the caller to check (`shaped`).
         """
         if not self._address:
             self._address = function_address(self.file, self.function)
@@ -210,10 +214,12 @@ def num_threads() -> int:
     """Processors that this process may use, or as many threads as TINY_LLM_THREADS says.
 
     Raises:
-        BuildError: TINY_LLM_THREADS is no number from 1 on.
+        BuildError: TINY_LLM_THREADS is no number from 1 to MOST_THREADS.
     """
     if chosen := os.environ.get("TINY_LLM_THREADS"):
-        if not chosen.isdecimal() or int(chosen) < 1:
-            raise BuildError(f"TINY_LLM_THREADS is {chosen!r}: set it to a number from 1 on, or unset it")
+        if not chosen.isdecimal() or not 1 <= int(chosen) <= MOST_THREADS:
+            raise BuildError(
+                f"TINY_LLM_THREADS is {chosen!r}: set it to a number from 1 to {MOST_THREADS}, or unset it"
+            )
         return int(chosen)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -216,6 +216,8 @@ class CallKernel : public mx::Primitive {
       out.emplace_back(outputs[i]);
     }
     const size_t num_copied = is_in_place_ && !is_taken ? outputs[0].nbytes() : 0;
+    const bool has_work = std::any_of(outputs.begin(), outputs.end(), [](const auto& each) { return each.size() > 0; });
+    if (!has_work) return;  // a kernel may divide by its sizes
     encoder.dispatch([kernel = kernel_, strided = strided_, num_copied, in = std::move(in), out = std::move(out),
                       numbers = numbers_]() mutable {
       for (size_t i = 0; i < in.size(); i++) in[i].arrange(strided >> i & 1);
@@ -247,10 +249,33 @@ class CallKernel : public mx::Primitive {
   std::vector<double> numbers_;
 };
 
-static void check_dimensions(size_t count) {
-  if (count > MAX_DIMENSIONS) {
+static void check_shape(const mx::Shape& shape) {
+  if (shape.size() > MAX_DIMENSIONS) {
     throw std::invalid_argument("a kernel has arrays of up to " + std::to_string(MAX_DIMENSIONS) +
-                                " dimensions: reshape the one of " + std::to_string(count) + " dimensions");
+                                " dimensions: reshape the one of " + std::to_string(shape.size()) + " dimensions");
+  }
+  if (std::any_of(shape.begin(), shape.end(), [](int size) { return size < 0; })) {
+    throw std::invalid_argument("a kernel's array has a negative size");
+  }
+}
+
+// What would be wrong for any kernel; what its own arrays must look like is its caller's to check.
+static void check(const std::vector<mx::array>& inputs, bool is_in_place, const std::vector<mx::Shape>& shapes,
+                  const std::vector<mx::Dtype>& dtypes) {
+  for (const auto& input : inputs) check_shape(input.shape());
+  for (const auto& shape : shapes) check_shape(shape);
+  if (shapes.empty() || shapes.size() != dtypes.size()) {
+    throw std::invalid_argument("a kernel needs outputs, and a shape and a type for each");
+  }
+  if (is_in_place && (inputs.empty() || inputs[0].shape() != shapes[0] || inputs[0].dtype() != dtypes[0])) {
+    throw std::invalid_argument("in place, the first output must have the shape and the type of the first input");
+  }
+  const bool has_work = std::any_of(shapes.begin(), shapes.end(), [](const mx::Shape& shape) {
+    return std::find(shape.begin(), shape.end(), 0) == shape.end();
+  });
+  const bool has_empty = std::any_of(inputs.begin(), inputs.end(), [](const auto& x) { return x.size() == 0; });
+  if (!is_in_place && has_work && has_empty) {
+    throw std::invalid_argument("a kernel needs work: none of its inputs may be empty unless its outputs are");
   }
 }
 
@@ -264,10 +289,9 @@ static std::vector<mx::array> call(
     const std::vector<std::vector<int>>& shapes,
     const std::vector<mx::Dtype>& dtypes,
     const std::vector<double>& numbers) {
-  for (const auto& input : inputs) check_dimensions(input.ndim());
-  for (const auto& shape : shapes) check_dimensions(shape.size());
   std::vector<mx::Shape> output_shapes;
   for (const auto& shape : shapes) output_shapes.emplace_back(shape.begin(), shape.end());
+  check(inputs, is_in_place, output_shapes, dtypes);
   auto primitive = std::make_shared<CallKernel>(
       mx::default_stream(mx::Device::cpu), reinterpret_cast<Kernel>(kernel), strided, is_in_place, output_shapes,
       numbers);

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import mlx.core as mx
@@ -74,7 +75,7 @@ class Launch:
             )
         if min(self.num_groups) < 1 or 0 in self.shape or any(x.size == 0 for x in self.inputs):
             raise ValueError("a kernel needs work: none of its arrays may be empty")
-        if max(x.size for x in self.inputs) > MAX_ENTRIES:
+        if max(prod(self.shape), *(x.size for x in self.inputs)) > MAX_ENTRIES:
             raise ValueError(
                 f"a kernel's arrays have at most {MAX_ENTRIES} entries: it counts them in an int"
             )

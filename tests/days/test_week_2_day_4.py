@@ -638,6 +638,14 @@ def test_task_4_a_word_that_is_no_mask_is_refused(mask: Any) -> None:
         flash_attention(*qkv(B), mask=mask)
 
 
+@pytest.mark.parametrize(
+    "sizes", [(L, S + 1), (L, S - 1), (L - 1, S), (B + 1, 1, L, S), (2, 1, 1, L, S)], ids=str
+)
+def test_task_4_a_mask_that_does_not_fit_is_refused(sizes: tuple[int, ...]) -> None:
+    with check_value_error(mask=sizes):
+        flash_attention(*qkv(B), mask=normal(*sizes, seed=73))
+
+
 @pytest.mark.parametrize("blocks", [(0, 4), (3, 0), (-1, 4)], ids=str)
 def test_task_4_empty_blocks_are_refused(blocks: tuple[int, int]) -> None:
     with check_value_error(query_block=blocks[0], key_block=blocks[1]):

@@ -522,12 +522,15 @@ def test_task_3_a_watermark_is_left_alone_unless_no_sequence_is_admitted() -> No
     check_equal(blocks.admit(sequence_of(2, 40), 40), True, "all 10, when no sequence is admitted")
 
 
-@pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 4), (-1, 4), (3, 0), (3, -2)])
-def test_task_3_a_pool_of_nothing_is_an_error(num_blocks: int, block_size: int) -> None:
-    with check_value_error(num_blocks=num_blocks, block_size=block_size):
-        BlockManager(num_blocks, block_size)
-    with check_value_error(num_blocks=num_blocks, block_size=block_size):
-        PagedKvPool(2, num_blocks, block_size)
+@pytest.mark.parametrize(
+    "wrong", [{"num_blocks": 0}, {"num_blocks": -1}, {"block_size": 0}, {"block_size": -2}], ids=str
+)
+def test_task_3_a_pool_of_nothing_is_an_error(wrong: dict[str, int]) -> None:
+    sizes = {"num_blocks": 3, "block_size": 4, **wrong}
+    with check_value_error(**wrong):
+        BlockManager(**sizes)
+    with check_value_error(**wrong):
+        PagedKvPool(2, **sizes)
     check_equal(BlockManager(1, 1).admit(sequence_of(0, 1), 1), True, "a token in a pool of one block of one")
 
 

@@ -178,6 +178,13 @@ def test_equal_calls_are_told_from_others_under_compile(source: Path) -> None:
     check_close(function(x), 3 * x, "2 x + 3 x - 2 x")
 
 
+@pytest.mark.parametrize("threads", ["0", "-1", "many", "1025", "9" * 20])
+def test_a_number_of_threads_that_is_none_is_refused(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINY_LLM_THREADS", threads)
+    with pytest.raises(BuildError, match="from 1 to 1024, or unset it"):
+        cpu_kernel.num_threads()
+
+
 def test_a_hole_is_found_before_the_compiler_is_called(source: Path) -> None:
     sentence = "week 2 day 3 task 1: scaled is not written yet"
     source.write_text(f'#include "kernel.h"\nKERNEL scaled() {{\n  NOT_WRITTEN_YET("{sentence}");\n}}\n')

@@ -363,6 +363,10 @@ def test_launches_that_no_gpu_runs() -> None:
         Launch((x,), (64,), mx.int32, (1, 1, 1), 64, {})
     with pytest.raises(ValueError, match="empty"):
         Launch((x[:0],), (64,), mx.float32, (1, 1, 1), 64, {})
+    many = 2**16, 2**15  # more entries than an int counts
+    for inputs, shape in (((x,), many), ((mx.broadcast_to(x[:1], many),), (64,))):
+        with pytest.raises(ValueError, match="counts them in an int"):
+            Launch(inputs, shape, mx.float32, (1, 1, 1), 64, {})
 
 
 def test_launches_that_do_not_fit_the_kernel(tmp_path: Path) -> None:

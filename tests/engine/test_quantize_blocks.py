@@ -1,6 +1,7 @@
 """Blocks quantized in place: as array operations do it, and by them where the kernel cannot be used."""
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
@@ -24,7 +25,9 @@ from tiny_llm.serving.given.best_quantized_attention import best_quantized_atten
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> None:
+def _forgotten() -> Iterator[None]:
+    module._is_right.cache_clear()
+    yield
     module._is_right.cache_clear()
 
 

@@ -135,10 +135,11 @@ def test_what_has_no_pool_or_other_heads_is_refused() -> None:
         Engine(random_qwen3(), endless, config, 16, BlockManager(4, 4), kv_bits=8)
 
 
-@pytest.mark.parametrize("sizes", [(0, 4, 4), (1, 0, 4), (1, 4, 0)])
-def test_pools_without_room_are_refused(sizes: tuple[int, int, int]) -> None:
-    with check_value_error(num_layers=sizes[0], num_blocks=sizes[1], block_size=sizes[2]):
-        QuantizedKvPool(*sizes)
+@pytest.mark.parametrize("name", ["num_layers", "num_blocks", "block_size"])
+def test_pools_without_room_are_refused(name: str) -> None:
+    sizes = {"num_layers": 1, "num_blocks": 4, "block_size": 4, name: 0}
+    with check_value_error(**{name: 0}):
+        QuantizedKvPool(**sizes)
 
 
 @pytest.mark.parametrize("kv_bits", [4, 8])

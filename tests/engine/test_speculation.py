@@ -1,6 +1,7 @@
 """Drafts change how many steps an answer takes, and neither its tokens nor their distribution."""
 
 from collections.abc import Sequence as Items
+from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from tiny_llm.serving.given import draft_runner, speculative_runner
 from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.sampling import SamplingBatch
 from tiny_llm.serving.speculation.rejection import probabilities
+from tiny_llm.serving.structured.grammar_drafter import GrammarDrafter
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,6 +43,20 @@ class Endless(IdTokenizer):
 
 
 # Tokens
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("wrap", [lambda drafter: drafter, GrammarDrafter], ids=["alone", "with a grammar"])
+def test_a_draft_model_that_does_not_fit_is_refused_when_the_engine_is_made(wrap: Any) -> None:
+    """It would be read beyond its logits, or fail in mid-step and close the engine."""
+    model, other, pool = random_qwen3(), copy(random_qwen3(5)), BlockManager(20, 4)
+    size = model.config.vocab_size
+    for own in (size - 1, size + 1):
+        other.config = replace(model.config, vocab_size=own)
+        with pytest.raises(ValueError, match=f"{own} tokens and the model one of {size}"):
+            SpeculativeEngine(model, Endless(), blocks=pool, drafter=wrap(DraftModel(other, pool)))
+    with pytest.raises(ValueError, match="other blocks"):
+        SpeculativeEngine(model, Endless(), blocks=pool, drafter=wrap(DraftModel(model, BlockManager(20, 4))))
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -1,5 +1,6 @@
 """Rows written in place: as MLX writes them, in any type, and by MLX where the kernel cannot be used."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,7 +14,9 @@ from tiny_llm.kernels.given.store_rows import SOURCE, assign, store_rows
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> None:
+def _forgotten() -> Iterator[None]:
+    module._is_right.cache_clear()
+    yield
     module._is_right.cache_clear()
 
 

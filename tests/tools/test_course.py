@@ -163,6 +163,7 @@ PACKAGES_OF_SERVING = {
     "server.given.__init__",
 }
 MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
+    "kernel_runtime.limits",
     "bisect",
     "collections",
     "collections.abc",

@@ -44,7 +44,10 @@ def dispatch_attention(
 def flash_attention_cpu(
     query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask = None
 ) -> mx.array:
-    """Compute `dispatch_attention` with the CPU kernel, in float32. The shapes have been checked already."""
+    """Compute `dispatch_attention` with the CPU kernel, in float32.
+
+    The kernel reads wherever the shapes lead, so `check_shapes` must have checked them, and D.
+    """
     B, H_q, L, D = query.shape
     return _flash_attention(query, key, value, scale, mask, (B, L, H_q, D)).swapaxes(1, 2)
 
@@ -52,8 +55,15 @@ def flash_attention_cpu(
 def flash_attention_merged(
     query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
 ) -> mx.array:
-    """Do what `flash_attention_cpu` does, but return the heads side by side, [B, L, H_q x D]."""
+    """Do what `flash_attention_cpu` does, but return the heads side by side, [B, L, H_q x D].
+
+    Raises:
+        ValueError: `check_shapes` refuses the arguments, or D is not a multiple of HEAD_DIM_UNIT.
+    """
+    check_shapes(query, key, value, mask)
     B, H_q, L, D = query.shape
+    if D % HEAD_DIM_UNIT:
+        raise ValueError(f"the CPU kernel needs heads whose D is a multiple of {HEAD_DIM_UNIT}, got {D}")
     scale = D**-0.5 if scale is None else scale
     return _flash_attention(query, key, value, scale, mask, (B, L, H_q * D))
 
@@ -80,14 +90,14 @@ def _flash_attention(
 
 def check_shapes(query: mx.array, key: mx.array, value: mx.array, mask: Mask) -> None:
     """Raise ValueError for shapes that would make a kernel read past an array, and for an invalid mask."""
-    check_mask(mask)
-    B, H_q, L, D = query.shape
-    if key.ndim != 4 or value.shape != key.shape or (key.shape[0], key.shape[3]) != (B, D):
+    fits = query.ndim == key.ndim == 4 and value.shape == key.shape and key.shape[::3] == query.shape[::3]
+    if not fits:
         raise ValueError(
-            f"key and value must be [{B}, H, S, {D}] for a query {query.shape}, "
-            f"got {key.shape} and {value.shape}"
+            "query must be [B, H_q, L, D], key and value both [B, H, S, D], "
+            f"got {query.shape}, {key.shape} and {value.shape}"
         )
-    H, S = key.shape[1], key.shape[2]
-    heads_per_kv_head(H_q, H)
+    L, S = query.shape[2], key.shape[2]
+    check_mask(mask, (*query.shape[:3], S))
+    heads_per_kv_head(query.shape[1], key.shape[1])
     if isinstance(mask, str) and L > S:
         raise ValueError(f"a mask of {L} queries needs at least {L} keys, got {S}")

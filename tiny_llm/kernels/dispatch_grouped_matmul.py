@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 
-from ..ops.experts import ExpertWeights
+from ..ops.experts import ExpertWeights, shaped_by_expert
 
 GROUPED_MATMUL = CpuKernel(Path(__file__).parent / "cpu" / "grouped_matmul.cpp")
 
@@ -23,8 +23,12 @@ def dispatch_grouped_matmul(x: mx.array, experts: mx.array, weights: ExpertWeigh
     raise NotImplementedError("week 4 day 2 task 5: dispatch_grouped_matmul is not written yet")
 
 
+@shaped_by_expert
 def grouped_matmul_cpu(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
-    """Compute `grouped_matmul_simple` with the CPU kernel, for 4 and 8 bits, in float32."""
+    """Compute `grouped_matmul_simple` with the CPU kernel, for 4 and 8 bits, in float32.
+
+    ValueError as for `grouped_matmul_simple`. The kernel reads wherever the values of `experts` point.
+    """
     packed = weights.packed
     scales, biases = packed.scales.astype(mx.float32), packed.biases.astype(mx.float32)
     (product,) = GROUPED_MATMUL(
@@ -36,6 +40,7 @@ def grouped_matmul_cpu(x: mx.array, experts: mx.array, weights: ExpertWeights) -
     return product.astype(mx.result_type(x, packed.scales))
 
 
+@shaped_by_expert
 def grouped_matmul_mlx(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
     """Compute `grouped_matmul_simple` with `mx.gather_qmm`, which has a kernel for every device.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
+from kernel_runtime.shapes import shaped
 
 from ..ops.quantize import QuantizedWeights
 
@@ -44,11 +45,13 @@ def quantized_matmul_cpu(x: mx.array, weights: QuantizedWeights) -> mx.array:
     raise NotImplementedError("week 2 day 3 task 3: quantized_matmul_cpu is not written yet")
 
 
+@shaped(x="[..., K] float32", weights="[N, K]")
 def multiply_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """Multiply [..., in] float32 by packed weights with plain loops in C++: [..., out]."""
     return multiply(SIMPLE, x, weights)
 
 
+@shaped(x="[..., K] float32", weights="[N, K]")
 def multiply_simd(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """Multiply [..., in] float32 by packed weights with vectors in C++: [..., out]."""
     return multiply(SIMD, x, weights)

@@ -1,5 +1,6 @@
 """Scaled dot-product attention, straight from the formula. Source: arXiv:1706.03762, section 3.2."""
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import mlx.core as mx
@@ -8,10 +9,22 @@ Mask = mx.array | Literal["causal"] | None
 """An array added to the scores (0 where a query may look, -inf where it may not), "causal", or None."""
 
 
-def check_mask(mask: Mask) -> None:
-    """Raise ValueError if `mask` is a string other than "causal"."""
+def check_mask(mask: Mask, shape: Sequence[int] | None = None) -> None:
+    """Raise ValueError if `mask` is a string other than "causal", or an array that does not fit the scores.
+
+    Args:
+        mask: as for attention.
+        shape: [..., H_q, L, S] of the scores, if a mask that is an array is to be checked as well.
+    """
     if isinstance(mask, str) and mask != "causal":
         raise ValueError(f'mask must be an array, None or "causal", got {mask!r}')
+    if shape is None or not isinstance(mask, mx.array):
+        return
+    own = mask.shape[::-1]
+    if mask.ndim > len(shape) or any(
+        size not in (1, full) for size, full in zip(own, shape[::-1], strict=False)
+    ):
+        raise ValueError(f"mask must broadcast to {tuple(shape)}, the shape of the scores, got {mask.shape}")
 
 
 class Attention(Protocol):

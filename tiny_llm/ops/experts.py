@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from kernel_runtime.limits import check_integer
+from kernel_runtime.shapes import shaped
+
 from .quantize import QuantizedWeights
 
 
@@ -76,7 +79,8 @@ class ExpertWeights:
         num_experts: X
 
     Raises:
-        ValueError: `num_experts` is not positive, or does not divide the number of rows, `packed.shape`[0].
+        ValueError: `num_experts` is not a positive integer, or does not divide the number of rows,
+            `packed.shape`[0].
     """
 
     packed: QuantizedWeights
@@ -84,11 +88,9 @@ class ExpertWeights:
 
     def __post_init__(self) -> None:
         num_rows = self.packed.shape[0]
-        if self.num_experts < 1 or num_rows % self.num_experts:
-            raise ValueError(
-                f"num_experts must be positive and divide the {num_rows} rows of packed, "
-                f"got {self.num_experts}"
-            )
+        check_integer("num_experts", self.num_experts, 1)
+        if num_rows % self.num_experts:
+            raise ValueError(f"num_experts must divide the {num_rows} rows of packed, got {self.num_experts}")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -101,8 +103,11 @@ ExpertProjection = Callable[[mx.array, mx.array], mx.array]
 """Multiplies each row `[R, in]` by the weights of its expert `[R]`, to give `[R, out]`; experts ascend."""
 GroupedMatmul = Callable[[mx.array, mx.array, ExpertWeights], mx.array]
 """Takes the arguments of `grouped_matmul_simple`, to give `[R, out]`."""
+shaped_by_expert = shaped(x="[R, K]", experts="[R] integer", weights="[X, N, K]")
+"""Decorates a `GroupedMatmul` to check the shapes of its arguments."""
 
 
+@shaped_by_expert
 def grouped_matmul_simple(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
     """Multiply each row by the weights of its expert.
 
@@ -115,5 +120,10 @@ def grouped_matmul_simple(x: mx.array, experts: mx.array, weights: ExpertWeights
 
     Returns:
         [R, out], in the promoted type of x and the scales.
+
+    Raises:
+        ValueError: raised by `shaped_by_expert`. The shapes of `x`, `experts` and `weights` do not fit each
+            other, or `experts` does not hold integers. Their values are not checked: that would wait for the
+            router.
     """
     raise NotImplementedError("week 4 day 2 task 3: grouped_matmul_simple is not written yet")

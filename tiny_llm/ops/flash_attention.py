@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from kernel_runtime.shapes import shaped
+
 from .attention import Mask
 
 QUERY_BLOCK = 128
@@ -120,6 +122,7 @@ def attend_queries(
     raise NotImplementedError("week 2 day 4 task 3: attend_queries is not written yet")
 
 
+@shaped(query="[..., H_q, L, D]", key="[..., H, S, D]", value="[..., H, S, D]")
 def flash_attention(
     query: mx.array,
     key: mx.array,
@@ -148,6 +151,7 @@ def flash_attention(
 
     Raises:
         ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` is larger than `S`; `mask` is
-            a string other than "causal"; or `query_block` or `key_block` is below 1.
+            a string other than "causal", or an array that does not fit (`check_mask` checks both); or
+            `query_block` or `key_block` is below 1. `shaped` checks that query, `key` and `value` fit.
     """
     raise NotImplementedError("week 2 day 4 task 4: flash_attention is not written yet")

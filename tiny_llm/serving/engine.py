@@ -52,9 +52,9 @@ class Engine(Closable):
         kv_bits: bits of a quantized value, 4 or 8; quantized keys have 8 (day 4.1). None for floats.
 
     Raises:
-        ValueError: `max_seq_len` is below 1 or above the model's `max_position_embeddings`; `kv_bits` is
-            neither 4 nor 8; or it is given, but the `blocks` belong to no pool or the model's `head_dim` is
-            not a multiple of 32.
+        ValueError: `max_seq_len` is no integer, below 1 or above the model's `max_position_embeddings`;
+            `kv_bits` is neither 4 nor 8; or it is given, but the `blocks` belong to no pool or the model's
+            `head_dim` is not a multiple of 32.
 
     Attributes:
         requests: the unfinished requests, by id.

@@ -52,7 +52,7 @@ class ForwardBatch:
 
         Raises:
             ValueError: the table of sequence `id` is too short for its `num_tokens` after the step, or has a
-                `block_id` that is not in the pool.
+                `block_id` that is not in the pool, or one twice.
         """
         entries = output.entries
         entry_tables = [tables[entry.sequence.id] for entry in entries]
@@ -75,7 +75,7 @@ class ForwardBatch:
 def check_room(
     entries: Items[ScheduledTokens], tables: Items[BlockTable], block_tables: Ints, pool: Pool
 ) -> None:
-    """Raise ValueError unless each sequence has blocks of the pool for all of its tokens after the step.
+    """Raise ValueError unless each sequence has blocks of the pool for all tokens after the step, none twice.
 
     Args:
         entries, tables: the step's entries, and the block table of each.
@@ -88,8 +88,9 @@ def check_room(
                 f"sequence {entry.sequence.id} has {entry.end} tokens after this step, but its table has "
                 f"{len(table.block_ids)} blocks of {pool.block_size}: allocate blocks before the model runs"
             )
-    if block_tables.min() < 0 or block_tables.max() >= pool.num_blocks:
-        for table in tables:
+    are_in_pool = block_tables.min() >= 0 and block_tables.max() < pool.num_blocks
+    for table in tables:
+        if not are_in_pool or len({*table.block_ids}) < len(table.block_ids):
             pool.check_blocks(table.block_ids)
 
 

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from kernel_runtime.limits import check_integer
+
 from .cost_model import CostModel
 from .given.policy import Policy
 from .given.scheduler_output import SchedulerOutput
@@ -76,10 +78,8 @@ class LatencyTarget:
     def __init__(self, order: Policy, target_ms: float, first_budget: int = 16, window: int = 64) -> None:
         if not target_ms > 0:
             raise ValueError(f"target_ms must be above 0 milliseconds, got {target_ms}")
-        if first_budget < 1:
-            raise ValueError(f"first_budget must be at least 1, got {first_budget}")
-        if window < NUM_STEPS_PER_FIT:
-            raise ValueError(f"window must be at least {NUM_STEPS_PER_FIT} steps, got {window}")
+        check_integer("first_budget", first_budget, 1)
+        check_integer("window", window, NUM_STEPS_PER_FIT)
         self.order = order
         self.target_ms = target_ms
         self.first_budget = first_budget

@@ -9,14 +9,14 @@ from ..model.config import ModelConfig
 from ..ops.quantized_blocks import CODE_BITS, words_per_head
 from .block_manager import BlockTable
 from .given.scheduler_output import ScheduledTokens
-from .paged_kv_cache import Ints, PagedKvPool, check_pool_sizes
+from .paged_kv_cache import Ints, PagedKvPool, check_block_ids, check_pool_sizes
 
 KEY_BITS = 8
 
 
 def check_kv_bits(kv_bits: int) -> None:
     """Raise ValueError unless values can be quantized to that many bits."""
-    if kv_bits not in CODE_BITS:
+    if kv_bits not in CODE_BITS or not isinstance(kv_bits, int):
         raise ValueError(f"kv_bits must be 4 or 8, got {kv_bits}")
 
 
@@ -126,12 +126,8 @@ class QuantizedKvPool:
         return self.num_blocks * self.block_size
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """Raise ValueError for a `block_id` outside the pool."""
-        for id in block_ids:
-            if not 0 <= id < self.num_blocks:
-                raise ValueError(
-                    f"block {id} does not exist: this pool has blocks 0 to {self.num_blocks - 1}"
-                )
+        """Raise ValueError for a `block_id` outside the pool, or twice."""
+        check_block_ids(block_ids, self.num_blocks)
 
     def reserve_tails(self) -> None:
         """Make room for as many blocks of floats as `tails` needs; at least twice as many as before."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, fields
 
+from kernel_runtime.limits import check_integer
+
 from .given.blocks import Blocks, UnlimitedBlocks
 from .given.policy import Fcfs, Policy
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
@@ -25,9 +27,9 @@ class SchedulerConfig:
             user is reading along then, so a longer step interrupts no stream. None for the usual budget.
 
     Raises:
-        ValueError: a limit is below 1 (shows its `name` and `value`); `max_num_batched_tokens` is below
-            `max_num_seqs`, so a running sequence could get no token in a step; or
-            `max_num_prefill_only_tokens` is below `max_num_batched_tokens`.
+        ValueError: a limit is no integer or below 1 (shows its `name` and `value`);
+            `max_num_batched_tokens` is below `max_num_seqs`, so a running sequence could get no token in a
+            step; or `max_num_prefill_only_tokens` is below `max_num_batched_tokens`.
     """
 
     max_num_batched_tokens: int = 128
@@ -39,8 +41,8 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and value < 1:
-                raise ValueError(f"{field.name} must be at least 1, got {value}")
+            if value is not None:
+                check_integer(field.name, value, 1)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens {self.max_num_batched_tokens} must be at least max_num_seqs "

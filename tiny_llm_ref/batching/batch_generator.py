@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from kernel_runtime.closable import Closable
+from kernel_runtime.limits import check_integer
 
 from ..generation.generate import Tokenizer, to_logprobs
 from ..generation.sampler import SamplingParams, token_id
@@ -27,8 +28,8 @@ class BatchGenerator(Closable):
         max_seq_len: largest number of tokens in a request, prompt and answer together.
 
     Raises:
-        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is below 1; or `max_seq_len` is above the
-            model's `max_position_embeddings`.
+        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is no integer or below 1; or `max_seq_len` is
+            above the model's `max_position_embeddings`.
 
     An error or Ctrl-C in a phase closes the generator: every cache is released, and `submit` and the
     phases raise ValueError from then on.
@@ -42,9 +43,8 @@ class BatchGenerator(Closable):
         prefill_step: int = 128,
         max_seq_len: int = 512,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("prefill_step", prefill_step)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_integer("batch_size", batch_size, 1)
+        check_integer("prefill_step", prefill_step, 1)
         check_max_seq_len(max_seq_len, model)
         self.model = model
         self.tokenizer = tokenizer

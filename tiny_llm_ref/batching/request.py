@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from kernel_runtime.limits import check_integer
+
 from ..generation.generate import Tokenizer, check_token_ids, encode_prompt, to_logprobs
 from ..generation.sampler import SamplingParams, token_id
 from ..model.dense_kv_cache import TinyKvFullCache
@@ -31,8 +33,8 @@ class Request(Answer):
 
     Raises:
         ValueError: the prompt is empty; its `num_tokens` exceed `max_seq_len`; it has a `token_id` that is
-            not in the vocabulary; `prefill_max_step` is below 1; or `params` has a parameter that only the
-            engine of week 3 supports.
+            not in the vocabulary; `prefill_max_step` is no integer or below 1; or `params` has a parameter
+            that only the engine of week 3 supports.
     """
 
     def __init__(
@@ -45,8 +47,7 @@ class Request(Answer):
         max_seq_len: int | None = None,
         params: SamplingParams | None = None,
     ) -> None:
-        if prefill_max_step < 1:
-            raise ValueError(f"prefill_max_step must be at least 1, got {prefill_max_step}")
+        check_integer("prefill_max_step", prefill_max_step, 1)
         self.prompt_ids = encode_prompt(tokenizer, prompt)
         check_token_ids(self.prompt_ids, model.config.vocab_size)
         if max_seq_len is not None and len(self.prompt_ids) > max_seq_len:

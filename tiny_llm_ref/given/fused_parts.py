@@ -76,7 +76,14 @@ def checked_positions(
 def fused_mlp(
     dim: int, hidden_dim: int, w_gate: Projection, w_up: Projection, w_down: Projection
 ) -> Callable[[mx.array], mx.array]:
-    """SwiGLU in one pass over memory, after one product for gate and up if they are packed alike."""
+    """SwiGLU in one pass over memory, after one product for gate and up if they are packed alike.
+
+    Raises:
+        ValueError: `w_gate` and `w_up` are packed, and their shapes differ.
+    """
+    shapes = [each.weights.shape for each in (w_gate, w_up) if isinstance(each, QuantizedProjection)]
+    if len(set(shapes)) > 1:
+        raise ValueError(f"w_gate and w_up must have the same shape, got {shapes[0]} and {shapes[1]}")
     both, down = joined(w_gate, w_up), prepared(w_down)
     if both is not None:
         return lambda x: down(swiglu_halves(both(x)))

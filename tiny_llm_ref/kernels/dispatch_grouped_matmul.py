@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 
-from ..ops.experts import ExpertWeights, grouped_matmul_simple
+from ..ops.experts import ExpertWeights, grouped_matmul_simple, shaped_by_expert
 
 GROUPED_MATMUL = CpuKernel(Path(__file__).parent / "cpu" / "grouped_matmul.cpp")
 GROUPED_BITS = (4, 8)
@@ -28,8 +28,12 @@ def dispatch_grouped_matmul(x: mx.array, experts: mx.array, weights: ExpertWeigh
     return grouped_matmul_simple(x, experts, weights)
 
 
+@shaped_by_expert
 def grouped_matmul_cpu(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
-    """Compute `grouped_matmul_simple` with the CPU kernel, for 4 and 8 bits, in float32."""
+    """Compute `grouped_matmul_simple` with the CPU kernel, for 4 and 8 bits, in float32.
+
+    ValueError as for `grouped_matmul_simple`. The kernel reads wherever the values of `experts` point.
+    """
     packed = weights.packed
     scales, biases = packed.scales.astype(mx.float32), packed.biases.astype(mx.float32)
     (product,) = GROUPED_MATMUL(
@@ -41,6 +45,7 @@ def grouped_matmul_cpu(x: mx.array, experts: mx.array, weights: ExpertWeights) -
     return product.astype(mx.result_type(x, packed.scales))
 
 
+@shaped_by_expert
 def grouped_matmul_mlx(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
     """Compute `grouped_matmul_simple` with `mx.gather_qmm`, which has a kernel for every device.
 

@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.native import is_invariant
+from kernel_runtime.shapes import shaped
 
 from ..ops.quantize import QuantizedWeights, quantized_matmul_simple
 from .given.gpu_operations import quantized_matmul_gpu
@@ -65,11 +66,13 @@ def quantized_matmul_cpu(x: mx.array, weights: QuantizedWeights) -> mx.array:
     return product.astype(mx.result_type(x, weights.scales))
 
 
+@shaped(x="[..., K] float32", weights="[N, K]")
 def multiply_simple(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """Multiply [..., in] float32 by packed weights with plain loops in C++: [..., out]."""
     return multiply(SIMPLE, x, weights)
 
 
+@shaped(x="[..., K] float32", weights="[N, K]")
 def multiply_simd(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """Multiply [..., in] float32 by packed weights with vectors in C++: [..., out]."""
     return multiply(SIMD, x, weights)

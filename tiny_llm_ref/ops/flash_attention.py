@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from kernel_runtime.shapes import heads_per_kv_head
+from kernel_runtime.shapes import heads_per_kv_head, shaped
 
 from .attention import Mask, check_mask
 
@@ -177,6 +177,7 @@ def _after(x: mx.array, *earlier: mx.array) -> mx.array:
     return ordered
 
 
+@shaped(query="[..., H_q, L, D]", key="[..., H, S, D]", value="[..., H, S, D]")
 def flash_attention(
     query: mx.array,
     key: mx.array,
@@ -205,11 +206,12 @@ def flash_attention(
 
     Raises:
         ValueError: `H_q` is not a multiple of `H`; the mask is causal and `L` is larger than `S`; `mask` is
-            a string other than "causal"; or `query_block` or `key_block` is below 1.
+            a string other than "causal", or an array that does not fit (`check_mask` checks both); or
+            `query_block` or `key_block` is below 1. `shaped` checks that query, `key` and `value` fit.
     """
-    check_mask(mask)
     *batch, H_q, L, D = query.shape
     H, S = key.shape[-3], key.shape[-2]
+    check_mask(mask, (*batch, H_q, L, S))
     num_groups = heads_per_kv_head(H_q, H)
     if isinstance(mask, str) and L > S:
         raise ValueError(f"a causal mask of {L} queries needs at least {L} keys, got {S}")

@@ -3,6 +3,8 @@
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
+from kernel_runtime.limits import check_integer
+
 from .sequence import Sequence
 
 
@@ -44,16 +46,15 @@ class BlockManager:
         num_reserved: number of free blocks that are reserved.
 
     Raises:
-        ValueError: `num_blocks` or `block_size` is below 1, or `watermark` is not at least 0 and below 1.
+        ValueError: `num_blocks` or `block_size` is no integer or below 1, or `watermark` is not at least 0
+            and below 1.
     """
 
     def __init__(
         self, num_blocks: int, block_size: int = 16, overcommit: bool = False, watermark: float = 0.0
     ) -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise ValueError(
-                f"num_blocks and block_size must be at least 1, got {num_blocks} blocks of {block_size}"
-            )
+        check_integer("num_blocks", num_blocks, 1)
+        check_integer("block_size", block_size, 1)
         if not 0 <= watermark < 1:
             raise ValueError(f"watermark must be at least 0 and below 1, got {watermark}")
         self.num_blocks = num_blocks

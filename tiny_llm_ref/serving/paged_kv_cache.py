@@ -6,6 +6,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from kernel_runtime.limits import check_integer
+
 from ..kernels.given.store_rows import store_rows
 from ..model.kv_cache import TinyKvCache
 from ..ops.attention import Attention, Mask, check_mask
@@ -34,12 +36,19 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
 
 
 def check_pool_sizes(num_layers: int, num_blocks: int, block_size: int) -> None:
-    """Raise ValueError unless `num_layers`, `num_blocks` and `block_size` are at least 1."""
-    if min(num_layers, num_blocks, block_size) < 1:
-        raise ValueError(
-            "num_layers, num_blocks and block_size must be at least 1, got "
-            f"{num_layers} layers of {num_blocks} blocks of {block_size} tokens"
-        )
+    """Raise ValueError unless `num_layers`, `num_blocks` and `block_size` are integers of at least 1."""
+    for name, value in (("num_layers", num_layers), ("num_blocks", num_blocks), ("block_size", block_size)):
+        check_integer(name, value, 1)
+
+
+def check_block_ids(block_ids: Items[int], num_blocks: int) -> None:
+    """Raise ValueError unless the blocks of a sequence are different blocks of a pool of `num_blocks`."""
+    for id in block_ids:
+        if not 0 <= id < num_blocks:
+            raise ValueError(f"block {id} does not exist: this pool has blocks 0 to {num_blocks - 1}")
+    if len(set(block_ids)) < len(block_ids):
+        twice = next(id for id in block_ids if block_ids.count(id) > 1)
+        raise ValueError(f"a table has block {twice} twice, so its tokens would be stored over each other")
 
 
 class PagedKvPool:
@@ -75,12 +84,8 @@ class PagedKvPool:
         return [x for x in (*self._keys, *self._values) if x is not None]
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """Raise ValueError for a `block_id` outside the pool, as the block of the null slot is."""
-        for id in block_ids:
-            if not 0 <= id < self.num_blocks:
-                raise ValueError(
-                    f"block {id} does not exist: this pool has blocks 0 to {self.num_blocks - 1}"
-                )
+        """Raise ValueError for a `block_id` outside the pool, as the block of the null slot is, or twice."""
+        check_block_ids(block_ids, self.num_blocks)
 
     def write(self, layer: int, key: mx.array, value: mx.array, slots: mx.array) -> None:
         """Store the keys and values of T tokens in place, without copying the pool.
@@ -200,8 +205,9 @@ class PagedKvCache(TinyKvCache):
             [1, H_q, L, D]
 
         Raises:
-            ValueError: as for `TinyKvCache.attend`; an id is not in the pool (`check_blocks`); or the blocks
-                have too few slots for all tokens (`slot_mapping`). Nothing is stored then.
+            ValueError: as for `TinyKvCache.attend`; an id is not in the pool, or there twice
+                (`check_blocks`); or the blocks have too few slots for all tokens (`slot_mapping`). Nothing is
+                stored then.
         """
         check_mask(mask)
         if key.ndim != 4 or key.shape[0] != 1 or key.shape[:3] != value.shape[:3]:

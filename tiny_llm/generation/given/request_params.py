@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from kernel_runtime.limits import check_integer
+
 from .structured_outputs import StructuredOutputsParams
 
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100
@@ -59,9 +61,9 @@ class RequestParams:
         object.__setattr__(self, "forced_ids", tuple(self.forced_ids))
         check_ids("stop_token_ids", self.stop_token_ids)
         check_ids("forced_ids", self.forced)
-        check_count("min_tokens", self.min_tokens)
+        check_integer("min_tokens", self.min_tokens, 0)
         if self.logprobs is not None:
-            check_count("logprobs", self.logprobs)
+            check_integer("logprobs", self.logprobs, 0)
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise ValueError(
                 f"structured_outputs must be StructuredOutputsParams or None, got {self.structured_outputs!r}"
@@ -116,12 +118,6 @@ def check_size(name: str, value: float, largest: float) -> None:
     """Raise ValueError unless the value is between -largest and largest."""
     if not -largest <= value <= largest:
         raise ValueError(f"{name} must be between {-largest} and {largest}, got {value}")
-
-
-def check_count(name: str, value: int) -> None:
-    """Raise ValueError unless the value is a non-negative integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name} must be a non-negative integer, got {value!r}")
 
 
 def check_ids(name: str, ids: Iterable[int]) -> None:

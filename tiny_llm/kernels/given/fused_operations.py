@@ -1,4 +1,7 @@
-"""Small operations in one pass over memory each, where array operations would make several."""
+"""Small operations in one pass over memory each, where array operations would make several.
+
+Each raises ValueError if its arrays don't fit each other, before anything is computed.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
+from kernel_runtime.shapes import shaped
 
 from .gpu_fused import split_heads_gpu, swiglu_gpu, swiglu_halves_gpu
 
@@ -18,6 +22,7 @@ SWIGLU = CpuKernel(SOURCES / "swiglu.cpp")
 SWIGLU_HALVES = CpuKernel(FOLDER / "swiglu_halves.cpp")
 
 
+@shaped(x="[..., E]", weight="[E]")
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     """RMSNorm: x [..., E], weight [E] -> [..., E] in the type of x."""
     if mx.default_device() == mx.gpu:
@@ -26,6 +31,7 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     return RMS_NORM(inputs, [x.shape], [mx.float32], [eps])[0].astype(x.dtype)
 
 
+@shaped(x="[B, L, H, 2 * pairs]", cos="[P, pairs] float32", sin="[P, pairs] float32")
 def rotate(
     x: mx.array, cos: mx.array, sin: mx.array, first_positions: Sequence[int], traditional: bool = False
 ) -> mx.array:
@@ -41,15 +47,18 @@ def rotate(
         [B, L, H, D] in the type of x.
     """
     B, L, H, D = x.shape
+    positions = positions_of_rows(first_positions, B, L, cos)
+    if x.size == 0:
+        return x
     if mx.default_device() == mx.gpu:
-        heads = split_heads_gpu(x.reshape(B, L, H * D), H, 0, (cos, sin), None, first_positions, traditional)
+        heads = split_heads_gpu(x.reshape(B, L, H * D), H, 0, (cos, sin), None, positions, traditional)
         return heads[0].swapaxes(1, 2)
-    positions = list(first_positions) * (B // len(first_positions))
     inputs = [x.astype(mx.float32), cos, sin]
     (turned,) = ROPE(inputs, [x.shape], [mx.float32], [traditional, *positions])
     return turned.astype(x.dtype)
 
 
+@shaped(product="[B, L, width]")
 def split_heads(
     product: mx.array,
     num_heads: int,
@@ -71,11 +80,11 @@ def split_heads(
     Returns:
         query [B, H_q, L, D], key and value [B, H, L, D], in the type of the product.
     """
+    B, L, _ = product.shape
+    D = head_dim_of(product, num_heads + 2 * num_kv_heads, tables, norms)
+    positions = positions_of_rows(first_positions, B, L, tables[0])
     if mx.default_device() == mx.gpu:
-        return split_heads_gpu(product, num_heads, num_kv_heads, tables, norms, first_positions, traditional)
-    B, L, width = product.shape
-    D = width // (num_heads + 2 * num_kv_heads)
-    positions = list(first_positions) * (B // len(first_positions))
+        return split_heads_gpu(product, num_heads, num_kv_heads, tables, norms, positions, traditional)
     inputs, eps = [product.astype(mx.float32), *tables], 0.0
     if norms is not None:
         *weights, eps = norms
@@ -86,6 +95,37 @@ def split_heads(
     return [each.astype(product.dtype) for each in heads]
 
 
+def head_dim_of(
+    product: mx.array,
+    num_heads: int,
+    tables: tuple[mx.array, mx.array],
+    norms: tuple[mx.array, mx.array, float] | None,
+) -> int:
+    """D; ValueError unless the product has so many heads of D, and tables and norms are made for them."""
+    cos, sin = tables
+    D = 2 * cos.shape[-1]
+    weights = [each.shape for each in norms[:2]] if norms else []
+    fit = cos.ndim == 2 and cos.shape == sin.shape and all(shape == (D,) for shape in weights)
+    if product.shape[-1] != num_heads * D or not fit or not cos.dtype == sin.dtype == mx.float32:
+        raise ValueError(
+            f"{num_heads} heads of D need a product of [B, L, {num_heads} x D], cos and sin of [P, D / 2] in "
+            f"float32 and norms of [D], got {product.shape}, {cos.shape} of {cos.dtype} and {sin.shape} of "
+            f"{sin.dtype}, and norms of {weights}"
+        )
+    return D
+
+
+def positions_of_rows(first_positions: Sequence[int], B: int, L: int, cos: mx.array) -> list[int]:
+    """The first position of each row; ValueError unless the tables hold the positions of all L vectors."""
+    if len(first_positions) not in (1, B) or min(first_positions) < 0 or max(first_positions) + L > len(cos):
+        raise ValueError(
+            f"{B} rows of {L} vectors need one first position for all or one each, within the {len(cos)} of "
+            f"the tables, got {list(first_positions)}"
+        )
+    return list(first_positions) * (B // len(first_positions))
+
+
+@shaped(gate="[...]", up="[...]")
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """silu(gate) * up, elementwise, in the type of gate."""
     if mx.default_device() == mx.gpu:
@@ -94,6 +134,7 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     return SWIGLU(inputs, [gate.shape], [mx.float32])[0].astype(gate.dtype)
 
 
+@shaped(product="[..., 2 * I]")
 def swiglu_halves(product: mx.array) -> mx.array:
     """`swiglu` of the first and the second half of one product, [..., 2 x I] -> [..., I]."""
     if mx.default_device() == mx.gpu:

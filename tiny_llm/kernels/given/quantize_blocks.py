@@ -8,6 +8,7 @@ import mlx.core as mx
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.native import kernels_mode
 from kernel_runtime.self_check import judge, sample
+from kernel_runtime.shapes import shaped
 
 from ...ops.quantized_blocks import bits_of, dequantize_heads, quantize_heads, words_per_head
 from .store_rows import assign
@@ -18,6 +19,12 @@ FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 """Types of the entries. The C++ function gets the index of a type in this list."""
 
 
+@shaped(
+    blocks="[num_blocks, block_size, H, words] uint32",
+    places="[F] integer",
+    floats="[num_tails, block_size, H, D]",
+    tails="[F] integer",
+)
 def quantize_blocks(blocks: mx.array, places: mx.array, floats: mx.array, tails: mx.array) -> mx.array:
     """Do `blocks[places] = quantize_heads(floats[tails], bits)`, and return the array to keep.
 
@@ -26,7 +33,7 @@ def quantize_blocks(blocks: mx.array, places: mx.array, floats: mx.array, tails:
             its memory if nothing else refers to it.
         places: [F], blocks to write, all different.
         floats: [num_tails, block_size, H, D]
-        tails: [F], what to write there.
+        tails: [F], what to write there. The values of both are not checked: that would wait for them.
 
     Returns:
         [num_blocks, block_size, H, words per head]

@@ -6,10 +6,13 @@ from pathlib import Path
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
+from kernel_runtime.shapes import shaped
 
+NUMBERS_PER_ROW = 5
 SAMPLE_ROWS = CpuKernel(Path(__file__).parent / "sample_rows.cpp")
 
 
+@shaped(logits="[B, V]")
 def sample_rows(logits: mx.array, numbers: Sequence[float]) -> mx.array:
     """The token of each row; CPU only.
 
@@ -20,5 +23,14 @@ def sample_rows(logits: mx.array, numbers: Sequence[float]) -> mx.array:
 
     Returns:
         [B]
+
+    Raises:
+        ValueError: `logits` are not [B, V] with at least one token, or `numbers` are not five per row.
     """
+    B, V = logits.shape
+    if V == 0 or len(numbers) != NUMBERS_PER_ROW * B:
+        raise ValueError(
+            f"logits must be [B, V] with V of at least 1, and numbers five for each of the B rows, got "
+            f"{logits.shape} and {len(numbers)} numbers"
+        )
     return SAMPLE_ROWS([logits.astype(mx.float32)], [logits.shape[:1]], [mx.int32], numbers)[0]

@@ -42,6 +42,8 @@ def num_splits(longest: int) -> int:
 def split_decode(target: Target, whole: Launch, num_splits: int) -> mx.array:
     """Compute what `paged_decode` does with more groups, reading each key and value only once.
 
+    The kernel reads wherever the launch points, so that must have been checked.
+
     Args:
         target: where to run.
         whole: the launch of `paged_decode`.

@@ -83,7 +83,10 @@ def attend_tiles(
     is_causal: bool = False,
     target: Target | None = None,
 ) -> mx.array:
-    """[B, H_q, L, D] by `TILED_ATTENTION`; a row of a dense cache is a block, read where it lies."""
+    """[B, H_q, L, D] by `TILED_ATTENTION`; a row of a dense cache is a block, read where it lies.
+
+    The kernel trusts the shapes: `check_shapes` must have checked them.
+    """
     B, H_q, L, D = query.shape
     _, H, S, _ = key.shape
     tiles = [

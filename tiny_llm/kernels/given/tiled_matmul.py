@@ -58,7 +58,7 @@ def tiled_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
 
 
 def multiply_tiles(x: mx.array, weights: QuantizedWeights, target: Target | None = None) -> mx.array:
-    """[..., in] times packed weights by `TILED_MATMUL`: [..., out]. x must not be empty."""
+    """[..., in] times packed weights by `TILED_MATMUL`: [..., out]. x must fit, and not be empty."""
     N, K = weights.shape
     M = x.size // K
     dtype = mx.result_type(x, weights.scales)

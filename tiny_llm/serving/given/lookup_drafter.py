@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 
+from kernel_runtime.limits import check_integer
+
 from ...generation.sampler import SamplingParams
 from ..sequence import Sequence
 from ..speculation.prompt_lookup import PromptLookup
@@ -14,11 +16,18 @@ class LookupDrafter:
     """Guess that each sequence repeats itself.
 
     Args:
-        num_drafts: largest number of drafts of a sequence in a step.
+        num_drafts: largest number of drafts of a sequence in a step, at least 0.
         min_n, max_n: as for `PromptLookup`.
+
+    Raises:
+        ValueError: one of the three is not an integer; `num_drafts` is negative, `min_n` below 1, or `max_n`
+            below `min_n`.
     """
 
     def __init__(self, num_drafts: int = 8, min_n: int = 2, max_n: int = 4) -> None:
+        check_integer("num_drafts", num_drafts, 0)
+        check_integer("min_n", min_n, 1)
+        check_integer("max_n", max_n, min_n)
         self.num_drafts = num_drafts
         self.min_n = min_n
         self.max_n = max_n

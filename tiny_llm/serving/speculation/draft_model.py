@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 
+from kernel_runtime.limits import check_integer
+
 from ...generation.sampler import SamplingParams
 from ...model.qwen3 import Qwen3Model
 from ..block_manager import BlockManager
@@ -18,7 +20,10 @@ class DraftModel:
     Args:
         model: the smaller model.
         blocks: the scheduler's block manager.
-        num_drafts: largest number of drafts of a sequence in a step.
+        num_drafts: largest number of drafts of a sequence in a step, at least 0.
+
+    Raises:
+        ValueError: `num_drafts` is not an integer, or negative.
 
     Attributes:
         runner: computes entries with the smaller model, and draws a draft after each final one.
@@ -27,6 +32,7 @@ class DraftModel:
     """
 
     def __init__(self, model: Qwen3Model, blocks: BlockManager, num_drafts: int = 3) -> None:
+        check_integer("num_drafts", num_drafts, 0)
         self.num_drafts = num_drafts
         self.num_computed: dict[int, int] = {}
         self.runner = DraftRunner(model, blocks)

@@ -1,4 +1,7 @@
-"""Small operations on a GPU in one dispatch each; only the norm is MLX's own."""
+"""Small operations on a GPU in one dispatch each; only the norm is MLX's own.
+
+`fused_operations.py`, which calls these, has checked the shapes.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,9 +94,9 @@ def launch_swiglu(
     gate: mx.array, up: mx.array, shape: tuple[int, ...], places: tuple[int, int], target: Target | None
 ) -> mx.array:
     """A thread for each entry of the output; `places` are the distance of rows and where `up` starts."""
-    count = gate.size // places[0] * shape[-1]
-    if count == 0:
+    if gate.size == 0 or shape[-1] == 0:
         return mx.zeros(shape, gate.dtype)
+    count = gate.size // places[0] * shape[-1]
     num_threads = SIMD_GROUPS * LANES
     launch = Launch(
         inputs=(gate, up),

@@ -8,11 +8,13 @@ import mlx.core as mx
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.native import kernels_mode
 from kernel_runtime.self_check import judge, sample
+from kernel_runtime.shapes import shaped
 
 SOURCE = Path(__file__).parent / "store_rows.cpp"
 STORE_ROWS = CpuKernel(SOURCE, is_in_place=True)
 
 
+@shaped(held="[num_slots, ...] same", slots="[T] integer", new="[T, ...] same")
 def store_rows(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
     """Do `held[slots] = new`, and return the array to keep.
 
@@ -22,7 +24,7 @@ def store_rows(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
     Args:
         held: [num_slots, ...]. Don't use it afterwards: the result takes its memory if nothing else refers to
             it.
-        slots: [T], integers from 0 to num_slots - 1, which is not checked.
+        slots: [T], integers from 0 to num_slots - 1. That is not checked, since it would wait for them.
         new: [T, ...], of the type of `held`.
 
     Returns:

@@ -4,6 +4,8 @@ from collections.abc import Sequence as Items
 from dataclasses import replace
 from random import getrandbits
 
+from kernel_runtime.limits import check_integer
+
 from ...batching.answer import Answer, GenerationResult, TokenLogprobs
 from ...generation.generate import Tokenizer, check_token_ids
 from ...generation.sampler import SamplingParams
@@ -24,14 +26,17 @@ def check_request(prompt_ids: Items[int], priority: int, vocab_size: int, params
 
     Raises:
         ValueError: a `token_id` is not an integer or not in the vocabulary; `priority` is not a non-negative
-            integer; `logprobs` exceeds the size of the vocabulary; or `min_tokens` exceeds `max_tokens`.
+            integer; `max_tokens`, `top_k` or `seed` is not an integer; `logprobs` exceeds the size of the
+            vocabulary; or `min_tokens` exceeds `max_tokens`.
     """
     check_token_ids(prompt_ids, vocab_size)
     params.check_vocabulary(vocab_size)
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise ValueError(f"min_tokens is {params.min_tokens}, more than max_tokens, {params.max_tokens}")
-    if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
-        raise ValueError(f"priority must be a non-negative integer, 0 for the most urgent, got {priority!r}")
+    check_integer("priority", priority, 0)
+    for name, value in (("max_tokens", params.max_tokens), ("top_k", params.top_k), ("seed", params.seed)):
+        if value is not None:
+            check_integer(name, value, 0)
 
 
 class EngineRequest(Answer):

@@ -22,7 +22,7 @@ class Pool(Protocol):
         """The arrays of all layers that have been written to."""
 
     def check_blocks(self, block_ids: Items[int]) -> None:
-        """Raise ValueError for a block that is not in the pool."""
+        """Raise ValueError for a block of a table that is not in the pool, or is there twice."""
 
     def release(self) -> None:
         """Free the memory. The pool is as good as new."""

@@ -19,6 +19,7 @@ from ..given.policy import Policy
 from ..given.speculative_runner import SpeculativeRunner
 from ..scheduler import SchedulerConfig
 from ..structured.grammar_drafter import GrammarDrafter
+from .draft_model import DraftModel
 
 
 def accept_until_done(
@@ -41,6 +42,29 @@ def accept_until_done(
     return list(tokens)
 
 
+def check_draft_model(drafter: Drafter, vocab_size: int, blocks: BlockManager) -> None:
+    """Raise ValueError if a drafter's model, if it has one, does not fit the engine's model and blocks.
+
+    Args:
+        drafter: the engine's; one that asks another one has it as its `drafter`.
+        vocab_size: of the engine's model; a draft that it does not know would be read beyond its logits.
+        blocks: the engine's, whose tables both models use.
+    """
+    inner: Drafter | None = drafter
+    while inner is not None and not isinstance(inner, DraftModel):
+        inner = getattr(inner, "drafter", None)
+    if inner is None:
+        return
+    own = inner.runner.model.config.vocab_size
+    if own != vocab_size:
+        raise ValueError(
+            f"the draft model has a vocabulary of {own} tokens and the model one of {vocab_size}: choose a "
+            "draft model with the same tokenizer"
+        )
+    if inner.runner.blocks is not blocks:
+        raise ValueError("the draft model has other blocks than the engine: give both the same BlockManager")
+
+
 class SpeculativeEngine(Engine):
     """An engine with the answers of `Engine`, in fewer steps.
 
@@ -57,7 +81,8 @@ class SpeculativeEngine(Engine):
         drafter: where drafts come from; a `LookupDrafter` by default.
 
     Raises:
-        ValueError: as for `Engine`; or `blocks` belong to no pool.
+        ValueError: as for `Engine`; `blocks` belong to no pool; or drafts come from a model that has another
+            vocabulary or other blocks.
     """
 
     runner: SpeculativeRunner
@@ -79,6 +104,7 @@ class SpeculativeEngine(Engine):
         if not isinstance(pool, BlockManager):
             raise ValueError(f"drafts need the blocks of a pool, got {type(pool).__name__}: use BlockManager")
         self.drafter: Drafter = LookupDrafter() if drafter is None else drafter
+        check_draft_model(self.drafter, self.vocab_size, pool)
         self.runner = SpeculativeRunner(model, pool, self.drafter, kv_bits)
 
     def add_request(

@@ -3,9 +3,19 @@
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from kernel_runtime.limits import check_integer
+
 from ...scheduler import SchedulerConfig
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LEAST = {
+    "port": 0,
+    "max_num_queued_reqs": 0,
+    "max_num_queued_tokens": 1,
+    "max_body_bytes": 1,
+    "num_speculative_tokens": 0,
+}
+"""The smallest value of each setting that is an integer."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +41,8 @@ class ServerConfig:
             all.
 
     Raises:
-        ValueError: a limit is below its minimum, a name is empty or given twice, no client could send the API
-            key, the address needs one, or an origin is none.
+        ValueError: a limit is below its minimum or no integer, a name is empty or given twice, no client
+            could send the API key, the address needs one, or an origin is none.
     """
 
     model_names: tuple[str, ...]
@@ -57,15 +67,24 @@ class ServerConfig:
         self._check_access()
         for origin in self.allowed_origins:
             check_origin(origin)
-        if self.max_num_queued_reqs < 0:
-            raise ValueError(f"max_num_queued_reqs must not be negative, got {self.max_num_queued_reqs}")
-        if self.max_num_queued_tokens is not None and self.max_num_queued_tokens < 1:
-            raise ValueError(f"max_num_queued_tokens must be at least 1, got {self.max_num_queued_tokens}")
+        self._check_limits()
 
     @property
     def max_num_reqs(self) -> int:
         """Largest number of unfinished requests."""
         return self.scheduler.max_num_seqs + self.max_num_queued_reqs
+
+    def _check_limits(self) -> None:
+        for name, least in LEAST.items():
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), least)
+        for name in ("body_timeout", "keepalive", "send_timeout"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
+        if not self.timeout_graceful_shutdown >= 0:
+            raise ValueError(
+                f"timeout_graceful_shutdown must not be negative, got {self.timeout_graceful_shutdown}"
+            )
 
     def _check_names(self) -> None:
         if not self.model_names or not all(name.strip() for name in self.model_names):
