@@ -425,6 +425,21 @@ def test_task_2_who_waits_is_not_searched(place: str) -> None:
     assert found <= 2000, f"ids, arrivals and ranks were compared {found} times {what}"
 
 
+def test_task_2_the_removed_leave_nothing_behind() -> None:
+    policy = Priority()
+    policy.add(waiting(0, 0, 0))  # the others never come to the top
+    sizes = []
+    for id in range(1, 2001):
+        policy.add(leaver := waiting(id, id, 3))
+        policy.remove(leaver)
+        if id in (20, 2000):
+            sizes.append(len(repr(vars(policy))))
+    assert sizes[1] <= 2 * sizes[0] + 200, (
+        f"after 2000 sequences that came and left behind one that waits, the policy holds {sizes[1]} "
+        f"characters of places, and {sizes[0]} after 20: it keeps what was removed"
+    )
+
+
 @settings(max_examples=200)
 @given(st.integers(0, 6), st.lists(st.tuples(st.sampled_from("aaarf"), st.integers(0, 4)), max_size=60))
 def test_task_2_it_is_a_sorted_list_on_paper(patience: int, actions: list[tuple[str, int]]) -> None:

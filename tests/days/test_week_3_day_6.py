@@ -547,8 +547,8 @@ class Oracle:
         self.rests_from = 1000
         self.asked_to_rest: list[int] = []
 
-    def rests(self, sequences: Items[Sequence]) -> bool:
-        self.asked_to_rest.append(len(sequences))
+    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+        self.asked_to_rest.append(num_unfinished)
         return len(self.asked_to_rest) > self.rests_from
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
@@ -777,7 +777,7 @@ def test_task_5_lookup_finds_what_the_prompt_contains() -> None:
 
 def test_task_5_a_step_within_a_step_is_refused() -> None:
     class Impatient(Oracle):
-        def rests(self, sequences: Items[Sequence]) -> bool:
+        def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
             return False
 
         def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

@@ -41,7 +41,7 @@ class Scripted(DraftModel):
         super().__init__(model, blocks, 3)
         self.resting, self.num_steps = resting, 0
 
-    def rests(self, sequences: Items[Sequence]) -> bool:
+    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
         self.num_steps += 1
         return self.num_steps - 1 in self.resting
 
@@ -223,7 +223,7 @@ def test_a_rest_costs_no_later_draft(
 
 def test_a_sequence_that_outgrows_the_draft_model_goes_on_without_drafts() -> None:
     blocks = PrefixCachingBlockManager(60, SIZE)
-    rounds = [[text(0, 6), text(1, 8)], [text(0, SHORT)], [text(2, SHORT + 1)]]
+    rounds = [[text(0, 9), text(1, 8)], [text(0, SHORT)], [text(2, SHORT + 1)]]
     last_draft = dict.fromkeys(range(4), 0)
     for step in served(DraftModel(short_qwen3(), blocks, 3), blocks, rounds):
         last_draft |= {each.sequence.id: each.end for each in step.scheduled.entries if each.draft_ids}

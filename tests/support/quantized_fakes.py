@@ -122,7 +122,7 @@ class GoodDrafter:
         self.block_size = block_size
         self.random = np.random.default_rng(seed)
 
-    def rests(self, sequences: Items[Sequence]) -> bool:
+    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

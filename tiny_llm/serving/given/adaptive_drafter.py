@@ -45,9 +45,9 @@ class AdaptiveDrafter:
         self._num_at_rest = 0
         self._num_rests = 0
 
-    def rests(self, sequences: Items[Sequence]) -> bool:
+    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
         """Whether this step goes without drafts, since they did not pay a short while ago."""
-        if len(sequences) < self._num_at_rest:
+        if num_unfinished < self._num_at_rest:
             self._steps_of_rest = 0
         self._steps_of_rest -= 1
         self._is_resting = self._steps_of_rest >= 0

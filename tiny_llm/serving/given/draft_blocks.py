@@ -54,7 +54,7 @@ class DraftBlocks:
         return min(first + num_same, num_equal(last.block_ids, table.block_ids) * self._blocks.block_size)
 
     def note(self, entry: ScheduledTokens) -> None:
-        """Note that an entry is stored, like all tokens before it. Its sequence may have drafts at the end."""
+        """Note that an entry is stored, as is all before it. Its sequence may have drafts at the end."""
         sequence, size = entry.sequence, self._blocks.block_size
         table = self._blocks.tables[sequence.id]
         self._last[sequence.id] = LastStored(table, tuple(table.block_ids), sequence, entry.end)

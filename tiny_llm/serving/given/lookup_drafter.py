@@ -25,7 +25,7 @@ class LookupDrafter:
         self.indexes: dict[int, PromptLookup] = {}
         self._found: dict[int, list[int]] = {}
 
-    def rests(self, sequences: Items[Sequence]) -> bool:
+    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
         """Never rest."""
         return False
 

@@ -39,13 +39,14 @@ def extended(sequence: Sequence, draft_ids: Items[int]) -> Sequence:
 class Drafter(Protocol):
     """Guesses the next tokens of sequences."""
 
-    def rests(self, sequences: Items[Sequence]) -> bool:
+    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
         """Whether the next step may go without drafts. Called once before each step.
 
         If a grammar forces tokens, the step asks for drafts all the same. Then propose none.
 
         Args:
-            sequences: of all unfinished requests.
+            running: the running sequences.
+            num_unfinished: number of unfinished requests, those that wait included.
         """
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
