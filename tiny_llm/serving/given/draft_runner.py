@@ -30,6 +30,14 @@ class Drawn:
     probs: Mapping[int, mx.array]
 
 
+def note_on_context(model: Qwen3Model, max_seq_len: int) -> str | None:
+    """Say from which length on requests get no drafts; None if the draft model supports `max_seq_len`."""
+    context: int = model.config.max_position_embeddings
+    if context >= max_seq_len:
+        return None
+    return f"requests of more than {context} tokens get no drafts: the draft model supports no more"
+
+
 class DraftRunner(ModelRunner):
     """Draw drafts with a smaller model.
 
