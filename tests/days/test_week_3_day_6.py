@@ -547,8 +547,8 @@ class Oracle:
         self.rests_from = 1000
         self.asked_to_rest: list[int] = []
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
-        self.asked_to_rest.append(num_unfinished)
+    def rests(self, sequences: Items[Sequence]) -> bool:
+        self.asked_to_rest.append(len(sequences))
         return len(self.asked_to_rest) > self.rests_from
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
@@ -777,7 +777,7 @@ def test_task_5_lookup_finds_what_the_prompt_contains() -> None:
 
 def test_task_5_a_step_within_a_step_is_refused() -> None:
     class Impatient(Oracle):
-        def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+        def rests(self, sequences: Items[Sequence]) -> bool:
             return False
 
         def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
@@ -851,7 +851,7 @@ def test_task_5_a_drafter_that_rests_is_asked_for_no_drafts() -> None:
     check_equal(answers_of(steps), expected, "tokens")
     mistakes = {"a drafter that rests is asked all the same": len(steps)}
     check_equal(len(oracle.calls), 2, "steps with drafts, before the drafter rests", mistakes)
-    check_equal(oracle.asked_to_rest[:3], [2, 2, 2], "unfinished requests, as `rests` was told before a step")
+    check_equal(oracle.asked_to_rest[:3], [0, 2, 2], "running sequences, as `rests` was told before a step")
     check_equal(sorted(oracle.released), [0, 1], "released ids")
 
 

@@ -545,7 +545,7 @@ class Fixed:
         self.granted: list[dict[int, int]] = []
         self.returned: list[dict[int, Any]] = []
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

@@ -46,7 +46,7 @@ def decodes(number: int) -> list[ScheduledTokens]:
 
 def steps_of_rest(drafter: AdaptiveDrafter, entries: list[ScheduledTokens]) -> int:
     sequences, count = [entry.sequence for entry in entries], 0
-    while drafter.rests(sequences, len(sequences)):
+    while drafter.rests(sequences):
         count += 1
     return count
 
@@ -73,7 +73,7 @@ def test_the_other_drafter_is_asked_if_drafts_may_pay(
     other, entries = Counting(num_found), decodes(num_sequences)
     cost = DraftCost({1: CostModel(1.0 - row_seconds if row_seconds < 1 else 0.0, row_seconds)})
     drafter = AdaptiveDrafter(other, cost, Acceptance([0.7] * 8))
-    assert not drafter.rests([entry.sequence for entry in entries], num_sequences)
+    assert not drafter.rests([entry.sequence for entry in entries])
     assert drafter.wanted(entries) == wanted
     assert other.num_asked == num_asked
     assert steps_of_rest(drafter, entries) == num_resting
@@ -90,9 +90,9 @@ def test_costs_are_those_of_the_nearest_number_of_sequences() -> None:
 
 def test_a_profiled_drafter_has_exactly_the_drafts_asked_for() -> None:
     drafter, entries = ProfiledDrafter(Counting(1)), decodes(2)
-    assert drafter.rests([], 0), "steps without drafts are plain ones"
+    assert drafter.rests([]), "steps without drafts are plain ones"
     drafter.num_drafts = 3
-    assert not drafter.rests([], 0)
+    assert not drafter.rests([])
     assert drafter.wanted(entries) == {0: 3, 1: 3}
     assert drafter.drafter.num_asked == 1  # type: ignore[attr-defined]
     output = SchedulerOutput(tuple(entries))

@@ -41,7 +41,7 @@ class Scripted(DraftModel):
         super().__init__(model, blocks, 3)
         self.resting, self.num_steps = resting, 0
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         self.num_steps += 1
         return self.num_steps - 1 in self.resting
 

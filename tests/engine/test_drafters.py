@@ -35,7 +35,7 @@ class Ready:
         self.released: list[int] = []
         self.is_closed = False
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
@@ -70,7 +70,7 @@ def step(
     Returns:
         The numbers that the drafter wanted, without zeros; None if it rested.
     """
-    if drafter.rests(sequences, len(sequences)):
+    if drafter.rests(sequences):
         wanted = None
     else:
         output = decodes(sequences)
@@ -180,17 +180,18 @@ def test_the_end_of_a_request_ends_a_rest_and_a_new_one_does_not(number: int, co
     sequences = [Sequence(id, [1, 2, 3]) for id in range(6)]
     drafter = AdaptiveDrafter(Ready(dict.fromkeys(range(6), number)), cost)
     step(drafter, sequences[:5])
-    assert drafter.rests(sequences[:5], 5)
-    assert drafter.rests(sequences, len(sequences))
-    assert drafter.rests(sequences[:5], 5)
-    assert not drafter.rests(sequences[:4], 4)
+    assert drafter.rests(sequences[:5])
+    assert drafter.rests(sequences[:4])
+    assert drafter.rests(sequences), "others run in its place"
+    assert drafter.rests(sequences[:4])
+    assert not drafter.rests(sequences[:4])
 
 
 def test_a_rest_is_proposed_nothing_even_if_a_step_asks() -> None:
     other = Ready({0: 3, 1: 3})
     drafter, sequences = AdaptiveDrafter(other, DEAR), two()
     step(drafter, sequences)
-    assert drafter.rests(sequences, len(sequences))
+    assert drafter.rests(sequences)
     num_calls, output = other.num_calls, decodes(sequences)
     drafter.cost = FREE  # even if drafts would pay by now
     assert drafter.wanted(output.final) == {}
@@ -213,7 +214,8 @@ def test_drafts_that_pay_put_off_the_next_trial() -> None:
     drafter, sequences = AdaptiveDrafter(Ready({0: 3, 1: 3}), DEAR), two()
 
     def look() -> dict[int, int]:
-        drafter.rests((), 0)  # as after the end of all requests, so that a rest ends
+        drafter.rests(())
+        drafter.rests(())  # as after the end of all requests, so that a rest ends
         return {id: number for id, number in drafter.wanted(decodes(sequences).final).items() if number}
 
     looks = [look() for _ in range(RESTS_BETWEEN_TRIALS)]

@@ -382,7 +382,7 @@ def test_a_drafter_rests_with_the_other_unless_a_decode_is_forced() -> None:
     class Tired(LookupDrafter):
         is_resting = True
 
-        def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+        def rests(self, sequences: Items[Sequence]) -> bool:
             return self.is_resting
 
     decode, prefill, free = Sequence(0, [3, 4]), Sequence(1, [3, 4]), Sequence(2, [5])
@@ -390,14 +390,14 @@ def test_a_drafter_rests_with_the_other_unless_a_decode_is_forced() -> None:
     constrain(prefill, compile_grammar(StructuredOutputsParams(regex="AB"), FakeTokenizer()))
     decode.num_computed_tokens = 1
     drafter = GrammarDrafter(Tired())
-    assert drafter.rests([decode, prefill, free], 3)
+    assert drafter.rests([decode, prefill, free])
     constraint = constraint_of(decode)
     assert constraint is not None
     constraint.advance([1])
-    assert not drafter.rests([decode, prefill, free], 3)
-    assert drafter.rests([prefill, free], 2)
+    assert not drafter.rests([decode, prefill, free])
+    assert drafter.rests([prefill, free])
     drafter.drafter.is_resting = False  # type: ignore[attr-defined]
-    assert not drafter.rests([free], 1)
+    assert not drafter.rests([free])
 
 
 def test_one_drafter_minds_the_grammars_of_all_requests() -> None:

@@ -122,7 +122,7 @@ class GoodDrafter:
         self.block_size = block_size
         self.random = np.random.default_rng(seed)
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

@@ -63,7 +63,7 @@ class Guesses:
     def __init__(self, num_drafts: int = 3) -> None:
         self.num_drafts = num_drafts
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

@@ -40,7 +40,7 @@ class NoisyDrafter:
         self.drafter = drafter
         self.random = Random(seed)
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         return self.random.random() < 0.2
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
@@ -83,7 +83,7 @@ class RestingDraftModel(GreedyDraftModel):
         self.random = Random(seed)
         self.is_resting = False
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         if self.random.random() < 0.4:
             self.is_resting = not self.is_resting
         return self.is_resting

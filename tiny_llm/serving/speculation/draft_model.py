@@ -31,7 +31,7 @@ class DraftModel:
         self.num_drafts = num_drafts
         self.runner = DraftRunner(model, blocks)
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         """Never rest."""
         return False
 

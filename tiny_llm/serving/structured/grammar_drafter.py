@@ -25,10 +25,10 @@ class GrammarDrafter:
         self.drafter = drafter
         self.forced: dict[int, list[int]] = {}
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         """Rest when the other drafter does, unless a grammar forces a token that is to be computed next."""
-        is_resting = self.drafter.rests(running, num_unfinished)
-        decoding = [constraint_of(each) for each in running if each.num_uncomputed_tokens == 1]
+        is_resting = self.drafter.rests(sequences)
+        decoding = [constraint_of(each) for each in sequences if each.num_uncomputed_tokens == 1]
         return is_resting and not any(each is not None and each.forced_tokens() for each in decoding)
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

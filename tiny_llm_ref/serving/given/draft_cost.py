@@ -112,7 +112,7 @@ class ProfiledDrafter:
         self.output = SchedulerOutput(())
         self.seconds = 0.0
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         """Rest while there are no drafts."""
         return not self.num_drafts
 

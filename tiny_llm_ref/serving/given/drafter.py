@@ -39,14 +39,13 @@ def extended(sequence: Sequence, draft_ids: Items[int]) -> Sequence:
 class Drafter(Protocol):
     """Guesses the next tokens of sequences."""
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         """Whether the next step may go without drafts. Called once before each step.
 
         If a grammar forces tokens, the step asks for drafts all the same. Then propose none.
 
         Args:
-            running: the running sequences.
-            num_unfinished: number of unfinished requests, those that wait included.
+            sequences: those that run. Those that wait may be many.
         """
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

@@ -25,7 +25,7 @@ class LookupDrafter:
         self.indexes: dict[int, PromptLookup] = {}
         self._found: dict[int, list[int]] = {}
 
-    def rests(self, running: Items[Sequence], num_unfinished: int) -> bool:
+    def rests(self, sequences: Items[Sequence]) -> bool:
         """Never rest."""
         return False
 
