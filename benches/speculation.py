@@ -41,6 +41,7 @@ from tiny_llm_ref.serving.given.adaptive_drafter import (
     AdaptiveDrafter,
 )
 from tiny_llm_ref.serving.given.draft_cost import DraftCost, profiled
+from tiny_llm_ref.serving.given.draft_runner import note_on_context
 from tiny_llm_ref.serving.given.drafter import Drafter
 from tiny_llm_ref.serving.speculation.draft_length import Acceptance
 
@@ -139,6 +140,8 @@ def main(
 ) -> Results:
     """Let requests decode greedily, by all sides in turns, for each kind of text and each batch size.
 
+    No side overlaps its steps: drafts of the next step need the tokens of this one.
+
     Time is measured while the batch is full: from the step with all first tokens until the first answer ends.
 
     Answers that quote continue a list whose next entry is the same as the one in the prompt. Answers that
@@ -233,6 +236,9 @@ def make_sides(
         "lookup": speculative(lambda blocks: LookupDrafter(), profiled(model)),
     }
     if draft is not None:
+        note = note_on_context(draft, most)
+        if note is not None:
+            say(note)
         sides["draft model"] = speculative(
             lambda blocks: DraftModel(draft, blocks, num_drafts), profiled(model, draft)
         )

@@ -21,7 +21,12 @@ Engine = Annotated[
     Literal["batch", "serving"], typer.Option(help="The batch of week 2, or the engine of week 3.")
 ]
 Drafts = Annotated[
-    bool, typer.Option("--drafts", help="With drafts (day 3.6): of lookup, or of a model that errs at times.")
+    bool,
+    typer.Option(
+        "--drafts",
+        help="With drafts (day 3.6): of lookup, of a model that errs, of one that rests, or of one whose "
+        "context is too short.",
+    ),
 ]
 Grammars = Annotated[bool, typer.Option("--grammars", help="Some requests have grammars (day 3.8).")]
 QuantizedKv = Annotated[

@@ -52,7 +52,10 @@ StepTimeout = Annotated[
 SchedulingPolicy = Annotated[Literal["fcfs", "priority"], typer.Option(help="Which requests go first.")]
 Speculation = Annotated[
     Literal["off", "lookup", "draft-model"],
-    typer.Option(help="Where drafts come from: the tokens so far, or a smaller model."),
+    typer.Option(
+        help="Where drafts come from: the tokens so far, or a smaller model. Without drafts, the server "
+        "prepares each step during the one before; with drafts, it can't."
+    ),
 ]
 NumSpeculativeTokens = Annotated[
     int | None,
@@ -60,7 +63,10 @@ NumSpeculativeTokens = Annotated[
 ]
 DraftModel = Annotated[
     str | None,
-    typer.Option(help=f"The smaller model, with the same tokenizer. [default: {DRAFT_MODEL}]"),
+    typer.Option(
+        help="The smaller model, with the same tokenizer. Requests that outgrow its context get no drafts. "
+        f"[default: {DRAFT_MODEL}]"
+    ),
 ]
 Timeout = Annotated[
     float,

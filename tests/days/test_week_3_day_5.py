@@ -360,12 +360,13 @@ def test_task_2_none_is_overtaken_by_more_later_ones_than_the_bound(patience: in
 def test_task_2_another_of_the_same_id_and_rank_stands_in_its_own_place() -> None:
     policy = Priority(patience=2)
     old = waiting(7, 0, 2)
-    policy.add(old)
+    for sequence in (old, waiting(8, 5, 9), waiting(9, 6, 9)):
+        policy.add(sequence)
     policy.remove(old)
     policy.add(waiting(1, 2, 1))
     policy.add(waiting(7, 4, 0))
-    mistakes = {"the place of the one that left": [7, 1]}
-    check_equal(drained(policy), [1, 7], "ids, all of rank 4 and one id used twice", mistakes)
+    mistakes = {"the place of the one that left": [7, 1, 8, 9]}
+    check_equal(drained(policy), [1, 7, 8, 9], "ids, two of rank 4, and one id used twice", mistakes)
 
 
 def test_task_2_the_rank_is_arrival_plus_patience_for_each_class() -> None:
@@ -423,6 +424,21 @@ def test_task_2_who_waits_is_not_searched(place: str) -> None:
     found = Compared.num_comparisons
     what = f"to take out 10 from the {place} of 4000 that wait"
     assert found <= 2000, f"ids, arrivals and ranks were compared {found} times {what}"
+
+
+def test_task_2_the_removed_leave_nothing_behind() -> None:
+    policy = Priority()
+    policy.add(waiting(0, 0, 0))  # the others never come to the top
+    sizes = []
+    for id in range(1, 2001):
+        policy.add(leaver := waiting(id, id, 3))
+        policy.remove(leaver)
+        if id in (20, 2000):
+            sizes.append(len(repr(vars(policy))))
+    assert sizes[1] <= 2 * sizes[0] + 200, (
+        f"after 2000 sequences that came and left behind one that waits, the policy holds {sizes[1]} "
+        f"characters of places, and {sizes[0]} after 20: it keeps what was removed"
+    )
 
 
 @settings(max_examples=200)

@@ -851,7 +851,7 @@ def test_task_5_a_drafter_that_rests_is_asked_for_no_drafts() -> None:
     check_equal(answers_of(steps), expected, "tokens")
     mistakes = {"a drafter that rests is asked all the same": len(steps)}
     check_equal(len(oracle.calls), 2, "steps with drafts, before the drafter rests", mistakes)
-    check_equal(oracle.asked_to_rest[:3], [2, 2, 2], "unfinished requests, as `rests` was told before a step")
+    check_equal(oracle.asked_to_rest[:3], [0, 2, 2], "running sequences, as `rests` was told before a step")
     check_equal(sorted(oracle.released), [0, 1], "released ids")
 
 
@@ -982,53 +982,39 @@ def drafting(blocks: BlockManager, num_drafts: int = 3, model: FakeModel | None 
     return DraftModel(model or FakeModel(), blocks, num_drafts)
 
 
-@pytest.mark.parametrize("accepted", range(4))
-def test_task_7_after_a_of_k_drafts_a_and_one_entries_count(accepted: int) -> None:
-    blocks = BlockManager(40, 4)
-    drafter = drafting(blocks)
-    sequence = Sequence(0, prompt_of(9), max_num_tokens=40)
-    sequence.token_ids += [3] * (1 + accepted)
-    sequence.num_computed_tokens = 9 + accepted  # before the step 9 tokens were there, and 8 computed
-    drafter.num_computed[0] = 9 + 2  # and the last of three drafts was not computed
-    found = drafter.missing(ScheduledTokens(sequence, 9 + accepted, 1, True), True)
-    start = min(9 + accepted, 11)
+@pytest.mark.parametrize("num_stored", [0, 6, 9, 11])
+def test_task_7_what_is_not_stored_is_missing(num_stored: int) -> None:
+    drafter, sequence = drafting(BlockManager(40, 4)), Sequence(0, prompt_of(11), max_num_tokens=40)
+    found = drafter.missing(ScheduledTokens(sequence, 9, 2, True), num_stored, True)
+    start = min(num_stored, 9)
     mistakes: dict[str, Any] = {
-        "one entry too few is kept": (start - 1, 10 + accepted),
-        "what rejected drafts stored is kept": (11, 10 + accepted),
-        "the last draft counts as computed though it was not": (12, 13),
-        "all is computed again": (0, 10 + accepted),
+        "one stored token too few counts": (start - 1, 11),
+        "only the step's own tokens are missing": (9, 11),
+        "nothing is left to draw a draft after": (11, 11),
+        "all is computed again": (0, 11),
     }
-    expected = (start, 10 + accepted)
-    mistakes = {name: wrong for name, wrong in mistakes.items() if wrong != expected}
-    what = f"first and last token to compute after {accepted} of 3 drafts were accepted"
-    check_equal((found.start, found.end), expected, what, mistakes)
+    mistakes = {name: wrong for name, wrong in mistakes.items() if wrong != (start, 11)}
+    what = f"first and last token to compute, with {num_stored} stored and tokens 9 and 10 in the step"
+    check_equal((found.start, found.end), (start, 11), what, mistakes)
     check_equal(found.is_final, True, "whether a draft follows")
 
 
 def test_task_7_a_decode_without_drafts_waits_and_a_chunk_does_not() -> None:
     drafter = drafting(BlockManager(40, 4))
     sequence = Sequence(0, prompt_of(9), max_num_tokens=40)
-    drafter.num_computed[0] = 4
-    chunk = drafter.missing(ScheduledTokens(sequence, 4, 3, False), False)
+    chunk = drafter.missing(ScheduledTokens(sequence, 4, 3, False), 4, False)
     check_equal((chunk.start, chunk.num_tokens, chunk.is_final), (4, 3, False), "what is missing of a chunk")
-    last = drafter.missing(ScheduledTokens(sequence, 4, 5, True), False)
+    last = drafter.missing(ScheduledTokens(sequence, 4, 5, True), 4, False)
     check_equal(
         (last.start, last.num_tokens, last.is_final), (4, 5, False), "of a prompt's end without drafts"
     )
-    decode = drafter.missing(ScheduledTokens(sequence, 8, 1, True), False)
+    decode = drafter.missing(ScheduledTokens(sequence, 8, 1, True), 4, False)
     check_equal(decode.num_tokens, 0, "tokens missing of a decode without drafts", {"it doesn't wait": 5})
-    caught_up = drafter.missing(ScheduledTokens(sequence, 8, 1, True), True)
+    caught_up = drafter.missing(ScheduledTokens(sequence, 8, 1, True), 4, True)
     mistakes = {"what waited is never computed": (8, 1)}
     check_equal(
         (caught_up.start, caught_up.num_tokens), (4, 5), "what is missing once drafts follow", mistakes
     )
-
-
-def test_task_7_shared_blocks_are_not_computed_again() -> None:
-    drafter = drafting(BlockManager(40, 4))
-    sequence = Sequence(7, prompt_of(9), max_num_tokens=40)
-    found = drafter.missing(ScheduledTokens(sequence, 8, 1, True), True)
-    check_equal((found.start, found.num_tokens), (8, 1), "what is missing of a sequence that shares 8 tokens")
 
 
 def step_of(blocks: BlockManager, *lengths: int) -> SchedulerOutput:
@@ -1060,9 +1046,6 @@ def test_task_7_the_drafts_of_all_are_drawn_together() -> None:
         "one sequence after the other": [5, 1, 1, 7, 6],
     }
     check_equal(sizes, [18, 1, 1], "tokens of each pass: three prompts, then one draft, then one", mistakes)
-    mistakes = {"the last draft counts, which was not computed": {0: 8, 1: 7, 2: 7}}
-    what = "num_computed of each sequence"
-    check_equal(drafter.num_computed, {0: 7, 1: 7, 2: 6}, what, mistakes)
     check_equal(dict(drafts.probs), {}, "distributions of greedy drafts")
 
 
@@ -1071,7 +1054,6 @@ def test_task_7_nothing_is_computed_if_nothing_is_missing() -> None:
     drafter = drafting(blocks, 3, model)
     sequence = Sequence(0, prompt_of(5), max_num_tokens=20)
     assert blocks.allocate(sequence, 8)
-    drafter.num_computed[0] = 4
     drafts = drafter.propose(
         SchedulerOutput((ScheduledTokens(sequence, 4, 1, True),)), {}, {0: SamplingParams()}
     )
@@ -1140,15 +1122,6 @@ def test_task_7_a_sequence_that_comes_back_from_a_preemption_drafts_rightly() ->
     accepted = sum(len(each) for step in steps for each in step.accepted.values())
     drafted = sum(len(entry.draft_ids) for step in steps for entry in step.scheduled.entries)
     check_equal(accepted, drafted, "accepted drafts, of all")
-
-
-def test_task_7_a_finished_sequence_is_forgotten() -> None:
-    blocks = BlockManager(40, 4)
-    drafter = drafting(blocks)
-    engine = speculative_engine(drafter, blocks=blocks)
-    engine.add_request(prompt_of(5), length(6))
-    run(engine)
-    check_equal(drafter.num_computed, {}, "num_computed when all have ended")
 
 
 @pytest.mark.parametrize("num_drafts", [0, 1, 5])

@@ -181,8 +181,9 @@ def test_the_end_of_a_request_ends_a_rest_and_a_new_one_does_not(number: int, co
     drafter = AdaptiveDrafter(Ready(dict.fromkeys(range(6), number)), cost)
     step(drafter, sequences[:5])
     assert drafter.rests(sequences[:5])
-    assert drafter.rests(sequences)
-    assert drafter.rests(sequences[:5])
+    assert drafter.rests(sequences[:4])
+    assert drafter.rests(sequences), "others run in its place"
+    assert drafter.rests(sequences[:4])
     assert not drafter.rests(sequences[:4])
 
 
@@ -213,6 +214,7 @@ def test_drafts_that_pay_put_off_the_next_trial() -> None:
     drafter, sequences = AdaptiveDrafter(Ready({0: 3, 1: 3}), DEAR), two()
 
     def look() -> dict[int, int]:
+        drafter.rests(())
         drafter.rests(())  # as after the end of all requests, so that a rest ends
         return {id: number for id, number in drafter.wanted(decodes(sequences).final).items() if number}
 

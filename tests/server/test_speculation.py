@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.servers import in_memory
-from tiny_llm import CostModel, SchedulerConfig, load
+from tiny_llm import BlockManager, CostModel, SchedulerConfig, load
 from tiny_llm.serving.given.draft_cost import DraftCost, profiled
 from tiny_llm.serving.server.given.app import create_app
 from tiny_llm.serving.server.given.config import ServerConfig
@@ -39,6 +40,21 @@ def app_with(make_drafter: DrafterFactory | None) -> Any:
     most = make_drafter.num_drafts if make_drafter else 0
     config = ServerConfig(("m",), CONFIG, num_speculative_tokens=most)
     return create_app(factory, lambda: load_tokenizer(MODEL), config)
+
+
+@pytest.mark.parametrize(("max_seq_len", "is_said"), [(200, False), (201, True)])
+def test_requests_that_outgrow_the_draft_model_are_announced_once(
+    max_seq_len: int, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, tokenizer = load(MODEL)
+    draft, _ = load(DRAFT)
+    draft.config = replace(draft.config, max_position_embeddings=200)
+    factory = DrafterFactory(3, lambda: (draft, tokenizer))
+    factory._cost = FREE
+    for _ in range(2):
+        factory(model, tokenizer, BlockManager(20), max_seq_len=max_seq_len)
+    expected = ["requests of more than 200 tokens get no drafts: the draft model supports no more"]
+    assert [record.message for record in caplog.records] == expected * is_said
 
 
 def test_counts_of_an_answer() -> None:

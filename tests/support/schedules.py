@@ -533,7 +533,8 @@ class EngineAndSimulator:
         self._aborts_in_step: list[Abort] = []
         # What is called once in each step, while it is under way.
         other = {OverlappingEngine: "compute", SpeculativeEngine: "verify"}
-        name = other.get(type(self.engine), "run") if self.blocks is not None else "run"
+        names = [name for kind, name in other.items() if isinstance(self.engine, kind)]
+        name = names[0] if names and self.blocks is not None else "run"
         self.has_own_schedule = name != "run"
         self._compute = getattr(self.engine.runner, name)
         setattr(self.engine.runner, name, self._compute_and_abort)

@@ -79,6 +79,7 @@ ROWS_OF_SERVING = [
         "speculation.speculative_engine",
         "given.drafter",
         "given.lookup_drafter",
+        "given.draft_blocks",
         "given.draft_runner",
         "given.adaptive_drafter",
         "given.draft_cost",

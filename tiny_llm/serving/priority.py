@@ -23,7 +23,8 @@ class Priority:
     later arrivals, whatever their priorities, and a sequence of priority 0 by none.
 
     Waiting sequences are in a heap. Removing one does not search the heap: its place stays there, and is
-    skipped when it reaches the top.
+    skipped when it reaches the top. Once most places are stale, the heap is made anew. So it never has more
+    than two places for each waiting sequence.
 
     Args:
         patience: number of arrivals that each class is worth; 0 means first come, first served.
@@ -44,7 +45,7 @@ class Priority:
         raise NotImplementedError("week 3 day 5 task 2: Priority.first is not written yet")
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence. Its place stays in the heap for now."""
+        """Remove a sequence. Its place stays in the heap for now, unless most places there are stale."""
         raise NotImplementedError("week 3 day 5 task 2: Priority.remove is not written yet")
 
     def rank(self, sequence: Sequence) -> float:

@@ -28,8 +28,8 @@ class BatchGenerator(Closable):
         max_seq_len: largest number of tokens in a request, prompt and answer together.
 
     Raises:
-        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is no integer or below 1; or `max_seq_len` is
-            above the model's `max_position_embeddings`.
+        ValueError: `batch_size`, `prefill_step` or `max_seq_len` is no integer or below 1; or `max_seq_len`
+            is above the model's `max_position_embeddings`.
 
     An error or Ctrl-C in a phase closes the generator: every cache is released, and `submit` and the
     phases raise ValueError from then on.

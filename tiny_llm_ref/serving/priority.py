@@ -24,7 +24,8 @@ class Priority:
     later arrivals, whatever their priorities, and a sequence of priority 0 by none.
 
     Waiting sequences are in a heap. Removing one does not search the heap: its place stays there, and is
-    skipped when it reaches the top.
+    skipped when it reaches the top. Once most places are stale, the heap is made anew. So it never has more
+    than two places for each waiting sequence.
 
     Args:
         patience: number of arrivals that each class is worth; 0 means first come, first served.
@@ -55,8 +56,10 @@ class Priority:
         return None
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence. Its place stays in the heap for now."""
+        """Remove a sequence. Its place stays in the heap for now, unless most places there are stale."""
         del self._waiting[sequence.id]
+        if len(self._heap) > 2 * len(self._waiting):
+            self._heap = sorted(map(self._place_of, self._waiting.values()))  # sorted, it is a heap
 
     def rank(self, sequence: Sequence) -> float:
         """Its arrival, plus `patience` for each class below the most urgent."""

@@ -157,7 +157,8 @@ class EngineThread:
         seconds = time.perf_counter() - start
         cost = self._meter.cost_after(served.step.scheduled, seconds)
         stats = self._meter.stats_of(engine.engine, len(engine.held), served.is_failed)
-        tickets = {id: live.ticket for id, live in self.live.items()}
+        ids = [entry.sequence.id for entry in served.step.scheduled.entries]
+        tickets = {id: self.live[id].ticket for id in ids if id in self.live}
         report = self.report(served)
         return replace(
             report,

@@ -17,6 +17,8 @@ from ..sequence import Sequence
 class DraftModel:
     """Guess with a smaller model that has the same tokenizer.
 
+    A sequence that has outgrown the smaller model's context gets no drafts.
+
     Args:
         model: the smaller model.
         blocks: the scheduler's block manager.
@@ -26,15 +28,13 @@ class DraftModel:
         ValueError: `num_drafts` is not an integer, or negative.
 
     Attributes:
-        runner: computes entries with the smaller model, and draws a draft after each final one.
-        num_computed: for each sequence, the number of leading tokens whose keys and values the smaller model
-            has stored. The last of them may belong to drafts that were rejected since.
+        runner: computes entries with the smaller model, draws a draft after each final one, and remembers how
+            many tokens of a sequence are stored.
     """
 
     def __init__(self, model: Qwen3Model, blocks: BlockManager, num_drafts: int = 3) -> None:
         check_integer("num_drafts", num_drafts, 0)
         self.num_drafts = num_drafts
-        self.num_computed: dict[int, int] = {}
         self.runner = DraftRunner(model, blocks)
 
     def rests(self, sequences: Items[Sequence]) -> bool:
@@ -42,18 +42,21 @@ class DraftModel:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
-        """The same number for each sequence."""
-        return dict.fromkeys([entry.sequence.id for entry in entries], self.num_drafts)
+        """The same number for each sequence; fewer at the end of the smaller model's context, then none."""
+        most = self.runner.context + 1  # the last draft is not computed
+        return {entry.sequence.id: max(0, min(self.num_drafts, most - entry.end)) for entry in entries}
 
-    def missing(self, entry: ScheduledTokens, is_granted: bool) -> ScheduledTokens:
+    def missing(self, entry: ScheduledTokens, num_stored: int, is_granted: bool) -> ScheduledTokens:
         """Find what the smaller model must compute of a sequence in this step: all up to `entry.end`.
 
-        The engine's model has computed `entry.start` tokens for good. So of what the smaller model has
-        stored, that many tokens still count, and no more. A sequence without `num_computed` is new here: its
-        first `entry.start` tokens are in shared blocks, which both models have computed.
+        It begins after the tokens that it has stored. If it has stored the entry's tokens too, it computes
+        them again: the first draft is drawn after the last of them.
 
         Args:
             entry: what the step computes, without drafts.
+            num_stored: number of the sequence's leading tokens that the smaller model has stored. They may
+                end before `entry.start`, since the engine's model also computes tokens in steps without
+                drafts.
             is_granted: whether drafts follow. If not, a decode can wait: then nothing is missing.
 
         Returns:
@@ -73,7 +76,6 @@ class DraftModel:
 
     def release(self, sequence_id: int) -> None:
         """Forget a sequence."""
-        self.num_computed.pop(sequence_id, None)
         self.runner.release(sequence_id)
 
     def close(self) -> None:

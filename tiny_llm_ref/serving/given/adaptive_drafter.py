@@ -43,11 +43,16 @@ class AdaptiveDrafter:
         self._is_resting = False
         self._steps_of_rest = 0
         self._num_at_rest = 0
+        self._is_smaller = False  # whether fewer sequences run than when the rest began
         self._num_rests = 0
 
     def rests(self, sequences: Items[Sequence]) -> bool:
-        """Whether this step goes without drafts, since they did not pay a short while ago."""
-        if len(sequences) < self._num_at_rest:
+        """Whether this step goes without drafts, since they did not pay a short while ago.
+
+        A request that has ended ends a rest, unless another one runs in its place a step later.
+        """
+        was_larger, self._is_smaller = not self._is_smaller, len(sequences) < self._num_at_rest
+        if self._is_smaller and not was_larger:
             self._steps_of_rest = 0
         self._steps_of_rest -= 1
         self._is_resting = self._steps_of_rest >= 0

@@ -108,6 +108,7 @@ class ProfiledDrafter:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.num_drafts = 0
+        self._most: Mapping[int, int] = {}
         self.output = SchedulerOutput(())
         self.seconds = 0.0
 
@@ -117,7 +118,7 @@ class ProfiledDrafter:
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
         """The same number for each sequence, after looking for drafts."""
-        self.drafter.wanted(entries)
+        self._most = self.drafter.wanted(entries)
         return dict.fromkeys([entry.sequence.id for entry in entries], self.num_drafts)
 
     def propose(
@@ -125,7 +126,8 @@ class ProfiledDrafter:
     ) -> Drafts:
         """Return exactly the number of drafts that is granted."""
         start = time.perf_counter()
-        found = self.drafter.propose(output, granted, params).token_ids
+        possible = {id: min(number, self._most[id]) for id, number in granted.items() if self._most[id]}
+        found = self.drafter.propose(output, possible, params).token_ids
         self.output, self.seconds = output, time.perf_counter() - start
         return Drafts(
             {id: [*found.get(id, ()), *[ANY_TOKEN] * number][:number] for id, number in granted.items()}

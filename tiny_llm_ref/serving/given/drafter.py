@@ -45,7 +45,7 @@ class Drafter(Protocol):
         If a grammar forces tokens, the step asks for drafts all the same. Then propose none.
 
         Args:
-            sequences: of all unfinished requests.
+            sequences: those that run. Those that wait may be many.
         """
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:

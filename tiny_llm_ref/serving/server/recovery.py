@@ -53,6 +53,7 @@ class RecoveringEngine:
 
     Attributes:
         engine: the engine in use.
+        requests: the unfinished requests, those that are held included, by id.
         held: the requests that wait for their trial, by id.
         on_trial: id of the request that entered last, until it has sampled a token.
         num_failed_steps: number of failed steps so far.
@@ -61,6 +62,7 @@ class RecoveringEngine:
     def __init__(self, make_engine: Callable[[], Engine]) -> None:
         self.make_engine = make_engine
         self.engine = make_engine()
+        self.requests: dict[int, EngineRequest] = {}
         self.held: dict[int, EngineRequest] = {}
         self.on_trial: int | None = None
         self.num_failed_steps = 0
@@ -77,7 +79,7 @@ class RecoveringEngine:
             ValueError: as for `Engine.add_request`.
         """
         request_id = self.engine.add_request(prompt, params, priority)
-        request = self.engine.requests[request_id]
+        request = self.requests[request_id] = self.engine.requests[request_id]
         if self.on_trial is not None:
             self.engine.abort(request_id)
             self.held[request_id] = request
@@ -85,6 +87,7 @@ class RecoveringEngine:
 
     def abort(self, request_id: int) -> bool:
         """Drop a request and release what it holds. Return whether it was unfinished."""
+        self.requests.pop(request_id, None)
         if self.held.pop(request_id, None) is not None:
             return True
         is_dropped = self.engine.abort(request_id)
@@ -94,17 +97,20 @@ class RecoveringEngine:
 
     def step(self) -> ServedStep:
         """Compute a step. If it fails, put a new engine in place of the failed one."""
-        requests = dict(self.engine.requests)
         try:
             step = self.engine.step()
         except Exception as error:
             log.warning("a step failed; its requests are computed again", exc_info=error)
             clear_frames(error.__traceback__)  # they hold arrays of the failed step
             self.num_failed_steps += 1
-            return self.without_broken(requests, error) or self.recover(requests, error)
+            requests = {id: each for id, each in self.requests.items() if id not in self.held}
+            served = self.without_broken(requests, error) or self.recover(requests, error)
+            for request_id in [*(request.prompt_idx for request in served.finished), *served.failed]:
+                del self.requests[request_id]
+            return served
         if self.on_trial is not None:
             self.continue_trial(step.sampled)
-        return ServedStep(step, tuple(requests[result.prompt_idx] for result in step.finished))
+        return ServedStep(step, tuple([self.requests.pop(result.prompt_idx) for result in step.finished]))
 
     def without_broken(self, requests: dict[int, EngineRequest], error: Exception) -> ServedStep | None:
         """Recover, but drop exactly the requests that the error names. Return None if it names none.
@@ -166,4 +172,5 @@ class RecoveringEngine:
     def close(self) -> None:
         """Drop all requests and release every cache."""
         self.held.clear()
+        self.requests.clear()
         self.engine.close()

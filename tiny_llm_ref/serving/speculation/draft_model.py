@@ -19,6 +19,8 @@ from ..sequence import Sequence
 class DraftModel:
     """Guess with a smaller model that has the same tokenizer.
 
+    A sequence that has outgrown the smaller model's context gets no drafts.
+
     Args:
         model: the smaller model.
         blocks: the scheduler's block manager.
@@ -28,15 +30,13 @@ class DraftModel:
         ValueError: `num_drafts` is not an integer, or negative.
 
     Attributes:
-        runner: computes entries with the smaller model, and draws a draft after each final one.
-        num_computed: for each sequence, the number of leading tokens whose keys and values the smaller model
-            has stored. The last of them may belong to drafts that were rejected since.
+        runner: computes entries with the smaller model, draws a draft after each final one, and remembers how
+            many tokens of a sequence are stored.
     """
 
     def __init__(self, model: Qwen3Model, blocks: BlockManager, num_drafts: int = 3) -> None:
         check_integer("num_drafts", num_drafts, 0)
         self.num_drafts = num_drafts
-        self.num_computed: dict[int, int] = {}
         self.runner = DraftRunner(model, blocks)
 
     def rests(self, sequences: Items[Sequence]) -> bool:
@@ -44,28 +44,30 @@ class DraftModel:
         return False
 
     def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
-        """The same number for each sequence."""
-        return dict.fromkeys([entry.sequence.id for entry in entries], self.num_drafts)
+        """The same number for each sequence; fewer at the end of the smaller model's context, then none."""
+        most = self.runner.context + 1  # the last draft is not computed
+        return {entry.sequence.id: max(0, min(self.num_drafts, most - entry.end)) for entry in entries}
 
-    def missing(self, entry: ScheduledTokens, is_granted: bool) -> ScheduledTokens:
+    def missing(self, entry: ScheduledTokens, num_stored: int, is_granted: bool) -> ScheduledTokens:
         """Find what the smaller model must compute of a sequence in this step: all up to `entry.end`.
 
-        The engine's model has computed `entry.start` tokens for good. So of what the smaller model has
-        stored, that many tokens still count, and no more. A sequence without `num_computed` is new here: its
-        first `entry.start` tokens are in shared blocks, which both models have computed.
+        It begins after the tokens that it has stored. If it has stored the entry's tokens too, it computes
+        them again: the first draft is drawn after the last of them.
 
         Args:
             entry: what the step computes, without drafts.
+            num_stored: number of the sequence's leading tokens that the smaller model has stored. They may
+                end before `entry.start`, since the engine's model also computes tokens in steps without
+                drafts.
             is_granted: whether drafts follow. If not, a decode can wait: then nothing is missing.
 
         Returns:
             An entry that is final if `is_granted`. If nothing is missing, it has no tokens.
         """
-        sequence, end = entry.sequence, entry.end
-        start = min(self.num_computed.get(sequence.id, entry.start), entry.start)
+        start, end = min(num_stored, entry.start), entry.end
         if not is_granted and entry.is_final and entry.num_tokens == 1:
             end = start
-        return ScheduledTokens(sequence, start, end - start, is_granted)
+        return ScheduledTokens(entry.sequence, start, end - start, is_granted)
 
     def propose(
         self, output: SchedulerOutput, granted: Mapping[int, int], params: Mapping[int, SamplingParams]
@@ -77,9 +79,11 @@ class DraftModel:
         """
         drafts: dict[int, list[int]] = {id: [] for id in granted}
         probs: dict[int, list[mx.array]] = {id: [] for id in granted}
-        entries = [self.missing(entry, entry.sequence.id in granted) for entry in output.entries]
+        entries = [
+            self.missing(entry, self.runner.num_stored(entry.sequence), entry.sequence.id in granted)
+            for entry in output.entries
+        ]
         while entries:
-            self.num_computed |= {entry.sequence.id: entry.end for entry in entries}
             drawn = self.runner.draw(entries, params)
             for id, token in drawn.token_ids.items():
                 drafts[id].append(token)
@@ -94,7 +98,6 @@ class DraftModel:
 
     def release(self, sequence_id: int) -> None:
         """Forget a sequence."""
-        self.num_computed.pop(sequence_id, None)
         self.runner.release(sequence_id)
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ class SpeculativeEngine(Engine):
         """
         if self.is_stepping:
             raise ValueError("a step is under way: wait until it has ended")
-        if self.drafter.rests([each.sequence for each in self.requests.values()]):
+        if self.drafter.rests(self.scheduler.running):
             return super().step()
         with self._closed_on_error(), self.mid_step():
             start = self._clock()

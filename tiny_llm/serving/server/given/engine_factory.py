@@ -84,7 +84,7 @@ class EngineFactory:
                 "drafts need a pool of blocks, which this model does not support: turn speculation off"
             )
         num_bytes = pool_bytes(model, blocks.num_blocks * blocks.block_size, self.kv_bits)
-        drafter = self.make_drafter(model, tokenizer, blocks, num_bytes)
+        drafter = self.make_drafter(model, tokenizer, blocks, num_bytes, max_model_len)
         return SpeculativeEngine(
             model,
             tokenizer,

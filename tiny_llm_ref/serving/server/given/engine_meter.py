@@ -9,6 +9,7 @@ from ...cost_model import CostModel, fit_cost_model
 from ...engine import Engine, EngineStep
 from ...given.scheduler_output import SchedulerOutput
 from ...prefix_cache import PrefixCachingBlockManager
+from ...sequence import Sequence
 from .messages import EngineStats, Row
 
 NUM_STEPS, NUM_STEPS_PER_FIT = 256, 64
@@ -29,12 +30,15 @@ def drafts_of(step: EngineStep, tickets: Mapping[int, int]) -> dict[int, tuple[i
 
 
 class EngineMeter:
-    """Measure an engine after each step. Used in the engine's thread only."""
+    """Measure an engine after each step. Used in the engine's thread only.
+
+    This takes no longer if more requests wait.
+    """
 
     def __init__(self) -> None:
         self._steps: deque[tuple[SchedulerOutput, float]] = deque(maxlen=NUM_STEPS)
         self._num_unfitted = 0
-        self._preemptions: dict[int, int] = {}
+        self._running: dict[Sequence, int] = {}
         self._blocks: object = None
         self._tokens = (0, 0)
 
@@ -82,9 +86,10 @@ class EngineMeter:
         return self._tokens[0] - before[0], self._tokens[1] - before[1]
 
     def _new_preemptions(self, engine: Engine) -> int:
-        now = {id: sequence.num_preemptions for id, sequence in engine.scheduler.sequences.items()}
-        before, self._preemptions = self._preemptions, now
-        return sum(number - before.get(id, 0) for id, number in now.items())
+        """Preemptions since the last call. Only what ran then can have been preempted."""
+        before = self._running
+        self._running = {sequence: sequence.num_preemptions for sequence in engine.scheduler.running}
+        return sum(sequence.num_preemptions - number for sequence, number in before.items())
 
 
 def rows_of(output: SchedulerOutput, tickets: Mapping[int, int]) -> tuple[Row, ...]:

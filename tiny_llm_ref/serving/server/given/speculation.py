@@ -1,5 +1,6 @@
 """Speculation in the server: where drafts come from, and what became of them."""
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -11,12 +12,14 @@ from ....model.qwen3 import Qwen3Model
 from ...block_manager import BlockManager
 from ...given.adaptive_drafter import AdaptiveDrafter
 from ...given.draft_cost import DraftCost, profiled
+from ...given.draft_runner import note_on_context
 from ...given.drafter import Drafter
 from ...given.lookup_drafter import LookupDrafter
 from ...given.memory import check_memory, pool_bytes
 from ...speculation.draft_length import Acceptance, best_num_drafts
 from ...speculation.draft_model import DraftModel
 
+log = logging.getLogger("tiny_llm.server")
 SAMPLE = "In the beginning, 12 éclairs ()."
 
 
@@ -37,15 +40,29 @@ class DrafterFactory:
     _cost: DraftCost | None = field(default=None, init=False)
 
     def __call__(
-        self, model: Qwen3Model, tokenizer: Tokenizer, blocks: BlockManager, num_bytes: int = 0
+        self,
+        model: Qwen3Model,
+        tokenizer: Tokenizer,
+        blocks: BlockManager,
+        num_bytes: int = 0,
+        max_seq_len: int = 0,
     ) -> Drafter:
-        """Make a drafter for an engine with this model and these blocks, whose pool has so many bytes.
+        """Make a drafter for an engine.
+
+        Say so at first if the draft model supports fewer tokens than a request may have.
+
+        Args:
+            model, tokenizer, blocks, max_seq_len: the engine's.
+            num_bytes: of the engine's pool.
 
         Raises:
             ValueError: the draft model has another tokenizer, or its pool doesn't fit in memory as well.
         """
         if self.load_draft is not None and self._draft is None:
             self._draft = self._load(model, tokenizer)
+            note = note_on_context(self._draft, max_seq_len)
+            if note is not None:
+                log.warning(note)
         if self._draft is not None:
             num_slots = blocks.num_blocks * blocks.block_size
             check_memory(blocks.num_blocks, num_bytes + pool_bytes(self._draft, num_slots))
