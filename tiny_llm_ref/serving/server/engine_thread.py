@@ -114,7 +114,8 @@ class EngineThread:
 
         However it ends, even by SystemExit or KeyboardInterrupt, the engine is closed, then `end_streams` is
         called, and the last report is `Stopped`, with the first error `explained`. After an error of the
-        device, `end_streams` fails, too: `Stopped` follows nevertheless. So no one waits for an answer forever.
+        device, `end_streams` fails, too: `Stopped` follows nevertheless. So no one waits for an answer
+        forever.
         """
         error: str | None = None
         try:
