@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 CHECKPOINT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+EMBEDDING_TENSORS = ("embed_tokens.weight", "embed_tokens.scales")
 LONGEST_REASON = 200  # characters of another library's error
 BYTES = {
     **dict.fromkeys(("BOOL", "I8", "U8"), 1),
@@ -133,6 +134,16 @@ def read_tensors(path: Path) -> dict[str, mx.array]:
         if tensor not in tensors:
             raise ValueError(f"{path / name} lacks the tensor {tensor!r} that the index promises")
     return tensors
+
+
+def stored_dtype(path: Path) -> mx.Dtype | None:
+    """The type in which a model computes, that of the embedding or of its scales; None if no file tells."""
+    try:
+        tensors = read_tensors(path)
+    except ValueError:  # whoever loads the model says what is wrong
+        return None
+    types = [x.dtype for name, x in tensors.items() if name.endswith(EMBEDDING_TENSORS)]
+    return next((dtype for dtype in types if mx.issubdtype(dtype, mx.floating)), None)
 
 
 def read_weight_map(path: Path) -> dict[str, str]:

@@ -716,7 +716,7 @@ def test_task_4_the_attention_that_is_given(monkeypatch: pytest.MonkeyPatch) -> 
     runner = ModelRunner(random_qwen3(), BlockManager(40, 4), counting)
     check_logits(runner, [[(qwen_prompt(0, 5), None), (qwen_prompt(1, 1), None)]])
     check_equal(calls, [(6, 4, 8)] * 2, "queries that the given attention got, layer by layer")
-    monkeypatch.setattr(model_runner, "best_paged_attention", lambda: counting)
+    monkeypatch.setattr(model_runner, "best_paged_attention", lambda dtype: counting)
     check_logits(ModelRunner(random_qwen3(), BlockManager(40, 4)), [[(qwen_prompt(0, 5), None)]])
     check_equal(calls[2:], [(5, 4, 8)] * 2, "queries that the best attention got, where none is given")
 
