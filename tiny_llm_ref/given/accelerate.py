@@ -63,8 +63,9 @@ def _paged_attention(dtype: mx.Dtype, *setting: object) -> PagedAttention:
 
 
 def dtype_of(model: object) -> mx.Dtype | None:
-    """The type that a model computes in; None for one without an embedding."""
+    """The type that a model computes in; None for one without an embedding. Ranks exchange nothing."""
     embedding = getattr(model, "embedding", None)
+    embedding = getattr(embedding, "own", embedding)  # of one split over ranks, this rank's part
     return None if embedding is None else embedding(mx.zeros(1, mx.int32)).dtype
 
 
