@@ -37,7 +37,7 @@ def main(options: ServeOptions = None) -> None:
         start = time.monotonic()
         with served(options or [], Path(folder) / "log") as url:
             model = fetch(f"{url}/v1/models")["data"][0]["id"]
-            requests = [{"prompt": prompt} for prompt in PROMPTS]
+            requests: list[dict[str, Any]] = [{"prompt": prompt} for prompt in PROMPTS]
             requests.append({"prompt": PROMPTS[0], "structured_outputs": {"regex": FORM}})
             with ThreadPoolExecutor(len(requests)) as pool:
                 answers = list(pool.map(lambda each: answer(url, model, each), requests))
