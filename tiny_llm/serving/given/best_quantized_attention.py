@@ -27,14 +27,13 @@ def best_quantized_attention(dtype: mx.Dtype | None = None) -> QuantizedPagedAtt
 def _attention(dtype: mx.Dtype, device: str, mode: str) -> QuantizedPagedAttention:
     if mode in ("mlx", "off"):
         return quantized_paged_attention_simple
-    query, tail_keys, tail_values = sample(12, 6, 64), sample(4, 4, 2, 64), sample(4, 4, 2, 64) + 1
+    query, tail_keys = sample(12, 6, 64).astype(dtype), sample(4, 4, 2, 64).astype(dtype)
+    tail_values = tail_keys + 1
+    keys, values = quantize_heads(tail_keys, 8), quantize_heads(tail_values, 4)
     tables, tails = mx.array([[3, 1, 2], [0, 2, 1]]), mx.array([*[1] * 3, *[2] * 4, *[0] * 4, 3])
     starts, lengths = mx.array([0, 11, 12]), mx.array([12, 3])
 
     def attend(attention: QuantizedPagedAttention, dtype: mx.Dtype) -> mx.array:
-        keys, values = (
-            quantize_heads(x.astype(dtype), bits) for x, bits in ((tail_keys, 8), (tail_values, 4))
-        )
         floats = tail_keys.astype(dtype), tail_values.astype(dtype)
         return attention(query.astype(dtype), keys, values, *floats, tables, tails, starts, lengths)
 
