@@ -35,6 +35,7 @@ class TinyLlm:
         import mlx.core as mx
 
         from benches.newest import Newest
+        from kernel_runtime.checkpoint import stored_dtype
         from tiny_llm_ref.given.accelerate import best_operations
         from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
         from tiny_llm_ref.model.given.operations import PLAIN_OPERATIONS, Operations
@@ -51,7 +52,7 @@ class TinyLlm:
             "packed": Operations(matmul=quantized_matmul_simple),
             "matmul kernel": Operations(matmul=quantized_matmul),
             "flash attention": Operations(attention=flash_attention, matmul=quantized_matmul),
-        }.get(parts) or best_operations()
+        }.get(parts) or best_operations(dtype or stored_dtype(checkpoint))
         self.model = load_model(checkpoint, dtype, operations)
         try:
             measure(self, "decode", num_tokens=2, batch_size=1, num_steps=1)

@@ -83,7 +83,7 @@ def main(model: Model = SHIPPED_MODEL, context: Context = 512, repeats: Repeats 
         path = resolve_checkpoint(model)
     sides = {
         "2.4": load_side(path, Operations(attention=flash_attention)),
-        "all kernels": load_side(path, best_operations()),
+        "all kernels": load_side(path, best_operations(mx.float32)),
     }
     rounds = Rounds(repeats)
     times = measure(sides, context, rounds)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kernel_runtime.contest import ROWS
+from kernel_runtime.race import finished
 from scripts.errors import usage_errors
 from scripts.packages import learners_package
 
@@ -31,7 +32,7 @@ class Outcome:
     Attributes:
         operation: its name.
         verdicts: of each candidate: right, wrong or missing.
-        times: seconds by candidate and number of rows, of those that are right.
+        times: seconds by candidate and number of rows, of those that are right and do not fail.
         winners: names by number of rows; none if no candidate is correct.
         admitted: who could win.
     """
@@ -69,8 +70,8 @@ def race(package: ModuleType, is_fresh: bool) -> Iterator[Outcome]:
     for contest in track(accelerate.all_contests(), title, console=notes, disable=not notes.is_terminal):
         verdicts = contest.verdicts()
         right = [name for name, verdict in verdicts.items() if verdict == "right"]
-        times = table.times(contest, right, is_fresh) if right else {}
-        admitted = contest.admitted(contest.correct(verdicts))
+        times = finished(table.times(contest, right, is_fresh)) if right else {}
+        admitted = [name for name in contest.admitted(contest.correct(verdicts)) if name in times]
         winners = contest.winners({name: times[name] for name in admitted}) if admitted else {}
         yield Outcome(contest.name, verdicts, times, winners, admitted)
 
@@ -103,7 +104,7 @@ def cell(outcome: Outcome, name: str, rows: int) -> str:
     if name not in outcome.verdicts:
         return "-"
     if name not in outcome.times:
-        return "unwritten" if outcome.verdicts[name] == "missing" else "wrong"
+        return {"missing": "unwritten", "wrong": "wrong", "right": "fails"}[outcome.verdicts[name]]
     mark = "" if name in outcome.admitted or not outcome.winners else ASIDE
     microseconds = 1e6 * outcome.times[name][rows]
     return f"{microseconds:.1f}{mark}" if microseconds < 1000 else f"{microseconds:,.0f}{mark}"

@@ -160,4 +160,4 @@ def random_model(size: dict[str, Any]) -> Qwen3Model:
         codes = mx.array(bits.integers(0, 2**32, (rows, inputs * BITS // 32), np.uint32))
         tensors |= {f"{name}.weight": codes, f"{name}.scales": scales, f"{name}.biases": -7.5 * scales}
     quantization = Quantization.from_config({"quantization": packing})
-    return build_model(config, Tensors(tensors, quantization, None, best_operations()))
+    return build_model(config, Tensors(tensors, quantization, None, best_operations(mx.float32)))

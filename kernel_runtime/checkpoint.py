@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 CHECKPOINT_FILES = ["*.json", "model*.safetensors", "*.jinja", "*.txt", "*.model"]
+EMBEDDING_TENSORS = ("embed_tokens.weight", "embed_tokens.scales")
 LONGEST_REASON = 200  # characters of another library's error
 
 
@@ -152,6 +153,16 @@ def with_usual_names(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
             name = f"model.{name.removeprefix(prefix)}"
         renamed[name] = tensor
     return renamed
+
+
+def stored_dtype(path: Path) -> mx.Dtype | None:
+    """The type in which a model computes, that of the embedding or of its scales; None if no file tells."""
+    try:
+        tensors = read_tensors(path)
+    except ValueError:  # whoever loads the model says what is wrong
+        return None
+    types = [x.dtype for name, x in tensors.items() if name.endswith(EMBEDDING_TENSORS)]
+    return next((dtype for dtype in types if mx.issubdtype(dtype, mx.floating)), None)
 
 
 def read_weight_map(path: Path) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import mlx.core as mx
 
-from .native import is_invariant
+from .native import is_invariant, notice
 from .self_check import CLOSE, Verdict, judge
 
 CHUNK = 256
@@ -21,6 +21,7 @@ MARGIN = 0.05
 COURSE = frozenset(("own", "given"))
 
 Part = TypeVar("Part")
+Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Run = tuple[Callable[[mx.array], mx.array], mx.array]
 """A call that is ready, and its first input."""
@@ -45,6 +46,7 @@ class Contest(Generic[Part]):
         by_rows: one part of those for each number of rows; None if one must compute all of them.
         keeps_bits: the candidates whose output for a row is the same to the last bit among any other rows.
         close: largest error, relative to the largest entry.
+        dtype: the type in which candidates are judged and timed: that of the model.
     """
 
     name: str
@@ -57,12 +59,29 @@ class Contest(Generic[Part]):
     by_rows: Callable[[Mapping[int, Part]], Part] | None = None
     keeps_bits: Collection[str] = ("own",)
     close: float = CLOSE
+    dtype: mx.Dtype = mx.float32
+
+    @property
+    def key(self) -> str:
+        """Of the operation in the table of times."""
+        return f"{self.name} in {self.dtype}"
 
     def judge(self, name: str) -> Verdict:
         """Whether a candidate is correct; a notice says so if one of the course's is not."""
         part = self.candidates[name]
         kernel = getattr(part, "__name__", name) if name == "given" else self.kernel
         return judge(kernel, lambda: self.sample(part), self.expected, self.close, name in COURSE)
+
+    def without_failing(self, names: Iterable[str], make: Callable[[str], Made]) -> dict[str, Made]:
+        """What is made for each candidate; one for which that raises an error loses, and a notice tells."""
+        made = {}
+        for name in names:
+            try:
+                made[name] = make(name)
+            except Exception as error:  # a GPU lacks something, or its compiler refuses a source
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                notice(f"the candidate {name!r} for {self.key} fails and is not used: {reason}")
+        return made
 
     def verdicts(self) -> dict[str, Verdict]:
         """Whether each candidate is correct."""

@@ -22,6 +22,8 @@ from kernel_runtime.native import BuildError
 
 SUFFIXES: Mapping[Language, str] = {"metal": ".metal", "cuda": ".cu"}
 METAL_PLACE = ("threadgroup_position_in_grid", "simdgroup_index_in_threadgroup", "thread_index_in_simdgroup")
+TRACING = "during function transformations"
+"""Part of what MLX says when something is to be evaluated inside mx.compile."""
 SMALLEST_BUFFER = 8  # entries below which MLX would hand it to Metal in the constant address space
 
 
@@ -203,11 +205,16 @@ def gpu_function(kernel: GpuKernel, language: Language, text: str) -> GpuFunctio
         name=f"{kernel.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}",
         input_names=[*kernel.inputs, *numbers],
         output_names=[kernel.output],
-        header=f'#line 1 "{kernel.file(language).name}"\n{text}',
+        header=in_ascii(f'#line 1 "{kernel.file(language).name}"\n{text}'),
         source=kernel.body(language),
         ensure_row_contiguous=not kernel.strided,
     )
     return cast(GpuFunction, function)
+
+
+def in_ascii(text: str) -> str:
+    """A source as MLX takes it for Metal: any other character, as a comment may have, is a question mark."""
+    return text.encode("ascii", "replace").decode()
 
 
 compiled: set[tuple[GpuFunction, tuple[tuple[str, int | mx.Dtype], ...]]] = set()
@@ -221,9 +228,9 @@ def ensure_it_compiles(
         return
     try:
         mx.eval(outputs)
-    except ValueError:  # inside mx.compile nothing can be evaluated; the error comes later, in MLX's words
-        return
-    except RuntimeError as error:
+    except (ValueError, RuntimeError) as error:
+        if TRACING in str(error):
+            return  # nothing can be evaluated inside mx.compile; a mistake shows later, in MLX's words
         lines = str(error).splitlines()
         first = next((line for line in lines if "error:" in line or "): error" in line), lines[0])
         raise BuildError(f"the compiler refused: {first.strip()}") from None

@@ -41,6 +41,13 @@ def default_target() -> Target:
     return Target("cuda") if mx.cuda.is_available() else Target("metal", "emulator")
 
 
+def has_bfloat16() -> bool:
+    """Whether the GPU of this machine computes in bfloat16; NVIDIA's do from sm_80 on, so a T4 does not."""
+    if not mx.cuda.is_available():
+        return True
+    return int(mx.device_info(mx.gpu).get("compute_capability_major", 8)) >= 8
+
+
 @dataclass(frozen=True, eq=False)
 class Launch:
     """One run of a kernel.

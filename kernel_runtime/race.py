@@ -7,6 +7,7 @@ machine, of MLX and of the kernels: a kernel that changes races again.
 import fcntl
 import hashlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -20,7 +21,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .contest import ROWS, Contest, Part, Run, Times
+from .contest import CHUNK, ROWS, Contest, Part, Run, Times
 from .cpu_kernel import headers, mlx_backend, num_threads
 from .native import (
     BuildError,
@@ -48,7 +49,8 @@ def choose(contest: Contest[Part], table: "Table") -> Part:
     if mode == "race":
         names = contest.admitted(contest.correct(contest.verdicts()))
         if len(names) > 1:
-            return contest.part(contest.winners(table.times(contest, names)))
+            times = finished(table.times(contest, names))
+            return contest.part(contest.winners(times)) if times else contest.fallback
         return contest.candidates[names[0]] if names else contest.fallback
     if mode in contest.candidates and contest.judge(mode) == "right":
         is_given = mode == "own" and "given" in contest.candidates and contest.judge("given") == "right"
@@ -56,24 +58,37 @@ def choose(contest: Contest[Part], table: "Table") -> Part:
     return contest.fallback
 
 
+def finished(times: Times) -> Times:
+    """The times of those candidates that ran without an error."""
+    return {name: of_rows for name, of_rows in times.items() if math.isfinite(of_rows[CHUNK])}
+
+
 # --- timing -------------------------------------------------------------------------------------------------
 
 
 def measure(contest: Contest[Any], names: Collection[str], clock: Clock) -> dict[str, dict[int, float]]:
-    """Seconds of a call of each candidate, by number of rows."""
+    """Seconds of a call of each candidate, by number of rows; infinitely many of one that raises an error."""
     times: dict[str, dict[int, float]] = {name: {} for name in names}
-    started = {name: contest.start(contest.candidates[name]) for name in names}
+    in_race = contest.without_failing(names, lambda name: contest.start(contest.candidates[name]))
     for rows in ROWS:
-        runs = {name: run_of(rows) for name, run_of in started.items()}
+        runs = contest.without_failing(in_race, lambda name: warm(in_race[name](rows)))  # noqa: B023
+        in_race = {name: in_race[name] for name in runs}
         for name, seconds in measure_in_turns(runs, clock).items():
             times[name][rows] = seconds
-    return times
+    return {name: times[name] if name in in_race else dict.fromkeys(ROWS, math.inf) for name in names}
+
+
+def warm(run: Run) -> Run:
+    """The same run after a first call, which compiles and takes memory."""
+    call, first = run
+    mx.eval(call(first))
+    return run
 
 
 def measure_in_turns(runs: Mapping[str, Run], clock: Clock) -> dict[str, float]:
     """Least seconds of a call over some rounds in which all take turns: what else runs only adds to them."""
-    for call, first in runs.values():
-        mx.eval(call(first))  # compiles and takes memory
+    if not runs:
+        return {}
     least = least_of_rounds(runs, FIRST_ROUNDS, 1, clock)
     fastest_call = min(least.values())
     in_race = {name: run for name, run in runs.items() if least[name] <= HOPELESS * fastest_call}
@@ -131,11 +146,11 @@ class Table:
         """The times of these candidates: those that are kept, or new ones."""
         with self._alone():
             kept = self._read()
-            times = kept.get(contest.name, {})
+            times = kept.get(contest.key, {})
             if is_fresh or not set(names) <= times.keys():
                 self.announce()
                 times = measure(contest, names, self.clock)
-                self._write({**kept, contest.name: times})
+                self._write({**kept, contest.key: times})
         return {name: times[name] for name in names}
 
     def _read(self) -> dict[str, Times]:

@@ -11,6 +11,7 @@ from .native import BuildError, notice
 
 CLOSE = 1e-3  # relative to the largest entry: far above rounding, far below any mistake
 CLOSE_IN_TF32 = 4e-3  # TF32 keeps 10 bits of each factor, which puts the MLP off by up to 2.9e-3
+CLOSE_IN = {mx.float16: 5e-3, mx.bfloat16: 4e-2}
 
 Verdict = Literal["right", "wrong", "missing"]
 
@@ -62,7 +63,12 @@ def sample(*shape: int) -> mx.array:
     return mx.random.normal(shape, key=mx.random.key(sum(shape)))
 
 
-def close_products() -> float:
-    """Tolerance for a part that includes MLX's own float32 products, which a GPU may compute in TF32."""
+def close_in(dtype: mx.Dtype) -> float:
+    """Tolerance for a part that computes in a type: some roundings of entries of about the largest size."""
+    return CLOSE_IN.get(dtype, CLOSE)
+
+
+def close_products(dtype: mx.Dtype = mx.float32) -> float:
+    """Tolerance for a part that includes MLX's own products, which a GPU may compute in TF32 for float32."""
     may_be_tf32 = mx.default_device() == mx.gpu and os.environ.get("MLX_ENABLE_TF32", "1") != "0"
-    return CLOSE_IN_TF32 if may_be_tf32 else CLOSE
+    return max(close_in(dtype), CLOSE_IN_TF32 if may_be_tf32 else 0)

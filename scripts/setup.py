@@ -31,8 +31,9 @@ LOCK_FILE = ROOT / "pdm.lock"
 STAMP_FILE = Path(sys.prefix) / "tiny-llm-setup.txt"
 BACKENDS = ("cpu", "cuda")
 USE_KERNELS = """
+import mlx.core as mx
 from tiny_llm_ref.given.accelerate import best_operations, best_paged_attention
-best_operations(), best_paged_attention()
+best_operations(mx.float32), best_paged_attention(mx.float32)  # the type of the models that ship
 """
 OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "engines")
 

@@ -34,6 +34,7 @@ for name, module, summary in (
     ("schemas", "author.schemas", "Structured outputs for many random JSON schemas"),
     ("invariance", "author.invariance", "Count the answers that change with the batch"),
     ("damage", "author.damage", "Damaged checkpoints, each of which must load or be refused"),
+    ("try-server", "hardware.try_server", "Serve with some options, and ask what clients ask"),
     ("compare-mlx-lm", "checkpoints.compare_mlx_lm", "Greedy token ids against mlx-lm's"),
     ("record-figures", "author.record_figures", "Record the data of the book's figures"),
 ):

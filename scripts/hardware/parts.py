@@ -14,6 +14,8 @@ from scripts.hardware.report import Value
 Results = dict[str, Value]
 NUM_SCHEDULES = 500
 NUM_ENGINE_SCHEDULES = 500
+NUM_FEATURE_SCHEDULES = 100
+FEATURES = ("--drafts", "--grammars", "--quantized-kv", "--experts", "--ranks", "2")
 BENCH_ENGINES = ("tiny-llm", "mlx-lm as installed")
 DEMO_TOTALS = {
     "output_tokens_per_s": "tokens/s",
@@ -124,15 +126,29 @@ def read_demo(output: str, folder: Path) -> Results:
     return {shown: round(totals[key], 4) for key, shown in DEMO_TOTALS.items()}
 
 
+def read_answers(output: str, folder: Path) -> Results:
+    """How many answers a server gave, and of how many tokens."""
+    found = re.search(r"^(\d+) answers, (\d+) tokens, in ([\d.]+) s$", output, re.M)
+    if not found:
+        raise ValueError("the server printed no answers")
+    return {"answers": int(found[1]), "tokens": int(found[2]), "seconds with its start": float(found[3])}
+
+
+def serve_part(name: str, *options: str) -> Part:
+    """A server with these options, and clients."""
+    arguments = ("--", *options) if options else ()
+    return Part(name, "scripts.hardware.try_server", "author try-server", arguments, 2, read_answers)
+
+
 def part_of_tests(name: str, share: float, *arguments: str, words: str = "") -> Part:
     """Tests of the reference: of a day, or those whose names have these words."""
     options = ("--ref", "--all", "--", "-vv", "-rs", *(("-k", words) if words else ()))
     return Part(name, "scripts.learn.test", "test", (*arguments, *options), share, read_tests)
 
 
-def schedules_part(name: str, engine: str, count: int) -> Part:
-    """Random schedules by one engine."""
-    arguments = ("--ref", "--engine", engine, "--count", str(count))
+def schedules_part(name: str, engine: str, count: int, *features: str) -> Part:
+    """Random schedules by one engine, with some of its features."""
+    arguments = ("--ref", "--engine", engine, "--count", str(count), *features)
     return Part(name, "scripts.author.schedules", "author schedules", arguments, 3, read_schedules)
 
 
@@ -151,10 +167,12 @@ def demo_part(name: str, *arguments: str, **environment: str) -> Part:
 
 
 PARTS: Sequence[Part] = (
-    Part("doctor", "scripts.hardware.doctor", "doctor", (), 4, read_findings),
+    Part("doctor", "scripts.hardware.doctor", "doctor", (), 6, read_findings),
     part_of_tests("kernels of day 2.3", 5, "--week", "2", "--day", "3"),
     part_of_tests("kernels of day 2.5", 5, "--week", "2", "--day", "5"),
     part_of_tests("kernels of day 3.3", 4, "--week", "3", "--day", "3"),
+    part_of_tests("kernels of day 4.1", 5, "--week", "4", "--day", "1"),
+    part_of_tests("parts by type", 3, words="right_in_the_type"),
     Part(
         "answers of mlx-lm",
         "scripts.checkpoints.compare_mlx_lm",
@@ -166,6 +184,12 @@ PARTS: Sequence[Part] = (
     part_of_tests("bits of a row", 4, words="invariant_bits"),
     schedules_part("schedules, week 2", "batch", NUM_SCHEDULES),
     schedules_part("schedules, week 3", "serving", NUM_ENGINE_SCHEDULES),
+    schedules_part("schedules, all features", "serving", NUM_FEATURE_SCHEDULES, *FEATURES),
+    serve_part("serve"),
+    serve_part("serve, 8 bits", "--kv-bits", "8"),
+    serve_part("serve, drafts", "--speculation", "draft-model"),
+    serve_part("serve, experts", "--model", "qwen3-kjv-moe"),
+    serve_part("serve, two ranks", "--ranks", "2"),
     bench_part(),
     demo_part("demo, week 2"),
     demo_part("demo, week 3", "--engine", "serving"),

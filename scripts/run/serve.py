@@ -36,7 +36,7 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
     The first Ctrl-C lets requests that have begun end, and the second one exits at once.
 
     Example: pdm run serve --port 8000, then in another terminal
-    curl localhost:8000/v1/completions -d '{"model": "qwen3-kjv-4m", "prompt": "In the beginning"}'
+    curl 127.0.0.1:8000/v1/completions -d '{"model": "qwen3-kjv-4m", "prompt": "In the beginning"}'
     """
     leave_torch_out()
     end_with_launcher()

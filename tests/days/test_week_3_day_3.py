@@ -28,6 +28,7 @@ from tests.support.cpu_kernels import (
 from tests.support.evaluations import num_operations
 from tests.support.fakes import FakeModel, continuation, next_token, prompt_of
 from tests.support.fences import FencedKernel
+from tests.support.gpu_scan import scan_like_a_gpu
 from tests.support.oracles import LOW_PRECISION, Array, exact, expected_kept, log_softmax
 from tests.support.pages import SharingBlocks
 from tests.support.pieces import check_pieces
@@ -715,7 +716,7 @@ def test_task_4_the_attention_that_is_given(monkeypatch: pytest.MonkeyPatch) -> 
     runner = ModelRunner(random_qwen3(), BlockManager(40, 4), counting)
     check_logits(runner, [[(qwen_prompt(0, 5), None), (qwen_prompt(1, 1), None)]])
     check_equal(calls, [(6, 4, 8)] * 2, "queries that the given attention got, layer by layer")
-    monkeypatch.setattr(model_runner, "best_paged_attention", lambda: counting)
+    monkeypatch.setattr(model_runner, "best_paged_attention", lambda dtype: counting)
     check_logits(ModelRunner(random_qwen3(), BlockManager(40, 4)), [[(qwen_prompt(0, 5), None)]])
     check_equal(calls[2:], [(5, 4, 8)] * 2, "queries that the best attention got, where none is given")
 
@@ -1187,6 +1188,23 @@ def test_task_8_every_row_has_its_own_number() -> None:
     )
     expected = [token_at(weights, number) for number in uniform]
     check_equal(found.tolist(), expected, "token drawn by each of these numbers")
+
+
+def test_task_8_no_token_of_weight_0_where_a_gpu_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "cumsum", scan_like_a_gpu)
+    weights = np.random.default_rng(5).random(6001).astype(np.float32)
+    weights[::2] = weights[5990:] = 0
+    reached = np.array(scan_like_a_gpu(mx.array(weights)))
+    places = reached[weights == 0] / reached.max()
+    uniform = np.concatenate([places, np.nextafter(places, np.float32(0)), [1 - 2**-23, 0]])
+    uniform = uniform[(uniform >= 0) & (uniform < 1)].astype(np.float32)
+    num_wrong = 0
+    for numbers in np.array_split(uniform, 20):
+        rows = mx.broadcast_to(mx.array(weights), (len(numbers), len(weights)))
+        found = np.array(draw_tokens(rows, mx.array(numbers)))
+        num_wrong += int((weights[found] == 0).sum())
+    what = f"tokens of weight 0 among {len(uniform)} that are drawn at the borders of a GPU's threads"
+    check_equal(num_wrong, 0, what)
 
 
 @functools.cache

@@ -532,6 +532,28 @@ def test_task_3_streams_end_after_the_engine_and_before_the_last_report(
     check_equal(events, expected, "what happens in the thread, in order", mistakes)
 
 
+@pytest.mark.parametrize("is_loaded", [True, False], ids=["served", "not loaded"])
+def test_task_3_stopped_is_posted_although_the_streams_end_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, is_loaded: bool
+) -> None:
+    def fail() -> None:
+        engine_thread.mx.clear_streams()
+        raise RuntimeError("the device is lost")
+
+    def make() -> Engine:
+        if not is_loaded:
+            raise ValueError("no such model")
+        return make_engine()
+
+    monkeypatch.setattr(engine_thread, "end_streams", fail)
+    reports = run_to_end(make, [Stop()])
+    expected = "RuntimeError: the device is lost" if is_loaded else "no such model"
+    mistakes = {"those who wait are never told": ["Loaded"] if is_loaded else []}
+    kinds = [type(report).__name__ for report in reports]
+    check_equal(kinds, ["Loaded", "Stopped"] if is_loaded else ["Stopped"], "reports", mistakes)
+    check_equal(reports[-1], Stopped(expected), "the last report, with the first error")
+
+
 def test_task_3_a_model_of_another_thread_is_explained() -> None:
     model = random_qwen3()
     lazy = mx.random.normal((4, 4)) @ mx.random.normal((4, 4))

@@ -124,3 +124,17 @@ def test_a_pool_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch, k
         ValueError, match=r"20 blocks need 3.0 GiB, and this process may have 1.5: lower num_gpu"
     ):
         memory.check_memory(20, 3 * 2**30)
+
+
+def test_ranks_on_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLX_RANK", raising=False)
+    monkeypatch.setattr(memory, "container_limit", lambda: 12 * memory.GIB)
+    active = mx.get_active_memory()
+    whole = memory.free_memory() + active
+    assert whole <= 12 * memory.GIB
+    hostfile = tmp_path / "hosts.json"
+    hostfile.write_text('[["127.0.0.1:1001"], ["127.0.0.1:1002"], ["10.0.0.2:1001"], ["127.0.0.1:1003"]]')
+    monkeypatch.setenv("MLX_HOSTFILE", str(hostfile))
+    for rank, num_sharing in ((0, 3), (2, 1), (3, 3)):
+        monkeypatch.setenv("MLX_RANK", str(rank))
+        assert memory.free_memory() == whole // num_sharing - active, f"rank {rank}"

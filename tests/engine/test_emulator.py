@@ -2,14 +2,23 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from kernel_runtime.emulation import EmulatorError
-from kernel_runtime.gpu_kernel import GpuKernel, at_least_smallest, gpu_function
+from kernel_runtime.gpu_kernel import (
+    GpuKernel,
+    at_least_smallest,
+    compiled,
+    ensure_it_compiles,
+    gpu_function,
+)
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Launch, Target
 from kernel_runtime.native import BuildError
 from tests.support.check import check_close, check_equal, normal
@@ -417,3 +426,39 @@ def test_mlx_takes_the_metal_sources() -> None:
 def test_a_small_input_grows_to_what_metal_calls_device_memory() -> None:
     check_equal(at_least_smallest(mx.array([[3.0], [4.0]])).tolist(), [3, 4, 0, 0, 0, 0, 0, 0], "two entries")
     check_equal(at_least_smallest(normal(3, 3, seed=1)).shape, (3, 3), "shape of nine entries")
+
+
+@pytest.mark.parametrize("language", ["metal", "cuda"])
+def test_mlx_gets_a_source_in_ascii(language: Language, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX hands Metal's compiler nothing at all if a comment holds an umlaut."""
+    got: dict[str, Any] = {}
+    monkeypatch.setattr(mx.fast, f"{language}_kernel", lambda **named: got.update(named))
+    kernel = replace(QUANTIZED_MATVEC)
+    gpu_function(kernel, language, "// Zeile für Zeile: ½ schön\nint x;\n")
+    assert all(str(value).isascii() for value in got.values())
+    assert got["header"].splitlines()[1:] == ["// Zeile f?r Zeile: ? sch?n", "int x;"]
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (ValueError("[eval] Attempting to eval an array during function transformations like compile"), None),
+        (ValueError("[cuda_kernel] no such template argument"), "no such template argument"),
+        (
+            RuntimeError("Failed to compile\nkernel.metal:3: error: no such name\n"),
+            r":3: error: no such name",
+        ),
+    ],
+    ids=["traced", "value", "compiler"],
+)
+def test_only_inside_mx_compile_may_a_kernel_stay_untried(
+    error: Exception, refusal: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(outputs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(mx, "eval", fail)
+    function: Any = lambda **named: []  # noqa: E731
+    with pytest.raises(BuildError, match=refusal) if refusal else nullcontext():
+        ensure_it_compiles(function, (), [])
+    assert (function, ()) not in compiled

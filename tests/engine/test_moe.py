@@ -6,18 +6,21 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from kernel_runtime import self_check
 from tests.engine.test_overlap import Endless
 from tests.support.check import check_close, check_equal
 from tests.support.checkpoints import MOE_VARIANTS, build, save
+from tests.support.cpu_kernels import use_device
 from tests.support.schedules import (
     MAX_SEQ_LEN,
     random_moe,
 )
 from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, load_moe_model
+from tiny_llm.given import best_grouped_matmul as module
 from tiny_llm.given.accelerate import best_operations
 from tiny_llm.given.best_grouped_matmul import best_grouped_matmul
 from tiny_llm.kernels.dispatch_grouped_matmul import dispatch_grouped_matmul
-from tiny_llm.ops.experts import grouped_matmul_simple
+from tiny_llm.ops.experts import ExpertWeights, grouped_matmul_simple
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -51,6 +54,28 @@ def test_the_fastest_operations_give_the_same(variant, tmp_path: Path) -> None: 
 @pytest.mark.parametrize(
     ("mode", "expected"), [("own", dispatch_grouped_matmul), ("off", grouped_matmul_simple)]
 )
-def test_the_best_product(mode: str, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_the_best_product(
+    dtype: mx.Dtype, device: mx.DeviceType, mode: str, expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TINY_LLM_KERNELS", mode)
-    assert best_grouped_matmul() is expected
+    use_device(device, monkeypatch)
+    assert best_grouped_matmul(dtype) is expected
+
+
+def test_a_product_that_is_wrong_for_many_rows_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such as MLX's on a Mac's GPU could be, which takes another path from 16 rows on."""
+
+    def wrong_from_16(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:
+        return grouped_matmul_simple(x, experts, weights) * (1 if len(x) < 16 else 1.1)
+
+    monkeypatch.setenv("TINY_LLM_KERNELS", "own")
+    module._grouped_matmul.cache_clear()
+    self_check._notice_once.cache_clear()
+    monkeypatch.setattr(module, "dispatch_grouped_matmul", wrong_from_16)
+    assert best_grouped_matmul() is grouped_matmul_simple
+    module._grouped_matmul.cache_clear()
+    assert "dispatch_grouped_matmul differs" in capfd.readouterr().err

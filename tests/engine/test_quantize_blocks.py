@@ -7,9 +7,10 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from kernel_runtime import self_check
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, normal
-from tests.support.cpu_kernels import TARGETS, compiled_for
+from tests.support.cpu_kernels import TARGETS, compiled_for, use_device
 from tests.support.quantized_blocks import num_words_of
 from tiny_llm.kernels.given import quantize_blocks as module
 from tiny_llm.kernels.given.quantize_blocks import (
@@ -75,11 +76,21 @@ def test_array_operations_where_the_kernel_cannot_be_used(
     check_quantizes()
 
 
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_attention_is_right_in_the_type_of_the_model(
+    dtype: mx.Dtype, device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_device(device, monkeypatch)
+    assert best_quantized_attention(dtype) is best_module.dispatch_quantized_attention
+
+
 @pytest.mark.usefixtures("on_cpu")
 def test_attention_falls_back(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     best_module._attention.cache_clear()
     assert best_quantized_attention() is best_module.dispatch_quantized_attention
     best_module._attention.cache_clear()
+    self_check._notice_once.cache_clear()
     simple = best_module.quantized_paged_attention_simple
     monkeypatch.setattr(best_module, "dispatch_quantized_attention", lambda *args: 2 * simple(*args))
     assert best_quantized_attention() is simple

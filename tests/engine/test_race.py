@@ -20,8 +20,10 @@ from tests.support.bits import check_bits
 from tests.support.check import normal
 from tests.support.cpu_kernels import use_device
 from tests.support.ragged import Shape, draw
-from tiny_llm.given import attention_contests, contests, race_inputs
+from tiny_llm.given import accelerate, attention_contests, contests, race_inputs
 from tiny_llm.kernels.given.integer_matmul import integer_matmul
+
+F32 = mx.float32
 
 
 class Race:
@@ -174,6 +176,34 @@ def test_a_candidate_that_is_not_correct_takes_no_part(
     capsys.readouterr()
     assert entrants.winner() == winner
     assert len(capsys.readouterr().err.splitlines()) == num_lines
+
+
+@pytest.mark.parametrize("rows", [None, ROWS[0], ROWS[-1]], ids=["at the start", "few rows", "many rows"])
+@pytest.mark.parametrize(
+    ("failing", "winner"), [("own", "mlx"), ("plain", "own"), ("own mlx plain", "fallback")]
+)
+def test_a_candidate_that_fails_while_it_is_timed_loses(
+    failing: str, winner: str, rows: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entrants = Race(**FASTEST_FIRST)
+
+    def start(name: str) -> Any:
+        def run_of(num_rows: int) -> Run:
+            if num_rows == rows and name in failing.split():
+                raise RuntimeError("Failed to compile\nkernel: no bfloat16 before sm_80")
+            return entrants.start(name, num_rows)
+
+        if rows is None and name in failing.split():
+            raise BuildError("no bfloat16 before sm_80")
+        return run_of
+
+    race.announce()
+    for num_notices in (len(failing.split()), 0):  # the second time, the table knows
+        capsys.readouterr()
+        assert entrants.winner(tmp_path / "race.json", start=start) == winner
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == num_notices
+        assert all("fails and is not used" in line and "before sm_80" in line for line in lines)
 
 
 def test_until_the_kernel_is_written_there_is_no_race() -> None:
@@ -334,6 +364,14 @@ def test_another_machine_has_a_table_of_its_own(variable: str, monkeypatch: pyte
     assert changed != before
 
 
+def test_another_type_races_again(tmp_path: Path) -> None:
+    path = tmp_path / "race.json"
+    assert Race(own=2e-3, mlx=1e-3).winner(path) == "mlx"
+    other = Race(own=1e-3, mlx=2e-3)
+    assert other.winner(path, dtype=mx.bfloat16) == "own"
+    assert Race(own=1e-3, mlx=2e-3).winner(path) == "mlx"
+
+
 # --- the contests of the package ----------------------------------------------------------------------------
 
 
@@ -342,7 +380,7 @@ def test_who_claims_to_keep_bits_does(monkeypatch: pytest.MonkeyPatch) -> None:
     use_device(mx.cpu, monkeypatch)
     for module in (contests, race_inputs):
         monkeypatch.setattr(module, "NUM_WEIGHTS", 1)
-    for contest in (contests.norms(), contests.matmuls(), contests.mlps(integer_matmul)):
+    for contest in (contests.norms(F32), contests.matmuls(F32), contests.mlps(integer_matmul, F32)):
         for name in contest.keeps_bits:
             call, _ = contest.start(contest.candidates[name])(CHUNK)
             x = normal(300, race_inputs.ON_CPU.dim, seed=1)
@@ -360,15 +398,41 @@ def test_rows_are_counted_by_what_an_operation_is_given() -> None:
     functions = {rows: tell(rows) for rows in ROWS}
     makers = {rows: lambda *args, own=rows: tell(own) for rows in ROWS}
     for call, by_shape in (
-        (contests.norms().by_rows(makers)(64, None, 1e-5), {(1, 1, 9): 1, (9, 1, 9): 8, (3, 90, 9): CHUNK}),
-        (contests.ropes().by_rows(makers)(64, 10), {(1, 1, 7, 9): 1, (9, 1, 7, 9): 8, (1, 70, 7, 9): 64}),
-        (contests.matmuls().by_rows(functions), {(1, 1, 9): 1, (3, 3, 9): 8, (1, 300, 9): CHUNK}),
         (
-            attention_contests.attentions().by_rows(functions),
+            contests.norms(F32).by_rows(makers)(64, None, 1e-5),
+            {(1, 1, 9): 1, (9, 1, 9): 8, (3, 90, 9): CHUNK},
+        ),
+        (contests.ropes(F32).by_rows(makers)(64, 10), {(1, 1, 7, 9): 1, (9, 1, 7, 9): 8, (1, 70, 7, 9): 64}),
+        (contests.matmuls(F32).by_rows(functions), {(1, 1, 9): 1, (3, 3, 9): 8, (1, 300, 9): CHUNK}),
+        (
+            attention_contests.attentions(F32).by_rows(functions),
             {(1, 7, 1, 9): 1, (9, 7, 1, 9): 8, (1, 7, 2, 9): CHUNK},
         ),
     ):
         assert {shape: call(mx.zeros(shape)) for shape in by_shape} == by_shape
-    attend = attention_contests.paged_attentions().by_rows(functions)
+    attend = attention_contests.paged_attentions(F32).by_rows(functions)
     for queries, rows in (((1,), 1), ((1,) * 9, 8), ((2,), CHUNK), ((1, 5, 1), CHUNK)):
         assert attend(*draw(Shape(queries, (9,) * len(queries)), mx.float32, seed=1).arguments) == rows
+
+
+@pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_every_candidate_is_right_in_the_type_of_the_model(
+    dtype: mx.Dtype, device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_device(device, monkeypatch)
+    monkeypatch.setenv("TINY_LLM_KERNELS", "own")  # so nothing is timed
+    operations = accelerate.best_operations(dtype)
+    for contest in (
+        contests.norms(dtype),
+        contests.ropes(dtype),
+        contests.matmuls(dtype),
+        contests.mlps(operations.matmul, dtype),
+        attention_contests.attentions(dtype),
+        attention_contests.paged_attentions(dtype),
+        attention_contests.attention_layers(operations, dtype),
+    ):
+        assert set(contest.verdicts().values()) == {"right"}, contest.name
+        for name, part in contest.candidates.items():
+            call, first = contest.start(part)(ROWS[0])
+            assert (first.dtype, call(first).dtype) == (dtype, dtype), f"{name} of {contest.name}"

@@ -1,9 +1,14 @@
 """An engine on several ranks: every law holds, and each request gets what it gets alone in one process."""
 
 from pathlib import Path
+from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
+from scripts.checkpoints.files import resolve_checkpoint
+from tests.support.ranks import ThreadRanks, on_ranks
 from tiny_llm import (
     EngineStep,
     ScheduledTokens,
@@ -14,7 +19,10 @@ from tiny_llm import (
 )
 from tiny_llm.given.pretrained import load_part
 from tiny_llm.model.given.ranks import OneRank
+from tiny_llm.model.loader import load_model
+from tiny_llm.serving.ranks.given import run_rank
 from tiny_llm.serving.ranks.given.guarded_engine import RankLost, guard_steps
+from tiny_llm.serving.ranks.given.warm_up import AloneFirst
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -40,7 +48,13 @@ def test_guarded_steps_are_learned_from() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("[ring] connection to a peer was lost"), ConnectionError("gone")]
+    "error",
+    [
+        RuntimeError("[ring] connection to a peer was lost"),
+        RuntimeError("[METAL] Command buffer execution failed: Caused GPU Timeout Error (00000002)"),
+        ConnectionError("gone"),
+    ],
+    ids=["ring", "a GPU that waited", "rank 0"],
 )
 def test_a_lost_rank_is_no_error_to_recover_from(error: Exception) -> None:
     engine = Stepping()
@@ -57,3 +71,25 @@ def test_a_part_of_a_model_of_another_family_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gemma3", "text_config": {"hidden_size": 64}}')
     with pytest.raises(ValueError, match="model_type 'gemma3' is not supported"):
         load_part(tmp_path, OneRank())
+
+
+def test_each_rank_is_warm_before_they_meet() -> None:
+    """It has computed steps with its part, and exchanged nothing but whether it could load."""
+    tokens, path = mx.array([[5, 9, 100, 7]]), resolve_checkpoint("qwen3-kjv-1m")
+
+    def load_and_compute(ranks: ThreadRanks) -> tuple[list[Any], np.ndarray]:
+        part = run_rank.load_together(path, ranks, mx.float32)
+        before = list(ranks.exchanged)
+        return before, np.array(part(tokens))
+
+    whole = np.array(load_model(path, mx.float32)(tokens))
+    for before, logits in on_ranks(2, load_and_compute):
+        assert before == [("all_gather", ())]
+        np.testing.assert_allclose(logits, whole, atol=1e-2)  # by kernels and by plain parts
+
+
+def test_a_rank_alone_takes_its_part_for_all() -> None:
+    x, alone = mx.array([1.0, 2.0]), AloneFirst(OneRank())
+    alone.size = 3
+    assert alone.all_sum(x).tolist() == [1, 2]
+    assert alone.all_gather(x).tolist() == [[1, 2]] * 3

@@ -8,6 +8,7 @@ from pathlib import Path
 from scripts.course import ROOT
 
 STAND_IN = Path(__file__).resolve().parent / "stand_in"
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(map(str, (STAND_IN, ROOT)))}
 
 
 def run_on_gpu(*arguments: str, folder: Path = ROOT) -> str:
@@ -22,7 +23,7 @@ def run_on_gpu(*arguments: str, folder: Path = ROOT) -> str:
     result = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (STAND_IN, ROOT)))},
+        env={**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=300,

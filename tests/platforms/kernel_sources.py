@@ -1,28 +1,26 @@
 """The kernels of the course, and those for GPUs with the signature that MLX makes for each."""
 
+import importlib
 import itertools
+import pkgutil
 from collections.abc import Iterator, Mapping
 
 import mlx.core as mx
 
-from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
+from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, SUFFIXES, GpuKernel
 from kernel_runtime.launch import Language, Template
 from scripts.course import ROOT
-from tiny_llm_ref.kernels.given import (
-    gpu_fused,
-    gpu_operations,
-    paged_gpu,
-    split_decode,
-    tiled_attention,
-    tiled_matmul,
-)
+from tiny_llm_ref import kernels
 
 CPU_SOURCES = sorted((ROOT / "tiny_llm_ref" / "kernels").rglob("*.cpp"))
+GPU_SOURCES = sorted(
+    file for suffix in SUFFIXES.values() for file in (ROOT / "tiny_llm_ref").rglob(f"*{suffix}")
+)
 GPU_KERNELS = list(
     {
         value.name: value
-        for module in (gpu_operations, paged_gpu, gpu_fused, tiled_matmul, tiled_attention, split_decode)
-        for value in vars(module).values()
+        for found in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}.")
+        for value in vars(importlib.import_module(found.name)).values()
         if isinstance(value, GpuKernel)
     }.values()
 )
@@ -31,7 +29,7 @@ TYPES: Mapping[Language, Mapping[mx.Dtype, str]] = {
     "cuda": {mx.float32: "float", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"},
 }
 FLOAT_ARRAYS = ("mask", "partials", "cos", "sin", "query_weight", "key_weight")
-INTEGER_INPUTS = ("block_tables", "sequences", "num_keys", "tiles", "first")
+INTEGER_INPUTS = ("block_tables", "sequences", "num_keys", "tiles", "first", "tails")
 METAL_PLACE = (
     "uint3 threadgroup_position_in_grid",
     "uint simdgroup_index_in_threadgroup",
@@ -50,6 +48,8 @@ def parameters(kernel: GpuKernel, language: Language, template: Template) -> str
     T = TYPES[language][template["T"]]
     types = dict.fromkeys(INTEGER_INPUTS, "int32_t") | dict.fromkeys(FLOAT_ARRAYS, "float")
     types["weights"] = "uint32_t"
+    if "tail_key" in kernel.inputs:  # quantized blocks, with the tails of the sequences in floats
+        types["key"] = types["value"] = "uint32_t"
     spaces = ("device ", "constant ") if language == "metal" else ("", "")
     strides = "constant int64_t* " if language == "metal" else "__grid_constant__ Strides "
     declared = []

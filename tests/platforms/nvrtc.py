@@ -5,14 +5,19 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import mlx.core as mx
+
 from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.launch import Template
 from tests.platforms.kernel_sources import declarations, parameters, templates
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
+WITHOUT_BFLOAT16 = "sm_75"  # whose matrix units do not multiply it
 HEADER = """
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -49,13 +54,20 @@ class Usage:
     spills: int
 
 
-def source_of(kernel: GpuKernel) -> str:
-    """One source with the kernel in every combination of its template arguments."""
+def templates_on(kernel: GpuKernel, architecture: str) -> list[Template]:
+    """Every combination of a kernel's template arguments that an architecture runs."""
+    uses_matrix_units = mx.float32 not in kernel.templates["T"]
+    is_left_out = uses_matrix_units and architecture == WITHOUT_BFLOAT16
+    return [each for each in templates(kernel) if not (is_left_out and each["T"] == mx.bfloat16)]
+
+
+def source_of(kernel: GpuKernel, choices: Sequence[Template]) -> str:
+    """One source with the kernel for each choice of template arguments."""
     file = kernel.file("cuda")
     lines = [HEADER, f'#line 1 "{file.name}"', file.read_text(encoding="utf-8")]
     lines.append("namespace mlx::core::cu {\n\nnamespace cg = cooperative_groups;\n")
     lines.append("using Strides = cuda::std::array<int64_t, MAX_NDIM>;\n")
-    for number, template in enumerate(templates(kernel)):
+    for number, template in enumerate(choices):
         lines.append(f'extern "C" __global__ void kernel_{number}({parameters(kernel, "cuda", template)}) {{')
         lines.append(f"{declarations('cuda', template)}\n{kernel.body('cuda')}\n}}\n")
     return "\n".join([*lines, "}"])
@@ -64,19 +76,21 @@ def source_of(kernel: GpuKernel) -> str:
 def digest_of(kernel: GpuKernel) -> str:
     """Of everything that decides what the compiler says."""
     version = importlib.metadata.version("nvidia-cuda-nvrtc")
-    return hashlib.sha256(f"{version}\n{source_of(kernel)}".encode()).hexdigest()[:16]
+    source = source_of(kernel, list(templates(kernel)))
+    return hashlib.sha256(f"{version}\n{source}".encode()).hexdigest()[:16]
 
 
 def usage_of(kernel: GpuKernel, architecture: str) -> list[Usage]:
     """What a kernel takes, for each combination of its template arguments."""
-    log = compile_source(source_of(kernel), architecture)
+    choices = templates_on(kernel, architecture)
+    log = compile_source(source_of(kernel, choices), architecture)
     usages = {}
     for number, stack, stored, loaded, registers, rest in ENTRY.findall(log):
         shared = SHARED.search(rest)
         usages[int(number)] = Usage(
             int(registers), int(shared[1]) if shared else 0, int(stack), int(stored) + int(loaded)
         )
-    return [usages[number] for number in range(len(list(templates(kernel))))]
+    return [usages[number] for number in range(len(choices))]
 
 
 def compile_source(source: str, architecture: str) -> str:

@@ -5,7 +5,8 @@ They are noted while all tests run on the CPU. From the project's root:
     PYTHONPATH=$PWD/tests/platforms/stand_in ASKED_FOR_DEVICE=asked.txt pdm run test --ref
     pdm run python -m tests.platforms.repeat_on_gpu asked.txt
 
-Of the tests that reach a place in the code, three are repeated, and all of them with --all.
+Of the tests that reach a place in the code, three are repeated, and all of them with --all. With --own, they
+are repeated on this machine's own GPU; then the first command ran with TINY_LLM_DEVICE=cpu.
 """
 
 import os
@@ -18,6 +19,7 @@ from scripts.learn.test import run_pytest, workers
 
 STAND_IN = Path(__file__).resolve().parent / "stand_in"
 TESTS_PER_PLACE = 3
+OWN_OPTIONS = ("--all", "--own")
 
 
 def main(file: Path, *options: str) -> int:
@@ -28,8 +30,9 @@ def main(file: Path, *options: str) -> int:
         return 2
     tests = sorted(reached) if "--all" in options else cover(reached)
     print(f"{len(tests)} of {len(reached)} tests that would meet a GPU")
-    os.environ["PYTHONPATH"] = str(STAND_IN)
-    return run_pytest(["--ref", *workers(), *(option for option in options if option != "--all"), *tests])
+    if "--own" not in options:
+        os.environ["PYTHONPATH"] = str(STAND_IN)
+    return run_pytest(["--ref", *workers(), *(each for each in options if each not in OWN_OPTIONS), *tests])
 
 
 def places_by_test(file: Path) -> Mapping[str, set[str]]:

@@ -8,7 +8,8 @@ import pytest
 from scripts.course import ROOT, load_course
 from scripts.sources.files import write
 from scripts.sources.render import render
-from tests.platforms.gpu_default import run_on_gpu
+from tests.platforms.gpu_default import ENVIRONMENT, run_on_gpu
+from tests.support.rank_servers import rank_server
 
 CHUNK = 8
 MODEL = ("--model", "qwen3-kjv-1m")  # the smallest: the emulator takes its time
@@ -65,3 +66,16 @@ def test_generate_and_trace(prompts: Path, tmp_path: Path) -> None:
     options = (*MODEL, "--prompts", str(prompts), "--max-tokens", "2", "--out", str(tmp_path / "run.json"))
     run_on_gpu("scripts.run.trace", *options)
     assert json.loads((tmp_path / "run.json").read_text())["totals"]["output_tokens"] == 2 * len(PROMPTS)
+
+
+def test_serve_on_two_ranks(tmp_path: Path) -> None:
+    """Each has its own emulated GPU, and answers as one process on the CPU does."""
+    prompt, settings = "And God said", {"temperature": 0, "max_tokens": 4, "model": MODEL[1]}
+    texts = []
+    for name, environment in (("gpu", ENVIRONMENT), ("cpu", {"TINY_LLM_DEVICE": "cpu"})):
+        with rank_server(tmp_path / name, *MODEL, environment=environment) as server:
+            texts.append(server.complete(prompt, **settings)["choices"][0]["text"])
+            server.process.terminate()
+            assert server.end() == 0, server.text
+            assert "tiny-llm:" not in server.text, server.text
+    assert texts[0] == texts[1]

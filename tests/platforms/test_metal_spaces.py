@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.gpu_kernel import SUFFIXES, GpuKernel
 from kernel_runtime.launch import Template
-from tests.platforms.kernel_sources import GPU_KERNELS, declarations, parameters, templates
+from tests.platforms.kernel_sources import GPU_KERNELS, GPU_SOURCES, declarations, parameters, templates
 from tests.platforms.zig import zig
 
 HEADER = Path(__file__).parent / "address_spaces"
@@ -50,6 +50,10 @@ def compile_sources(folder: Path, sources: Iterable[str]) -> dict[str, str]:
     errors = re.findall(r"^([\w. ]+):\d+:\d+: (?:fatal )?error: (.*)$", result.stderr, re.M)
     assert bool(errors) == (result.returncode != 0), result.stderr[:3000]
     return dict(reversed(errors))
+
+
+def test_every_source_belongs_to_a_kernel_that_is_tested() -> None:
+    assert sorted(kernel.file(language) for kernel in GPU_KERNELS for language in SUFFIXES) == GPU_SOURCES
 
 
 @each_kernel

@@ -1,8 +1,13 @@
 """Which tests are repeated as on a machine with a GPU."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
+from scripts.course import ROOT
+from tests.platforms.gpu_default import ENVIRONMENT
 from tests.platforms.repeat_on_gpu import cover, places_by_test
 
 
@@ -29,3 +34,16 @@ def test_places_are_read_by_test(tmp_path: Path) -> None:
         "test_x[1\t2]": {"a.py:1 < b.py:2"},
         "test_y": {"a.py:1 < b.py:2", "c.py:3"},
     }
+
+
+def test_places_are_noted_although_the_cpu_is_chosen(tmp_path: Path) -> None:
+    """As on a Mac, whose default device would be the GPU otherwise."""
+    file = tmp_path / "asked.txt"
+    environment = {"ASKED_FOR_DEVICE": str(file), "TINY_LLM_DEVICE": "cpu", **ENVIRONMENT}
+    test = "tests/days/test_week_3_day_3.py::test_task_4_the_attention_that_is_given"
+    command = [sys.executable, "-m", "pytest", "-q", "--ref", test]
+    result = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout
+    assert list(places_by_test(file)) == [test]

@@ -14,7 +14,8 @@ from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tests.support.server_engines import ENGINES, SECONDS, GatedModel, failing, make_engine
 from tiny_llm import Engine, SamplingParams
-from tiny_llm.serving.server.engine_thread import EngineThread
+from tiny_llm.serving.server.engine_thread import EngineThread, end_streams
+from tiny_llm.serving.server.given import thread_end
 from tiny_llm.serving.server.given.messages import Increment, Loaded, Report, StepReport, Stopped
 from tiny_llm.serving.server.given.thread_law import check_plain
 
@@ -177,6 +178,30 @@ def test_drafts_are_reported() -> None:
         num_accepted = sum(accepted for _, accepted in counts)
         assert num_accepted == 9 - len(increments[ticket]) > 0
         assert sum(drafts for drafts, _ in counts) > num_accepted
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_destructors_that_hang_are_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    monkeypatch.setattr(thread_end, "ENDING_SECONDS", 0.01)
+    monkeypatch.setattr(thread_end.Path, "exists", lambda path: True)
+    assert not thread_end.join_native(thread)
+    assert not thread_end.join_native(thread, 0.01)
+
+
+def test_streams_end_although_the_device_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def synchronize() -> None:
+        raise RuntimeError("[METAL] Command buffer execution failed: GPU Timeout Error")
+
+    monkeypatch.setattr(mx, "synchronize", synchronize)
+    monkeypatch.setattr(mx, "clear_streams", lambda: ended.append(True))
+    with pytest.raises(RuntimeError, match="GPU Timeout"):
+        end_streams()
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("error", [ValueError("no such model"), SystemExit(3)])

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
 MODEL = "qwen3-kjv-4m"
+ON_CPU = {"TINY_LLM_DEVICE": "cpu"}
 SERVE = [sys.executable, "-m", "scripts.run.serve", "--port", "0"]
 
 
@@ -106,11 +107,14 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @contextmanager
-def rank_server(log: Path, *options: str, launcher: tuple[str, ...] = ()) -> Iterator[RankServer]:
-    """A server of two ranks on the CPU, started by a launcher instead if there is one.
+def rank_server(
+    log: Path, *options: str, launcher: tuple[str, ...] = (), environment: Mapping[str, str] = ON_CPU
+) -> Iterator[RankServer]:
+    """A server of two ranks, by default on the CPU, started by a launcher instead if there is one.
 
     Args:
         log: a file for what it prints.
+        environment: what it has besides that of this process.
     """
     ranks = () if launcher else ("--ranks", "2")
     with log.open("wb") as out:
@@ -120,7 +124,7 @@ def rank_server(log: Path, *options: str, launcher: tuple[str, ...] = ()) -> Ite
             stdin=subprocess.PIPE,  # at its end, mlx.launch would read forever
             stdout=out,
             stderr=out,
-            env=os.environ | {"TINY_LLM_DEVICE": "cpu"},
+            env={**os.environ, **environment},
         )
     try:
         yield RankServer(process, log)

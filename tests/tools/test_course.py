@@ -90,6 +90,7 @@ ROWS_OF_SERVING = [
         "ranks.follower",
         "ranks.given.guarded_engine",
         "ranks.given.run_rank",
+        "ranks.given.warm_up",
         "ranks.leading_model",
         "ranks.message",
         "ranks.watchdog",

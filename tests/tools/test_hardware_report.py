@@ -323,6 +323,12 @@ def test_numbers_are_read_from_what_commands_print(tmp_path: Path) -> None:
         "skipped": 2,
         "skipped because": ["needs an NVIDIA GPU (CUDA)"],
     }
+    served = "5 answers, 100 tokens, in 3.5 s\n"
+    assert read["serve, two ranks"](served, tmp_path) == {
+        "answers": 5,
+        "tokens": 100,
+        "seconds with its start": 3.5,
+    }
     answers = "prompt 0: 36 tokens, equal\nprompt 1: 20 tokens, different\n"
     assert read["answers of mlx-lm"](answers, tmp_path) == {"answers": 2, "equal": 1, "tokens": 56}
     schedules = "20 schedules, seed 7: every request got the tokens it gets alone\n"

@@ -21,36 +21,52 @@ from ..model.given.operations import PLAIN_OPERATIONS, Operations
 from . import attention_contests, contests
 from .fused_parts import FusedRope, fused_attention
 from .mlx_parts import MlxEmbedding
-from .race_inputs import is_on_gpu
+from .race_inputs import is_on_gpu, usual_dtype
 
 
-def best_operations() -> Operations:
-    """What TINY_LLM_KERNELS asks for, as far as it works on this machine's default device."""
-    return _operations(*_setting())
+def best_operations(dtype: mx.Dtype | None = None) -> Operations:
+    """What TINY_LLM_KERNELS asks for, as far as it works on this machine's default device.
+
+    Args:
+        dtype: the type that the model computes in; the usual one of the device unless given.
+    """
+    return _operations(dtype or usual_dtype(), *_setting())
 
 
 @cache
-def _operations(*setting: object) -> Operations:
+def _operations(dtype: mx.Dtype, *setting: object) -> Operations:
     table = own_table()
-    norm, rope = choose(contests.norms(), table), choose(contests.ropes(), table)
-    attention, matmul = choose(attention_contests.attentions(), table), choose(contests.matmuls(), table)
-    mlp = choose(contests.mlps(matmul), table)
+    norm, rope = choose(contests.norms(dtype), table), choose(contests.ropes(dtype), table)
+    attention = choose(attention_contests.attentions(dtype), table)
+    matmul = choose(contests.matmuls(dtype), table)
+    mlp = choose(contests.mlps(matmul, dtype), table)
     is_plain = kernels_mode() == "off" or not is_on_gpu()  # a CPU computes either in as many operations
     embedding = PLAIN_OPERATIONS.embedding if is_plain else MlxEmbedding
     parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul, embedding=embedding)
-    layer = choose(attention_contests.attention_layers(parts), table)
+    layer = choose(attention_contests.attention_layers(parts, dtype), table)
     # The course's layer rotates by itself, from the tables of the course's rotation.
     return replace(parts, attention_layer=layer, rope=FusedRope if layer is fused_attention else rope)
 
 
-def best_paged_attention() -> PagedAttention:
-    """Attention to blocks as TINY_LLM_KERNELS asks for it, as far as it works on the default device."""
-    return _paged_attention(*_setting())
+def best_paged_attention(dtype: mx.Dtype | None = None) -> PagedAttention:
+    """Attention to blocks as TINY_LLM_KERNELS asks for it, as far as it works on the default device.
+
+    Args:
+        dtype: as for `best_operations`.
+    """
+    return _paged_attention(dtype or usual_dtype(), *_setting())
 
 
 @cache
-def _paged_attention(*setting: object) -> PagedAttention:
-    return choose(attention_contests.paged_attentions(), own_table())
+def _paged_attention(dtype: mx.Dtype, *setting: object) -> PagedAttention:
+    return choose(attention_contests.paged_attentions(dtype), own_table())
+
+
+def dtype_of(model: object) -> mx.Dtype | None:
+    """The type that a model computes in; None for one without an embedding. Ranks exchange nothing."""
+    embedding = getattr(model, "embedding", None)
+    embedding = getattr(embedding, "own", embedding)  # of one split over ranks, this rank's part
+    return None if embedding is None else embedding(mx.zeros(1, mx.int32)).dtype
 
 
 def _setting() -> tuple[str, str, bool]:
@@ -63,15 +79,20 @@ def own_table() -> Table:
     return race_table(Path(__file__).parent.parent)
 
 
-def all_contests() -> list[Contest[Any]]:
-    """Every operation that races, the larger ones made of the parts that won."""
-    operations = best_operations()
+def all_contests(dtype: mx.Dtype | None = None) -> list[Contest[Any]]:
+    """Every operation that races, the larger ones made of the parts that won.
+
+    Args:
+        dtype: as for `best_operations`.
+    """
+    dtype = dtype or usual_dtype()
+    operations = best_operations(dtype)
     return [
-        contests.norms(),
-        contests.ropes(),
-        contests.matmuls(),
-        attention_contests.attentions(),
-        attention_contests.paged_attentions(),
-        contests.mlps(operations.matmul),
-        attention_contests.attention_layers(operations),
+        contests.norms(dtype),
+        contests.ropes(dtype),
+        contests.matmuls(dtype),
+        attention_contests.attentions(dtype),
+        attention_contests.paged_attentions(dtype),
+        contests.mlps(operations.matmul, dtype),
+        attention_contests.attention_layers(operations, dtype),
     ]

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from kernel_runtime.contest import CHUNK, Contest, Run, switch
 from kernel_runtime.paged_check import PagedAttention, checked, unchecked
-from kernel_runtime.self_check import sample
+from kernel_runtime.self_check import close_in, sample
 
 from ..kernels.dispatch_attention import dispatch_attention
 from ..kernels.dispatch_paged_attention import dispatch_paged_attention
@@ -20,28 +20,27 @@ from ..ops.paged_attention import paged_attention
 from ..ops.positional_encoding import RoPE
 from .fused_parts import FusedRope, fused_attention
 from .mlx_parts import mlx_attention, mlx_paged_attention
-from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, projection, sizes
+from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, packed_in, projection, sizes
 
 BLOCK_SIZE = 16
 Inputs = tuple[mx.array, mx.array, mx.array]
 """Query, key and value."""
 
 
-def attentions() -> Contest[Attention]:
-    """Attention to a dense cache: one query a row, or a chunk of one row.
+def attentions(dtype: mx.Dtype) -> Contest[Attention]:
+    """Attention to a dense cache, of few queries and of many: one query a row, or a chunk of one row.
 
     On a GPU, `tiled_attention`, which is given, is the course's as well once `dispatch_attention` works.
-    There, many queries of float16 must be right as well as few of float32.
     """
-    whole = sample(1, 6, 9, 64), sample(1, 2, 70, 64), sample(1, 2, 70, 64) + 1
-    inputs: list[Inputs] = [(whole[0][..., :5, :], *whole[1:]), *short_inputs(*whole)]
+    query, key, value = cast_to(dtype, sample(1, 6, 40, 64), sample(1, 2, 70, 64), sample(1, 2, 70, 64) + 1)
+    inputs = [(query[..., :5, :], key, value), (query, key, value)]
 
     def compute(attention: Attention) -> mx.array:
         outputs = [attention(*each, 0.1, "causal") for each in inputs]
         return mx.concatenate([output.astype(mx.float32) for output in outputs], axis=2)
 
     def expected() -> mx.array:
-        exact = [[x.astype(mx.float32) for x in each] for each in inputs]
+        exact = [cast_to(mx.float32, *each) for each in inputs]
         outputs = [mx.fast.scaled_dot_product_attention(*each, scale=0.1, mask="causal") for each in exact]
         return mx.concatenate(outputs, axis=2)
 
@@ -52,9 +51,9 @@ def attentions() -> Contest[Attention]:
         layer = sizes()
         B, L = (1, CHUNK) if rows == CHUNK else (rows, 1)
         shape = (B, layer.num_kv_heads, layer.num_keys, layer.head_dim)
-        keys, values = mx.ones(shape, layer.dtype), mx.ones(shape, layer.dtype)
+        keys, values = mx.ones(shape, dtype), mx.ones(shape, dtype)
         mx.eval(keys, values)
-        first = normal(B, layer.num_heads, L, layer.head_dim)
+        first = normal(dtype, B, layer.num_heads, L, layer.head_dim)
         return lambda query: attention(query, keys, values, mask="causal"), first
 
     return Contest(
@@ -72,14 +71,14 @@ def attentions() -> Contest[Attention]:
         start=start,
         by_rows=lambda functions: switch(functions, num_decodes),
         keeps_bits=("own", "given"),
+        close=close_in(dtype),
+        dtype=dtype,
     )
 
 
-def short_inputs(query: mx.array, key: mx.array, value: mx.array) -> list[Inputs]:
-    """The same in a type that matrix units multiply, where a GPU computes; elsewhere nothing."""
-    if not is_on_gpu():
-        return []
-    return [(query.astype(mx.float16), key.astype(mx.float16), value.astype(mx.float16))]
+def cast_to(dtype: mx.Dtype, query: mx.array, key: mx.array, value: mx.array) -> Inputs:
+    """The same in a type."""
+    return query.astype(dtype), key.astype(dtype), value.astype(dtype)
 
 
 def num_decodes(query: mx.array, *_: object) -> int:
@@ -87,23 +86,17 @@ def num_decodes(query: mx.array, *_: object) -> int:
     return query.shape[0] if query.shape[-2] == 1 else CHUNK
 
 
-def paged_attentions() -> Contest[PagedAttention]:
+def paged_attentions(dtype: mx.Dtype) -> Contest[PagedAttention]:
     """Attention to blocks: one query a sequence, or a chunk of one sequence.
 
     `tiled_paged_attention` is given, as `tiled_attention` is.
     """
-    whole = sample(12, 6, 64), sample(4, 16, 2, 64), sample(4, 16, 2, 64) + 1
-    inputs, tables = [whole, *short_inputs(*whole)], mx.array([[3, 1], [2, 0]])
+    inputs = cast_to(dtype, sample(12, 6, 64), sample(4, 16, 2, 64), sample(4, 16, 2, 64) + 1)
+    tables = mx.array([[3, 1], [2, 0]])
     places = tables, mx.array([0, 11, 12]), mx.array([23, 5])
 
-    def compute(attention: PagedAttention) -> mx.array:
-        outputs = [attention(*each, *places) for each in inputs]
-        return mx.concatenate([output.astype(mx.float32) for output in outputs])
-
     def expected() -> mx.array:
-        return mx.concatenate([attend(*(x.astype(mx.float32) for x in each)) for each in inputs])
-
-    def attend(query: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+        query, keys, values = cast_to(mx.float32, *inputs)
         outputs = [
             mx.fast.scaled_dot_product_attention(
                 rows.swapaxes(0, 1)[None],
@@ -123,12 +116,13 @@ def paged_attentions() -> Contest[PagedAttention]:
         N = 1 if rows == CHUNK else rows
         num_blocks = layer.num_keys // BLOCK_SIZE
         shape = (N * num_blocks, BLOCK_SIZE, layer.num_kv_heads, layer.head_dim)
-        blocks = mx.ones(shape, layer.dtype), mx.ones(shape, layer.dtype)
+        blocks = mx.ones(shape, dtype), mx.ones(shape, dtype)
         tables = mx.arange(N * num_blocks, dtype=mx.int32).reshape(N, num_blocks)
         starts = mx.arange(N + 1, dtype=mx.int32) * (rows // N)
         places = tables, starts, mx.full(N, layer.num_keys, dtype=mx.int32)
         mx.eval(blocks, places)
-        return lambda query: attend(query, *blocks, *places), normal(rows, layer.num_heads, layer.head_dim)
+        first = normal(dtype, rows, layer.num_heads, layer.head_dim)
+        return lambda query: attend(query, *blocks, *places), first
 
     def by_rows(functions: Mapping[int, PagedAttention]) -> PagedAttention:
         return checked(switch({rows: unchecked(each) for rows, each in functions.items()}, num_paged_decodes))
@@ -143,11 +137,13 @@ def paged_attentions() -> Contest[PagedAttention]:
             "plain": paged_attention,
         },
         fallback=paged_attention,
-        sample=compute,
+        sample=lambda attention: attention(*inputs, *places),
         expected=expected,
         start=start,
         by_rows=by_rows,
         keeps_bits=("own", "given"),
+        close=close_in(dtype),
+        dtype=dtype,
     )
 
 
@@ -156,19 +152,21 @@ def num_paged_decodes(query: mx.array, *others: mx.array) -> int:
     return query.shape[0] if query.shape[0] == others[-1].size else CHUNK
 
 
-def attention_layers(parts: Operations) -> Contest[Any]:
+def attention_layers(parts: Operations, dtype: mx.Dtype) -> Contest[Any]:
     """Self-attention with its projections; weights are joined as it is made, so one part computes all rows.
 
     Args:
         parts: what it is made of; the course's needs its own rotation, which on a GPU is the same kernel.
+        dtype: type of the model.
     """
-    config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), sample(2, 3, 64)
-    packed = [mx.quantize(sample(size, 64)) for size in (64, 32, 32, 64)]
+    config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), sample(2, 3, 64).astype(dtype)
+    packed = [packed_in(dtype, sample(size, 64) / 8) for size in (64, 32, 32, 64)]
     plain = PLAIN_OPERATIONS.attention_layer
 
-    def compute(make: Any) -> mx.array:
+    def compute(make: Any, dtype: mx.Dtype) -> mx.array:
         rope = RoPE(16, 10) if make is plain else FusedRope(16, 10)
-        output: mx.array = make(config, *map(as_quantized, packed), rope)(x, 4)
+        kinds = [(codes, scales.astype(dtype), biases.astype(dtype)) for codes, scales, biases in packed]
+        output: mx.array = make(config, *map(as_quantized, kinds), rope)(x.astype(dtype), 4)
         return output
 
     def start(make: Any) -> Callable[[int], Run]:
@@ -180,13 +178,13 @@ def attention_layers(parts: Operations) -> Contest[Any]:
         shapes = (H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D)
         layers = cycle(
             [
-                make(config, *(projection(parts.matmul, *shape) for shape in shapes), rope, **named)
+                make(config, *(projection(parts.matmul, dtype, *shape) for shape in shapes), rope, **named)
                 for _ in range(NUM_WEIGHTS)
             ]
         )
         return lambda rows: (
             lambda x: next(layers)(x),
-            normal(*((1, rows) if rows == CHUNK else (rows, 1)), E),
+            normal(dtype, *((1, rows) if rows == CHUNK else (rows, 1)), E),
         )
 
     can_rotate = is_on_gpu() or parts.rope is FusedRope
@@ -195,8 +193,10 @@ def attention_layers(parts: Operations) -> Contest[Any]:
         kernel="split_heads",
         candidates={**({"own": fused_attention} if can_rotate else {}), "plain": plain},
         fallback=plain,
-        sample=compute,
-        expected=lambda: compute(plain),
+        sample=lambda make: compute(make, dtype),
+        expected=lambda: compute(plain, mx.float32),
         start=start,
         keeps_bits=("own", "plain"),
+        close=close_in(dtype),
+        dtype=dtype,
     )

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from kernel_runtime.contest import CHUNK, Contest, Run, switch
 from kernel_runtime.native import is_invariant
-from kernel_runtime.self_check import close_products, sample
+from kernel_runtime.self_check import close_in, close_products, sample
 
 from ..kernels.given.integer_matmul import integer_matmul
 from ..kernels.given.tiled_matmul import tiled_matmul
@@ -19,7 +19,7 @@ from ..ops.positional_encoding import RoPE
 from ..ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
 from .fused_parts import FusedNorm, FusedRope, fused_mlp
 from .mlx_parts import MlxNorm, MlxRope, mlx_matmul, mlx_mlp
-from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, projection, sizes
+from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, packed_in, projection, sizes
 
 
 def num_rows(x: mx.array, *_: object) -> int:
@@ -37,13 +37,13 @@ def switch_makers(makers: Mapping[int, Any], rows_of: Callable[..., int]) -> Any
     return make
 
 
-def norms() -> Contest[Any]:
+def norms(dtype: mx.Dtype) -> Contest[Any]:
     """RMSNorm."""
-    x, weight = sample(3, 64), sample(64)
+    x, weight = sample(3, 64).astype(dtype), sample(64).astype(dtype)
 
     def start(make: Any) -> Callable[[int], Run]:
-        norm = make(sizes().dim, normal(sizes().dim), 1e-5)
-        return lambda rows: (norm, normal(rows, sizes().dim))
+        norm = make(sizes().dim, normal(dtype, sizes().dim), 1e-5)
+        return lambda rows: (norm, normal(dtype, rows, sizes().dim))
 
     mlx = FusedNorm if is_on_gpu() else MlxNorm  # where the course's is MLX's own
     return Contest(
@@ -52,18 +52,21 @@ def norms() -> Contest[Any]:
         candidates={"own": FusedNorm, "mlx": mlx, "plain": PLAIN_OPERATIONS.norm},
         fallback=PLAIN_OPERATIONS.norm,
         sample=lambda make: make(64, weight, 1e-5)(x),
-        expected=lambda: mx.fast.rms_norm(x, weight, 1e-5),
+        expected=lambda: mx.fast.rms_norm(x.astype(mx.float32), weight.astype(mx.float32), 1e-5),
         start=start,
         by_rows=lambda makers: switch_makers(makers, num_rows),
+        close=close_in(dtype),
+        dtype=dtype,
     )
 
 
-def ropes() -> Contest[Any]:
+def ropes(dtype: mx.Dtype) -> Contest[Any]:
     """The rotation."""
-    x = sample(1, 3, 2, 64)
+    x = sample(1, 3, 2, 64).astype(dtype)
 
     def expected() -> mx.array:
-        turned = mx.fast.rope(x.swapaxes(1, 2), 64, traditional=False, base=10000.0, scale=1.0, offset=5)
+        exact = x.astype(mx.float32).swapaxes(1, 2)
+        turned = mx.fast.rope(exact, 64, traditional=False, base=10000.0, scale=1.0, offset=5)
         return turned.swapaxes(1, 2)
 
     def start(make: Any) -> Callable[[int], Run]:
@@ -71,8 +74,8 @@ def ropes() -> Contest[Any]:
 
         def run_of(rows: int) -> Run:
             if rows == CHUNK:
-                return lambda x: rope(x, CHUNK), normal(1, rows, *shape)
-            return lambda x: rope(x, [CHUNK] * rows), normal(rows, 1, *shape)
+                return lambda x: rope(x, CHUNK), normal(dtype, 1, rows, *shape)
+            return lambda x: rope(x, [CHUNK] * rows), normal(dtype, rows, 1, *shape)
 
         return run_of
 
@@ -85,21 +88,23 @@ def ropes() -> Contest[Any]:
         expected=expected,
         start=start,
         by_rows=lambda makers: switch_makers(makers, lambda x, *_: x.shape[0] * x.shape[1]),
+        close=close_in(dtype),
+        dtype=dtype,
     )
 
 
-def matmuls() -> Contest[Any]:
-    """The product with packed weights; None stands for the product with expanded ones.
+def matmuls(dtype: mx.Dtype) -> Contest[Any]:
+    """The product with packed weights, by few rows and by many; None stands for that with expanded ones.
 
     `integer_matmul` and, on a GPU, `tiled_matmul`, which are given, are the course's as well once
-    `quantized_matmul` works. There, many rows of float16 must be right as well as few of float32.
+    `quantized_matmul` works.
     """
-    inputs, (weight, scales, biases) = [sample(2, 128)], mx.quantize(sample(3, 128))
-    if is_on_gpu():
-        inputs.append((sample(9, 128) / 4).astype(mx.float16))  # smaller: float16 is off by more
+    inputs, packed = (
+        [sample(2, 128).astype(dtype), sample(40, 128).astype(dtype)],
+        packed_in(dtype, sample(3, 128)),
+    )
 
     def multiply(matmul: QuantizedMatmul | None, x: mx.array) -> mx.array:
-        packed = weight, scales.astype(x.dtype), biases.astype(x.dtype)
         if matmul is None:
             return as_projection(mx.dequantize(*packed))(x)
         return matmul(x, QuantizedWeights(*packed))
@@ -109,12 +114,13 @@ def matmuls() -> Contest[Any]:
 
     def expected() -> mx.array:
         x = mx.concatenate([each.astype(mx.float32) for each in inputs])
-        return mx.quantized_matmul(x, weight, scales, biases)
+        weight, scales, biases = packed
+        return mx.quantized_matmul(x, weight, scales.astype(mx.float32), biases.astype(mx.float32))
 
     def start(matmul: QuantizedMatmul | None) -> Callable[[int], Run]:
         dim = sizes().dim
-        layers = cycle([projection(matmul, dim, dim) for _ in range(NUM_WEIGHTS)])
-        return lambda rows: (lambda x: next(layers)(x), normal(rows, dim))
+        layers = cycle([projection(matmul, dtype, dim, dim) for _ in range(NUM_WEIGHTS)])
+        return lambda rows: (lambda x: next(layers)(x), normal(dtype, rows, dim))
 
     on_gpu = is_on_gpu()
     return Contest(
@@ -132,13 +138,16 @@ def matmuls() -> Contest[Any]:
         start=start,
         by_rows=(lambda functions: switch(functions, num_rows)) if on_gpu else None,
         keeps_bits=("own", "given") if on_gpu else ("given", "mlx", *(("own",) if is_invariant() else ())),
+        close=close_in(dtype),
+        dtype=dtype,
     )
 
 
-def mlps(matmul: QuantizedMatmul | None) -> Contest[Any]:
+def mlps(matmul: QuantizedMatmul | None, dtype: mx.Dtype) -> Contest[Any]:
     """The feed-forward half of a layer. Weights are joined as it is made, so one part computes all rows."""
-    x, plain = sample(3, 64), [sample(128, 64), sample(129, 64)[1:], sample(64, 128)]
-    packed = [mx.quantize(weight) for weight in plain]
+    weights = sample(128, 64), sample(129, 64)[1:], sample(64, 128)
+    x, plain = sample(3, 64).astype(dtype), [weight.astype(dtype) / 8 for weight in weights]
+    packed = [packed_in(dtype, weight) for weight in plain]
 
     def compute(make: Any) -> mx.array:
         kinds = map(as_projection, plain), map(as_quantized, packed)
@@ -146,18 +155,23 @@ def mlps(matmul: QuantizedMatmul | None) -> Contest[Any]:
 
     def expected() -> mx.array:
         outputs = []
-        for w_gate, w_up, w_down in (plain, [mx.dequantize(*each) for each in packed]):
-            gate = x @ w_gate.T
-            outputs.append((gate * mx.sigmoid(gate) * (x @ w_up.T)) @ w_down.T)
+        exact = x.astype(mx.float32)
+        for kind in (plain, [mx.dequantize(*each) for each in packed]):
+            w_gate, w_up, w_down = (weight.astype(mx.float32) for weight in kind)
+            gate = exact @ w_gate.T
+            outputs.append((gate * mx.sigmoid(gate) * (exact @ w_up.T)) @ w_down.T)
         return mx.stack(outputs)
 
     def start(make: Any) -> Callable[[int], Run]:
         E, hidden = sizes().dim, sizes().hidden_dim
         shapes = (hidden, E), (hidden, E), (E, hidden)
         layers = cycle(
-            [make(E, hidden, *(projection(matmul, *shape) for shape in shapes)) for _ in range(NUM_WEIGHTS)]
+            [
+                make(E, hidden, *(projection(matmul, dtype, *shape) for shape in shapes))
+                for _ in range(NUM_WEIGHTS)
+            ]
         )
-        return lambda rows: (lambda x: next(layers)(x), normal(rows, E))
+        return lambda rows: (lambda x: next(layers)(x), normal(dtype, rows, E))
 
     return Contest(
         name="mlp",
@@ -167,5 +181,6 @@ def mlps(matmul: QuantizedMatmul | None) -> Contest[Any]:
         sample=compute,
         expected=expected,
         start=start,
-        close=close_products(),
+        close=close_products(dtype),
+        dtype=dtype,
     )

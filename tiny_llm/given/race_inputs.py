@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from kernel_runtime.contest import CHUNK
-from kernel_runtime.launch import default_target
+from kernel_runtime.launch import default_target, has_bfloat16
 from kernel_runtime.self_check import sample
 
 from ..ops.basics import Projection, as_projection
@@ -23,12 +23,11 @@ class Sizes:
     num_kv_heads: int
     head_dim: int
     num_keys: int
-    dtype: mx.Dtype
 
 
-ON_CPU = Sizes(576, 1536, 9, 3, 64, 512, mx.float32)
-ON_GPU = Sizes(2048, 6144, 16, 8, 128, 1024, mx.bfloat16)
-EMULATED = Sizes(64, 128, 2, 1, 32, CHUNK, mx.float32)
+ON_CPU = Sizes(576, 1536, 9, 3, 64, 512)
+ON_GPU = Sizes(2048, 6144, 16, 8, 128, 1024)
+EMULATED = Sizes(64, 128, 2, 1, 32, CHUNK)
 NUM_WEIGHTS = 4
 """Different weights that are multiplied in turn, as a model's layers are: no cache holds them for long."""
 
@@ -45,21 +44,36 @@ def sizes() -> Sizes:
     return EMULATED if default_target().device == "emulator" else ON_GPU
 
 
-def normal(*shape: int) -> mx.array:
-    """An input of that shape, in the type that models compute in here."""
-    x = sample(*shape).astype(sizes().dtype)
+def usual_dtype() -> mx.Dtype:
+    """The type that most models compute in on this device."""
+    if sizes() is not ON_GPU:
+        return mx.float32
+    return mx.bfloat16 if has_bfloat16() else mx.float16
+
+
+def normal(dtype: mx.Dtype, *shape: int) -> mx.array:
+    """An input of that type and shape."""
+    x = sample(*shape).astype(dtype)
     mx.eval(x)
     return x
 
 
-def projection(matmul: QuantizedMatmul | None, num_outputs: int, num_inputs: int) -> Projection:
+def projection(
+    matmul: QuantizedMatmul | None, dtype: mx.Dtype, num_outputs: int, num_inputs: int
+) -> Projection:
     """A projection in 4 bits, or with its weights expanded; a vector keeps about its length."""
-    weight = normal(num_outputs, num_inputs) * num_inputs**-0.5
+    weight = normal(dtype, num_outputs, num_inputs) * num_inputs**-0.5
     if matmul is None:
         return as_projection(weight)
     packed = QuantizedWeights(*mx.quantize(weight))
     mx.eval(packed.weight, packed.scales, packed.biases)
     return prepared(QuantizedProjection(packed, None, matmul))
+
+
+def packed_in(dtype: mx.Dtype, weight: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """A weight in 4 bits: codes, and scales and biases in a type."""
+    codes, scales, biases = mx.quantize(weight)
+    return codes, scales.astype(dtype), biases.astype(dtype)
 
 
 def as_quantized(packed: tuple[mx.array, mx.array, mx.array]) -> QuantizedProjection:

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 import mlx.core as mx
 
 from ..generation.sampler import SamplingParams
-from ..given.accelerate import best_paged_attention
+from ..given.accelerate import best_paged_attention, dtype_of
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from .block_manager import BlockManager
@@ -51,7 +51,9 @@ class ModelRunner:
         sizes = model.num_hidden_layers, blocks.num_blocks, blocks.block_size
         self.pool = PagedKvPool(*sizes) if kv_bits is None else QuantizedKvPool(*sizes, kv_bits)
         self.attention: Callable[..., mx.array] = attention or (
-            best_paged_attention() if kv_bits is None else best_quantized_attention()
+            best_paged_attention(dtype_of(model))
+            if kv_bits is None
+            else best_quantized_attention(dtype_of(model))
         )
         blocks.forget_contents()
 

@@ -9,24 +9,38 @@ from kernel_runtime.self_check import close_products, judge, sample
 
 from ..kernels.dispatch_grouped_matmul import dispatch_grouped_matmul
 from ..ops.experts import ExpertWeights, GroupedMatmul, grouped_matmul_simple
-from .race_inputs import as_quantized
+from .race_inputs import as_quantized, packed_in, usual_dtype
+
+MANY_ROWS = 40
+"""MLX has a kernel of its own for at least 16 sorted rows on a Mac's GPU."""
 
 
-def best_grouped_matmul() -> GroupedMatmul:
-    """Use `dispatch_grouped_matmul` if it is right here, and `grouped_matmul_simple` otherwise."""
-    return _grouped_matmul(str(mx.default_device()), kernels_mode())
+def best_grouped_matmul(dtype: mx.Dtype | None = None) -> GroupedMatmul:
+    """Use `dispatch_grouped_matmul` if it is right here, and `grouped_matmul_simple` otherwise.
+
+    Args:
+        dtype: as for `best_operations`.
+    """
+    return _grouped_matmul(dtype or usual_dtype(), str(mx.default_device()), kernels_mode())
 
 
 @cache
-def _grouped_matmul(device: str, mode: str) -> GroupedMatmul:
+def _grouped_matmul(dtype: mx.Dtype, device: str, mode: str) -> GroupedMatmul:
     if mode == "off":
         return grouped_matmul_simple
-    weights = ExpertWeights(as_quantized(mx.quantize(sample(5 * 7, 64))).weights, 5)
-    x, experts = sample(13, 64), mx.array([0] * 9 + [2, 4, 4, 4])
+    packed, x = packed_in(dtype, sample(5 * 7, 64)), sample(MANY_ROWS, 64).astype(dtype)
+    few, many = mx.array([0, 2, 2]), mx.array([0] * 24 + [2] * 4 + [4] * 12)
+
+    def multiply(matmul: GroupedMatmul, dtype: mx.Dtype) -> mx.array:
+        codes, scales, biases = packed
+        kind = as_quantized((codes, scales.astype(dtype), biases.astype(dtype)))
+        weights = ExpertWeights(kind.weights, 5)
+        return mx.concatenate([matmul(x[: each.size].astype(dtype), each, weights) for each in (few, many)])
+
     verdict = judge(
         "dispatch_grouped_matmul",
-        lambda: dispatch_grouped_matmul(x, experts, weights),
-        lambda: grouped_matmul_simple(x, experts, weights),
-        close_products(),
+        lambda: multiply(dispatch_grouped_matmul, dtype),
+        lambda: multiply(grouped_matmul_simple, mx.float32),
+        close_products(dtype),
     )
     return dispatch_grouped_matmul if verdict == "right" else grouped_matmul_simple

@@ -66,6 +66,10 @@ def draw(weights: mx.array, uniform: mx.array) -> mx.array:
     Lay the weights of a row end to end. The token is the one found at the fraction `uniform` of the total
     length.
 
+    A GPU sums in parallel, and rounds where the work of one thread ends: its sums may grow a little at a
+    token of weight 0, or shrink. So only the sums at weights above 0 count, and the largest of them is the
+    total.
+
     Args:
         weights: [B, V], not negative and not all 0.
         uniform: [B], at least 0 and below 1.
@@ -73,5 +77,5 @@ def draw(weights: mx.array, uniform: mx.array) -> mx.array:
     Returns:
         token_ids: [B]; a token of weight 0 is never drawn.
     """
-    reached = mx.cumsum(weights, axis=-1)
-    return mx.argmax(reached > uniform[:, None] * reached[:, -1:], axis=-1)
+    reached = mx.where(weights > 0, mx.cumsum(weights, axis=-1), 0)
+    return mx.argmax(reached > uniform[:, None] * mx.max(reached, axis=-1, keepdims=True), axis=-1)

@@ -6,7 +6,7 @@ them is not seen here, and libraries that ask are told the truth.
 
 With ASKED_FOR_DEVICE, the path of a file, the answer stays true, and the file gets a line for each place in
 the code that would have got another answer on a GPU, and each test that reached it, in this process or in one
-that the test starts.
+that the test starts. On a machine with a GPU, the tests run with TINY_LLM_DEVICE=cpu meanwhile.
 """
 
 import importlib.util
@@ -45,7 +45,7 @@ class ChangingLoader:
         self.loader.exec_module(module)
         file = os.environ.get("ASKED_FOR_DEVICE")
         real = module.default_device
-        answer = gpu_first(module)
+        answer = gpu_first(module, bool(file))
         if file:
             answer = noting(real, answer, file)
         module.default_device = lambda: real() if is_library(sys._getframe(1)) else answer()
@@ -78,15 +78,20 @@ def place_of(frame) -> str:
     return " < ".join(f"{each.f_code.co_filename}:{each.f_lineno}" for each in callers)
 
 
-def gpu_first(mx: ModuleType) -> Callable:
-    """The answer of a machine with a GPU, which is the default device until another is chosen."""
+def gpu_first(mx: ModuleType, is_noting: bool) -> Callable:
+    """The answer of a machine with a GPU, which is the default device until another is chosen.
+
+    While places are noted, TINY_LLM_DEVICE chooses only the device that computes.
+    """
     default = [mx.Device(mx.gpu)]
     enter_stream, set_device = mx.stream, mx.set_default_device
 
     def set_default_device(device) -> None:
-        default[0] = mx.Device(device) if isinstance(device, mx.DeviceType) else device
-        if default[0].type == mx.cpu:
-            set_device(default[0])
+        chosen = mx.Device(device) if isinstance(device, mx.DeviceType) else device
+        if chosen.type == mx.cpu:
+            set_device(chosen)
+        if not (is_noting and sys._getframe(1).f_code.co_name == "choose_device"):
+            default[0] = chosen
 
     @contextmanager
     def stream(place) -> Iterator[None]:

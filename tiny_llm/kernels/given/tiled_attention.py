@@ -16,7 +16,7 @@ from ..dispatch_paged_attention import dispatch_paged_attention
 from . import gpu_operations
 from .gpu_sizes import ceil
 from .paged_gpu import paged_attention_gpu
-from .tiled_matmul import SHORT_FLOATS, SIMD_GROUPS
+from .tiled_matmul import SHORT_FLOATS, SIMD_GROUPS, has_matrix_units
 
 QUERIES = 64  # of a group
 HEAD_DIMS = (64, 128)
@@ -159,5 +159,5 @@ def can_multiply(query: mx.array, key: mx.array, value: mx.array) -> bool:
         and not is_invariant()
         and query.shape[-1] in HEAD_DIMS
         and query.dtype == key.dtype == value.dtype
-        and query.dtype in SHORT_FLOATS
+        and has_matrix_units(query.dtype)
     )

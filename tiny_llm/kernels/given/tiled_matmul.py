@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from kernel_runtime.gpu_kernel import GpuKernel
-from kernel_runtime.launch import LANES, Launch, Target, default_target
+from kernel_runtime.launch import LANES, Launch, Target, default_target, has_bfloat16
 
 from ...ops.quantize import QuantizedWeights
 from ..quantized_matmul import quantized_matmul
@@ -16,7 +16,7 @@ from .gpu_sizes import ceil
 TILE = 64  # rows and columns of a group, and inputs that it brings into shared memory at a time
 STRIDE = TILE + 8  # distance of a tile's rows
 SIMD_GROUPS = 4  # of a group
-SHORT_FLOATS = (mx.float16, mx.bfloat16)  # which matrix units multiply
+SHORT_FLOATS = (mx.float16, mx.bfloat16)
 
 TILED_MATMUL = GpuKernel(
     "tiled_matmul",
@@ -50,11 +50,16 @@ def tiled_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
     fits = (
         x.shape[-1] == weights.shape[1]
         and weights.bits in CODE_BITS
-        and mx.result_type(x, weights.scales) in SHORT_FLOATS
+        and has_matrix_units(mx.result_type(x, weights.scales))
         and num_rows > gpu_operations.FEW_ROWS
         and mx.default_device() == mx.gpu
     )
     return multiply_tiles(x, weights) if fits else quantized_matmul(x, weights)
+
+
+def has_matrix_units(dtype: mx.Dtype) -> bool:
+    """Whether the matrix units of this machine's GPU multiply arrays of a type."""
+    return dtype in SHORT_FLOATS and (dtype != mx.bfloat16 or has_bfloat16())
 
 
 def multiply_tiles(x: mx.array, weights: QuantizedWeights, target: Target | None = None) -> mx.array:

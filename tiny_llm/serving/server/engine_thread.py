@@ -105,7 +105,8 @@ class EngineThread:
         """Make the engine, post `loaded` of it, and serve until `stop`; the body of the thread.
 
         However it ends, even by SystemExit or KeyboardInterrupt, the engine is closed, then `end_streams` is
-        called, and the last report is `Stopped`, with the error `explained`. So no one waits for an answer
+        called, and the last report is `Stopped`, with the first error `explained`. After an error of the
+        device, `end_streams` fails, too: `Stopped` follows nevertheless. So no one waits for an answer
         forever.
         """
         raise NotImplementedError("week 3 day 7 task 3: EngineThread.run is not written yet")
@@ -195,9 +196,14 @@ def end_streams() -> None:
     """Wait for this thread's device work and end its streams; the thread cannot use MLX after that.
 
     A thread that ends without this leaves streams that MLX takes down when the process exits. That may crash.
+
+    Raises:
+        RuntimeError: the device failed in something that was still under way; the streams are ended.
     """
-    mx.synchronize()
-    mx.clear_streams()
+    try:
+        mx.synchronize()
+    finally:
+        mx.clear_streams()
 
 
 def keep_from_collector() -> None:

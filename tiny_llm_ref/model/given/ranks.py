@@ -1,6 +1,8 @@
 """What a process knows of the others that run the same model, and the two ways to exchange arrays."""
 
+import json
 import os
+from pathlib import Path
 from typing import Protocol
 
 import mlx.core as mx
@@ -60,3 +62,12 @@ class OneRank:
 def join_ranks() -> Ranks:
     """Find the other ranks as `mlx.launch` describes them in the environment; without that, be alone."""
     return MlxRanks() if "MLX_RANK" in os.environ else OneRank()
+
+
+def ranks_on_this_machine() -> int:
+    """How many ranks share the memory of this machine, this one included; 1 for a process that is alone."""
+    if "MLX_RANK" not in os.environ:
+        return 1
+    addresses = json.loads(Path(os.environ["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
+    hosts = [of_rank[0].rpartition(":")[0] for of_rank in addresses]
+    return hosts.count(hosts[int(os.environ["MLX_RANK"])])

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from ...given.accelerate import dtype_of
+from ...model.given.ranks import ranks_on_this_machine
 from ...model.qwen3 import Qwen3Model
 from ...model.roofline import cache_bytes_per_token
 from ..quantized_kv_pool import quantized_bytes_per_token
@@ -16,10 +18,11 @@ CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 
 
 def free_memory() -> int:
-    """Bytes that MLX may still allocate."""
+    """Bytes that MLX may still allocate in this process. Ranks on the same machine have equal shares."""
     # On a Mac, the limit exceeds what the GPU can keep resident. Only Metal reports that size.
-    most = mx.device_info().get("max_recommended_working_set_size", mx.get_memory_limit())
-    left = min(int(most), mx.get_memory_limit(), container_limit()) - mx.get_active_memory()
+    most = int(mx.device_info().get("max_recommended_working_set_size", mx.get_memory_limit()))
+    most = min(most, mx.get_memory_limit(), container_limit()) // ranks_on_this_machine()
+    left = most - mx.get_active_memory()
     return max(0, min(left, address_space()))
 
 
@@ -43,8 +46,7 @@ def pool_bytes(model: Qwen3Model, num_slots: int, kv_bits: int | None = None) ->
     """Bytes of the keys and values of so many tokens, as this model makes them or quantized."""
     if kv_bits is not None:
         return num_slots * quantized_bytes_per_token(model.config, kv_bits)
-    dtype = model.embedding(mx.array([[0]])).dtype
-    return num_slots * cache_bytes_per_token(model.config, dtype)
+    return num_slots * cache_bytes_per_token(model.config, dtype_of(model) or mx.float32)
 
 
 def check_memory(num_blocks: int, num_bytes: int) -> None:

@@ -113,7 +113,8 @@ class EngineThread:
         """Make the engine, post `loaded` of it, and serve until `stop`; the body of the thread.
 
         However it ends, even by SystemExit or KeyboardInterrupt, the engine is closed, then `end_streams` is
-        called, and the last report is `Stopped`, with the error `explained`. So no one waits for an answer
+        called, and the last report is `Stopped`, with the first error `explained`. After an error of the
+        device, `end_streams` fails, too: `Stopped` follows nevertheless. So no one waits for an answer
         forever.
         """
         error: str | None = None
@@ -124,8 +125,10 @@ class EngineThread:
                 self.serve(engine)
         except BaseException as exception:
             error = explained(exception)
-        finally:
+        try:
             end_streams()
+        except BaseException as exception:
+            error = error or explained(exception)
         self.post(Stopped(error))
 
     def serve(self, engine: RecoveringEngine) -> None:
@@ -249,9 +252,14 @@ def end_streams() -> None:
     """Wait for this thread's device work and end its streams; the thread cannot use MLX after that.
 
     A thread that ends without this leaves streams that MLX takes down when the process exits. That may crash.
+
+    Raises:
+        RuntimeError: the device failed in something that was still under way; the streams are ended.
     """
-    mx.synchronize()
-    mx.clear_streams()
+    try:
+        mx.synchronize()
+    finally:
+        mx.clear_streams()
 
 
 def keep_from_collector() -> None:

@@ -61,8 +61,10 @@ def create_app(
         try:
             yield
         finally:
-            await client.stop()
-            codec.close()
+            try:
+                await client.stop()
+            finally:
+                codec.close()
 
     return Starlette(
         routes=[

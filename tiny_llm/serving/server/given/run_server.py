@@ -99,12 +99,9 @@ class DrainingServer(uvicorn.Server):
     async def _exit_with(self, client: EngineClient) -> None:
         await client.ready.wait()
         if client.loaded is not None:
-            log.info(
-                "ready: %s on http://%s:%d",
-                ", ".join(client.config.model_names),
-                self.config.host,
-                self.config.port,
-            )
+            host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+            names = ", ".join(client.config.model_names)
+            log.info("ready: %s on http://%s:%d", names, host, self.config.port)
         await client.stopped.wait()
         self.should_exit = True
 

@@ -8,8 +8,8 @@ from ....model.given.optional import once_written
 from ...engine import Engine, EngineStep
 from ..watchdog import Watchdog
 
-LOST_PEER = "connection to a peer was lost"
-"""Part of what MLX says in a RuntimeError."""
+LOSSES = ("connection to a peer was lost", "GPU Timeout")
+"""Parts of what MLX says in a RuntimeError; the second, if a GPU has waited too long for another rank."""
 
 
 class RankLost(BaseException):
@@ -27,7 +27,7 @@ def losses_noticed() -> Iterator[None]:
     except ConnectionError as error:
         raise RankLost from error
     except RuntimeError as error:
-        if LOST_PEER in str(error):
+        if any(loss in str(error) for loss in LOSSES):
             raise RankLost from error
         raise
 

@@ -19,6 +19,7 @@ from ..leading_model import LeadingModel
 from ..message import Kind, send, to_message
 from ..watchdog import Watchdog
 from .guarded_engine import RankLost, is_loss, losses_noticed
+from .warm_up import AloneFirst, warm_up
 
 LOST_EXIT_CODE = 75
 """Of a rank that ends only because another one has ended."""
@@ -112,15 +113,16 @@ def follow(path: Path, ranks: Ranks, dtype: mx.Dtype | None) -> int:
 
 
 def load_together(path: Path, ranks: Ranks, dtype: mx.Dtype | None) -> Qwen3Model:
-    """Load this rank's part of a checkpoint, and wait until every rank has loaded its own.
+    """Load this rank's part of a checkpoint, warm it up, and wait until every rank has done so.
 
     Raises:
         ValueError: as for `load_part`, in the first rank that could not load.
         RankLost: another rank could not load, and says why, or has ended.
     """
-    part, failure = None, None
+    part, failure, alone = None, None, AloneFirst(ranks)
     try:
-        part = load_part(path, ranks, dtype)
+        part = load_part(path, alone, dtype)
+        warm_up(part)
     except ValueError as error:
         failure = error
     with losses_noticed():
@@ -129,6 +131,7 @@ def load_together(path: Path, ranks: Ranks, dtype: mx.Dtype | None) -> Qwen3Mode
         raise failure
     if part is None or first is not None:
         raise RankLost
+    alone.have_met = True
     return part
 
 

@@ -222,10 +222,10 @@ class EngineClient:
 
     def _receive_stopped(self, report: Stopped) -> None:
         self.state, self.error = "stopped", report.error
-        for ticket in list(self._running):
-            self._fail(ticket, stopped_early())
         self.ready.set()
         self.stopped.set()
+        for ticket in list(self._running):
+            self._fail(ticket, stopped_early())
 
     def _fail(self, ticket: int, error: ApiError) -> None:
         running = self._running.get(ticket)
