@@ -26,14 +26,14 @@ def main(model: Model = SHIPPED_MODEL, max_tokens: MaxTokens = 48) -> None:
     sys.exit(1 if different else 0)
 
 
-def differing_prompts(name: str, max_tokens: int) -> list[int]:
-    """Indices of the demo's prompts whose answers differ; prints a line for each prompt."""
+def differing_prompts(name: str, max_tokens: int, num_prompts: int | None = None) -> list[int]:
+    """Indices of the demo's first prompts, or of all, whose answers differ; prints a line for each prompt."""
     from scripts.checkpoints.models import as_chat
     from tiny_llm_ref import SamplingParams, batch_generate, load
 
     checkpoint = resolve_checkpoint(name)
     model, tokenizer = load(checkpoint, mx.float32)
-    prompts = [as_chat(tokenizer, prompt) for prompt in read_prompts(None, checkpoint)]
+    prompts = [as_chat(tokenizer, prompt) for prompt in read_prompts(None, checkpoint)[:num_prompts]]
     ours = batch_generate(
         model,
         tokenizer,

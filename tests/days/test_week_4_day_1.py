@@ -673,7 +673,7 @@ def test_task_3_two_of_them_share_nothing() -> None:
     check_equal((other.num_tails, other.tail_of.tolist()), (1, [0] * 21), "num_tails and tail_of of another")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_task_3_random_steps(seed: int) -> None:
     """Sequences come, share, grow, are cut back and leave; floats that somebody needs are his alone."""
     random = np.random.default_rng(seed)
@@ -1167,13 +1167,15 @@ def check_answers(engine: Engine, jobs: Items[tuple[list[int], int]], block_size
     check_equal(found, expected, f"tokens of each request, {what}")
 
 
-@pytest.mark.parametrize("kind", [Engine, OverlappingEngine], ids=["steps", "overlapping steps"])
 @pytest.mark.parametrize(
-    ("kv_bits", "budget", "block_size"),
-    [(4, 5, 4), (8, 6, 1), (4, 9, 16), (8, 9, 4), (4, 64, 1), (8, 64, 16)],
+    ("kind", "kv_bits", "budget", "block_size"),
+    [
+        *((Engine, *case) for case in [(4, 5, 4), (8, 6, 1), (4, 9, 16), (8, 9, 4), (4, 64, 1), (8, 64, 16)]),
+        *((OverlappingEngine, *case) for case in [(4, 5, 4), (8, 9, 1), (8, 64, 16)]),
+    ],
 )
 def test_task_4_engine_with_any_budget(
-    kv_bits: int, budget: int, block_size: int, kind: type[Engine]
+    kind: type[Engine], kv_bits: int, budget: int, block_size: int
 ) -> None:
     blocks = BlockManager(200 // block_size, block_size)
     config = SchedulerConfig(budget, 3)
@@ -1268,7 +1270,7 @@ def test_task_5_every_head_dimension_and_number_of_bits(D: int, bits: tuple[int,
 @pytest.mark.parametrize(("dtype", "tolerance"), [(mx.float32, 1e-5), *LOW_PRECISION])
 def test_task_5_random_shapes(dtype: mx.Dtype, tolerance: float) -> None:
     random = np.random.default_rng(5)
-    for seed in range(15):
+    for seed in range(10):
         shape, bits = random_shape(random, (32, 64, 96), longest=150), random.choice([4, 8], 2)
         batch = draw_quantized(shape, dtype, (int(bits[0]), int(bits[1])), seed=seed)
         check_on_cpu(batch, tolerance=tolerance)
@@ -1300,7 +1302,7 @@ def test_task_5_threads_do_not_matter(shape: Shape) -> None:
 def test_task_5_bits_do_not_depend_on_chunks_and_neighbors(block_size: int, dtype: mx.Dtype) -> None:
     batch = draw_quantized(Shape((45, 1, 40), (600, 300, 70), 6, 2, 64, block_size), dtype)
     expected = on_cpu(*batch.arguments)[:45]
-    for size, beside in itertools.product((1, 2, 7, 33, 45), (False, True)):
+    for size, beside in [*itertools.product((1, 7, 33), (False, True)), (45, True)]:
         others = "beside others" if beside else "alone"
         what = f"attention of 45 tokens, {size} at a time, {others}, blocks of {block_size}"
         check_bits(in_chunks(on_cpu, batch, size, beside), expected, what)
