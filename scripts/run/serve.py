@@ -139,6 +139,7 @@ def make_factory(
         options.scheduling_policy,
         make_drafter_factory(options, package),
         None if options.kv_bits is None else int(options.kv_bits),
+        options.overcommit,
     )
     return factory
 

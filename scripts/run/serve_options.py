@@ -35,6 +35,12 @@ BlockSize = Annotated[int, typer.Option(min=1, help="Tokens of a block.")]
 NoPrefixCaching = Annotated[
     bool, typer.Option("--no-enable-prefix-caching", help="Compute equal beginnings again.")
 ]
+Overcommit = Annotated[
+    bool,
+    typer.Option(
+        "--overcommit", help="Admit by the blocks that a request needs now; preempt if they run out."
+    ),
+]
 KvBits = Annotated[
     Literal["8", "4"] | None,
     typer.Option(help="Quantize keys to 8 bits, and values to so many. [default: floats]"),
@@ -102,6 +108,7 @@ class ServeOptions:
     num_gpu_blocks_override: NumBlocks = None
     block_size: BlockSize = 16
     no_enable_prefix_caching: NoPrefixCaching = False
+    overcommit: Overcommit = False
     kv_bits: KvBits = None
     ranks: NumRanks = 1
     step_timeout: StepTimeout = None

@@ -556,8 +556,9 @@ def test_task_3_the_order_is_the_policy_s() -> None:
     check_equal(rows_of(scheduler.schedule()), [(3, 0, 3, True), (2, 0, 3, True)], "first step")
 
 
-def test_task_3_who_runs_stands_in_the_order_of_rank() -> None:
+def test_task_3_who_runs_stands_in_the_order_of_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(SchedulerConfig(6, 3), policy=SpyPolicy(is_reversed=True))
+    monkeypatch.setattr(scheduler, "let_in", lambda sequence: False)
     for id in range(3):
         scheduler.add(sequence_of(id, 3))
         scheduler.complete(scheduler.schedule(), dict.fromkeys(range(id + 1), 9))
@@ -565,6 +566,37 @@ def test_task_3_who_runs_stands_in_the_order_of_rank() -> None:
         [each.id for each in scheduler.running], [2, 1, 0], "running ids, the last to come ranked first"
     )
     check_equal([row[0] for row in rows_of(scheduler.schedule())], [2, 1, 0], "ids of a step")
+
+
+def test_task_3_who_ranks_before_the_last_that_runs_is_let_in_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = SpyPolicy(is_reversed=True)
+    scheduler = Scheduler(SchedulerConfig(6, 4), policy=policy)
+    asked: list[int] = []
+
+    def let_in(sequence: Sequence) -> bool:
+        """As day 3.5 writes it, for one at most."""
+        asked.append(sequence.id)
+        if len(asked) == 1:
+            policy.remove(sequence)
+            scheduler.running.insert(0, sequence)
+        return len(asked) == 1
+
+    monkeypatch.setattr(scheduler, "let_in", let_in)
+    scheduler.add(sequence_of(0, 3))
+    scheduler.complete(scheduler.schedule(), {0: 9})
+    check_equal(asked, [], "what let_in was asked while nothing ran")
+    for id in range(1, 4):
+        scheduler.add(sequence_of(id, 3))
+    expected = [(3, 0, 3, True), (0, 3, 1, True), (2, 0, 2, False)]
+    mistakes = {"let in only after all that run have entries": expected[1:2] + expected[:1] + expected[2:]}
+    check_equal(rows_of(scheduler.schedule()), expected, "step in which let_in admits one of three", mistakes)
+    check_equal(asked, [3, 2], "what let_in was asked, until it returned False")
+    scheduler = scheduler_with([3], 6, 1)
+    monkeypatch.setattr(scheduler, "let_in", let_in)
+    scheduler.complete(scheduler.schedule(), {0: 9})
+    scheduler.add(sequence_of(1, 3))
+    scheduler.schedule()
+    check_equal(len(asked), 2, "calls of let_in, after one that came later and is not urgent")
 
 
 def test_task_3_blocks_are_asked_for_what_is_computed() -> None:

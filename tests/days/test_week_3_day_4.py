@@ -449,7 +449,7 @@ def test_task_4_who_holds_what_was_forgotten_has_nothing_to_register() -> None:
     check_equal(table.num_registered >= len(table.block_ids), True, what)
 
 
-# Task 5: only what is computed
+# Task 5: only what a step computes
 
 
 def admitted(
@@ -536,17 +536,69 @@ def test_task_5_a_cached_block_of_the_same_content_stays() -> None:
     check_equal(sorted(blocks.prefix_of), list(kept), "registered blocks")
 
 
-@pytest.mark.parametrize(("num_tokens", "has_room"), [(5, True), (99, False)])
-def test_task_5_a_later_call_of_allocate_registers_and_the_first_has_nothing_to(
-    num_tokens: int, has_room: bool
+@pytest.mark.parametrize(("num_tokens", "num_found"), [(1, 0), (5, 1), (6, 2), (11, 3)])
+def test_task_5_the_first_call_of_allocate_registers_what_its_tokens_fill(
+    num_tokens: int, num_found: int
+) -> None:
+    blocks = manager()
+    check_equal(blocks.allocate(sequence_of(PROMPT), num_tokens), True, f"room for {num_tokens}")
+    what = f"blocks of 3 that others find, in the step that computes the first {num_tokens} tokens"
+    mistakes = {"found only once they are computed": []} if num_found else {}
+    check_equal(found_in(blocks), blocks.tables[0].block_ids[:num_found], what, mistakes)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_found"), [(2, 2), (3, 3), (99, 2)])
+def test_task_5_a_later_call_of_allocate_registers_too_if_there_is_room(
+    num_tokens: int, num_found: int
 ) -> None:
     blocks = manager()
     sequence = sequence_of(PROMPT)
-    assert BlockManager.admit(blocks, sequence, 6)
+    assert blocks.allocate(sequence, 6)
     sequence.num_computed_tokens = 6
-    check_equal(blocks.allocate(sequence, num_tokens), has_room, f"room for {num_tokens} more")
-    what = "blocks that others find while the first one runs"
-    check_equal(found_in(blocks), blocks.tables[0].block_ids[:2], what)
+    check_equal(blocks.allocate(sequence, num_tokens), num_tokens < 99, f"room for {num_tokens} more")
+    what = f"blocks of 3 that others find, with 6 tokens computed and room asked for {num_tokens} more"
+    check_equal(found_in(blocks), blocks.tables[0].block_ids[:num_found], what)
+
+
+def test_task_5_tokens_behind_a_hit_are_counted_from_its_end() -> None:
+    blocks = manager()
+    blocks.free(live(blocks, PROMPT[:6]))
+    check_equal(blocks.allocate(sequence_of(PROMPT, id=1), 3), True, "room for 3 tokens behind a hit of 6")
+    what = "blocks of 3 that others find, of a hit of 6 tokens and 3 computed behind it"
+    mistakes = {"the tokens counted from the first one on": blocks.tables[1].block_ids[:2]}
+    check_equal(found_in(blocks), blocks.tables[1].block_ids[:3], what, mistakes)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_task_5_what_was_registered_and_never_computed_is_taken_back(is_shared: bool) -> None:
+    blocks = manager()
+    first, second = sequence_of(PROMPT), sequence_of(PROMPT, id=1)
+    assert blocks.allocate(first, 4)
+    first.num_computed_tokens = 4
+    assert blocks.allocate(first, 7)
+    if is_shared:
+        assert blocks.allocate(second, 2)
+    kept = blocks.tables[0].block_ids[:1]
+    blocks.free(first)
+    mistakes = {"blocks that promise content they never got": 3}
+    check_equal(len(found_in(blocks)), 1, "blocks that others find, 4 of 11 tokens computed", mistakes)
+    check_equal(sorted(blocks.prefix_of), kept, "registered blocks")
+    if is_shared:
+        second.num_computed_tokens = 11
+        blocks.free(second)
+    check_counts(blocks, (10, 1, 0), " once all are gone")
+
+
+def test_task_5_a_hit_on_the_whole_prompt_stays_registered() -> None:
+    blocks = manager()
+    blocks.free(live(blocks, PROMPT[:9]))
+    second = sequence_of(PROMPT[:9], id=1)
+    assert blocks.allocate(second, 1)
+    second.num_computed_tokens = 8
+    blocks.free(second)
+    mistakes = {"the last block, whose last token was to be computed again, was taken back": (9, 2, 0)}
+    seen = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_used_blocks)
+    check_equal(seen, (8, 3, 0), "free, cached and used blocks", mistakes)
 
 
 def test_task_5_an_answer_is_registered_at_its_end() -> None:
@@ -644,7 +696,7 @@ def test_task_6_the_first_allocation_admits() -> None:
     check_equal(blocks.hit_rate, 0.0, "hit_rate before any admission")
     check_equal(blocks.allocate(sequence_of(PROMPT), 11), True, "room for a first one")
     check_hits(blocks, (0, 11))
-    check_equal((blocks.hit_rate, blocks.tables[0].num_registered), (0.0, 0), "hit_rate, and num_registered")
+    check_equal(blocks.hit_rate, 0.0, "hit_rate after a first one")
 
 
 def test_task_6_a_hit_is_held_and_counted() -> None:
@@ -659,7 +711,7 @@ def test_task_6_a_hit_is_held_and_counted() -> None:
     counts = [blocks.ref_counts[block] for block in table.block_ids]
     check_equal(counts, [2, 2, 1, 1], "how many hold each of its blocks")
     stored = (table.num_stored_tokens, table.num_registered)
-    check_equal(stored, (6, 2), "num_stored_tokens and num_registered")
+    check_equal(stored, (6, 3), "num_stored_tokens, and num_registered with the block that it fills")
     check_hits(blocks, (6, 11 + 12))
     mistakes = {"the share that was computed": 17 / 23, "hits for each token computed": 6 / 17}
     check_equal(blocks.hit_rate, 6 / 23, "hit_rate", mistakes)
@@ -746,14 +798,15 @@ def test_task_6_least_recently_used_over_lives() -> None:
 
 def test_task_6_a_child_is_found_again_when_its_parent_is_registered_anew() -> None:
     blocks = manager(num_blocks=8)
-    first, second = live(blocks, PROMPT[:3], 0), live(blocks, PROMPT[:6], 1)
-    blocks.free(first)
+    second = admitted(blocks, PROMPT[:6], 1)  # before there is anything to share
+    first = live(blocks, PROMPT[:3], 0)
+    second.num_computed_tokens = 6
     blocks.register(second)
+    blocks.free(first)
     blocks.free(live(blocks, (1,) * 18, 2))
     found = blocks.find_prefix(sequence_of(PROMPT, 3))
     check_equal(found, 0, "tokens found, the first block evicted, the second in use")
-    third = live(blocks, PROMPT[:3], 4)
-    blocks.register(third)
+    live(blocks, PROMPT[:3], 4)
     found = blocks.find_prefix(sequence_of(PROMPT, 5))
     check_equal(found, 6, "tokens found once another has computed the first block")
 
@@ -780,15 +833,15 @@ def test_task_6_asking_is_flat_in_how_often() -> None:
 
 
 ON_PAPER = {
-    "prompts that come in the same step compute each their own": (
-        [Job(PROMPT, 2), Job(PROMPT, 2)],
+    "prompts that come in the same step share what it computes": (
+        [Job(PROMPT, 2), Job(PROMPT, 2), Job((*PROMPT[:7], 1, 2), 1)],
         64,
-        [[(0, 0, 11, True), (1, 0, 11, True)]],
+        [[(0, 0, 11, True), (1, 9, 2, True), (2, 6, 3, True)]],
     ),
     "a prompt in mid-prefill is shared as far as it is computed": (
         [Job(PROMPT, 1), Job((*PROMPT, 1, 2), 1, arrival=1)],
         7,
-        [[(0, 0, 7, False)], [(0, 7, 4, True), (1, 6, 3, False)]],
+        [[(0, 0, 7, False)], [(0, 7, 4, True), (1, 9, 3, False)]],
     ),
     "a sequence dropped in mid-prefill leaves what it has computed": (
         [Job(PROMPT, 1, dropped_at=1), Job(PROMPT, 1, arrival=1)],
@@ -975,7 +1028,8 @@ def test_task_6_a_step_that_failed_leaves_nothing_to_share() -> None:
         raise RuntimeError("told to fail")
 
     engine = engine_on(blocks)
-    engine.add_request(MODEL_PROMPT, SamplingParams(max_tokens=9))
+    for _ in range(2):
+        engine.add_request(MODEL_PROMPT, SamplingParams(max_tokens=9))
     engine.runner.run = fail  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
         engine.step()

@@ -1047,3 +1047,145 @@ def test_task_6_the_whole_engine_under_pressure(order: str) -> None:
     expected = {id: tokens for id, tokens in expected.items() if id in answers or id != 5}
     check_equal(answers, expected, "tokens of each request")
     check_nothing_is_held(engine)
+
+
+# Task 7: urgent ones are let in
+
+
+def served_with(
+    jobs: Items[tuple[int, int, int, int]],
+    config: SchedulerConfig,
+    blocks: Blocks | None = None,
+    patience: int = 16,
+) -> tuple[dict[int, int], list[Sequence]]:
+    """The step of each first token, of requests that come at a step with a priority, a prompt and an answer.
+
+    Also their sequences, when all have ended. Fails if one that ranks before another gives way to it.
+    """
+    scheduler = Scheduler(config, blocks, Priority(patience))
+    first_tokens: dict[int, int] = {}
+    sequences = [
+        Sequence(id, prompt_of(size, id), priority, size + amount)
+        for id, (_, priority, size, amount) in enumerate(jobs)
+    ]
+    for step in range(5000):
+        for sequence, (arrival, *_) in zip(sequences, jobs, strict=True):
+            if arrival == step:
+                scheduler.add(sequence)
+        before = {each.id: each.num_preemptions for each in sequences}
+        output = scheduler.schedule()
+        ranks = [scheduler.policy.rank(each) for each in scheduler.running]
+        gone = [each for each in sequences if each.num_preemptions > before[each.id]]
+        for each in gone:
+            check_equal(
+                scheduler.policy.rank(each) >= max(ranks),
+                True,
+                f"in step {step}, that {each.id}, which gave way, ranks behind all that run",
+            )
+        scheduler.complete(output, {each.sequence.id: 5 for each in output.final})
+        for entry in output.final:
+            first_tokens.setdefault(entry.sequence.id, step)
+            if entry.sequence.num_tokens == entry.sequence.max_num_tokens:
+                scheduler.remove(entry.sequence.id)
+        if not scheduler.has_work and step > max(job[0] for job in jobs):
+            return first_tokens, sequences
+    pytest.fail("there is still work after 5000 steps")
+
+
+LONG_ANSWERS = [(0, 5, 4, 300)] * 2
+POOLS_FOR_TWO: dict[str, Callable[[], Blocks]] = {
+    "no blocks": UnlimitedBlocks,
+    "reserved": lambda: BlockManager(76 * 2, 4),
+    "overcommitted": lambda: BlockManager(76 * 2, 4, overcommit=True),
+    "shared": lambda: PrefixCachingBlockManager(76 * 2, 4),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS_FOR_TWO)
+def test_task_7_an_urgent_request_takes_a_place(pool: str) -> None:
+    config = SchedulerConfig(16, 2)
+    jobs = [*LONG_ANSWERS, (10, 0, 6, 3)]
+    first_tokens, sequences = served_with(jobs, config, POOLS_FOR_TWO[pool]())
+    mistakes = {"an urgent request waits for a whole answer": 300}
+    check_equal(first_tokens[2], 10, "step of its first token, all places taken by priority 5", mistakes)
+    counts = [each.num_preemptions for each in sequences]
+    check_equal(counts, [0, 1, 0], "how often each gave way", {"the first gave way": [1, 0, 0]})
+
+
+def test_task_7_an_urgent_request_takes_room() -> None:
+    config, blocks = SchedulerConfig(16, 8), BlockManager(40, 4)
+    jobs = [(0, 5, 4, 56)] * 2 + [(10, 0, 6, 34)]  # 15 blocks each, and 10
+    first_tokens, sequences = served_with(jobs, config, blocks)
+    check_equal(first_tokens[2], 10, "step of its first token, while places are free and there is room")
+    jobs[2] = (10, 0, 6, 38)
+    first_tokens, sequences = served_with(jobs, config, BlockManager(40, 4))
+    check_equal(first_tokens[2], 10, "step of its first token, while places are free and blocks are not")
+    check_equal([each.num_preemptions for each in sequences], [0, 1, 0], "how often each gave way")
+
+
+def test_task_7_none_that_ranks_before_gives_way() -> None:
+    jobs = [(0, 0, 4, 56), (0, 5, 4, 56), (10, 0, 6, 98)]  # 15 blocks each, and 26 of 40
+    first_tokens, sequences = served_with(jobs, SchedulerConfig(16, 8), BlockManager(40, 4))
+    check_equal(first_tokens[2], 56, "step of its first token: that after the end of the first")
+    check_equal([each.num_preemptions for each in sequences], [0, 1, 0], "how often each gave way")
+
+
+def test_task_7_an_urgent_request_is_computed_before_a_long_prompt_under_way() -> None:
+    jobs = [(0, 5, 400, 2), (1, 0, 6, 3)]
+    first_tokens, sequences = served_with(jobs, SchedulerConfig(16, 8))
+    mistakes = {"the whole prompt first": 25}
+    check_equal(first_tokens[1], 1, "step of the first token of an urgent request that comes at 1", mistakes)
+    check_equal([each.num_preemptions for each in sequences], [0, 0], "how often each gave way")
+
+
+@pytest.mark.parametrize(("priority", "arrival"), [(5, 10), (4, 30), (0, 85)])
+def test_task_7_who_does_not_rank_before_waits(priority: int, arrival: int) -> None:
+    others = [(step, 9, 1, 1) for step in range(arrival - 2)]  # they let time pass, and end at once
+    jobs = [(0, 5, 4, 300), *others, (arrival, priority, 4, 2)]
+    first_tokens, sequences = served_with(jobs, SchedulerConfig(16, 1), patience=16 if priority else 0)
+    check_equal(sequences[0].num_preemptions, 0, "how often the first one gave way")
+    check_equal(first_tokens[len(jobs) - 1] >= 300, True, "that the last one waits for a whole answer")
+
+
+def test_task_7_partial_prefills_have_their_limit() -> None:
+    config = SchedulerConfig(16, 2, 4, 1)
+    jobs = [(0, 5, 12, 9), (0, 5, 2, 9), (1, 0, 9, 2)]
+    first_tokens, _ = served_with(jobs, config)
+    check_equal(
+        first_tokens[2], 5, "step of the first token of one with 9, in chunks of 4, after one with 12"
+    )
+
+
+def test_task_7_who_is_let_in_counts_what_is_found() -> None:
+    blocks = PrefixCachingBlockManager(40, 4)
+    scheduler = Scheduler(SchedulerConfig(16, 1), blocks, Priority())
+    first, urgent = Sequence(0, prompt_of(8, 1), 5, 30), Sequence(1, [*prompt_of(8, 1), 3], 0, 12)
+    scheduler.add(first)
+    scheduler.complete(scheduler.schedule(), {0: 9})
+    scheduler.add(urgent)
+    check_equal(
+        rows_of(scheduler.schedule()), [(1, 8, 1, True)], "step of one whose prompt is found but for 1"
+    )
+    seen = [each.id for each in scheduler.running], scheduler.policy.first(), len(scheduler.policy)
+    check_equal(seen, ([1], first, 1), "ids that run, the first that waits, and how many wait")
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_task_7_none_gives_way_more_often_than_the_bound(data: st.DataObject) -> None:
+    patience = data.draw(st.integers(0, 6))
+    job = st.tuples(st.integers(0, 40), st.integers(0, 3), st.integers(1, 12), st.integers(1, 20))
+    jobs = sorted(data.draw(st.lists(job, min_size=1, max_size=14)))
+    num_blocks = data.draw(st.integers(11, 30))
+    kind = data.draw(st.sampled_from([BlockManager, PrefixCachingBlockManager]))
+    overcommit = data.draw(st.booleans())
+    config = SchedulerConfig(data.draw(st.integers(5, 20)), data.draw(st.integers(1, 5)))
+    _, sequences = served_with(jobs, config, kind(num_blocks, 3, overcommit), patience)
+    for each in sequences:
+        rank = each.arrival + patience * each.priority
+        before = [other for other in sequences if other.arrival + patience * other.priority < rank]
+        later = sum(other.arrival > each.arrival for other in before)
+        growth = 11 * (len(before) + 1) if overcommit else 0  # blocks of all that may grow before it
+        what = f"how often {each.id} gave way, with {later} later ones that rank before it"
+        assert each.num_preemptions <= later + growth, f"{what}: {each.num_preemptions}"
+        assert later <= max(0, patience * each.priority - 1)

@@ -35,6 +35,14 @@ def test_the_pool(settings: dict[str, Any], num_blocks: int, block_size: int, is
         assert isinstance(blocks, PrefixCachingBlockManager) == is_caching
 
 
+@pytest.mark.parametrize("is_caching", [False, True])
+@pytest.mark.parametrize(("overcommit", "num_spared"), [(False, 0), (True, 3)])
+def test_a_pool_that_overcommits_spares_a_tenth(is_caching: bool, overcommit: bool, num_spared: int) -> None:
+    with factory(prefix_caching=is_caching, num_blocks=32, overcommit=overcommit)() as engine:
+        blocks: Any = engine.scheduler.blocks
+        assert (blocks.overcommit, blocks.num_watermark_blocks) == (overcommit, num_spared)
+
+
 @pytest.mark.parametrize("drafts", [None, DrafterFactory(3)])
 @pytest.mark.parametrize("kv_bits", [None, 8, 4])
 def test_quantized_keys_and_values(kv_bits: int | None, drafts: DrafterFactory | None) -> None:

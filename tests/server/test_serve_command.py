@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -169,6 +170,25 @@ def test_the_second_signal_exits_at_once() -> None:
                 if number in (1, 9):
                     process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 128 + signal.SIGINT  # 0 if the stream had ended first
+
+
+def test_a_pool_that_overcommits_preempts() -> None:
+    options = "--overcommit", "--num-gpu-blocks-override", "8", "--max-model-len", "128"
+    with serving(*options, TINY_LLM_DEVICE="cpu") as (_, url):
+
+        def complete(prompt: str) -> str:
+            body = {"model": MODEL, "prompt": prompt, "max_tokens": 100, "ignore_eos": True, "temperature": 0}
+            response = httpx2.post(f"{url}/v1/completions", json=body, timeout=SECONDS)
+            return str(response.json()["choices"][0]["text"])
+
+        prompts = ["And", "But", "For"]
+        alone = [complete(prompt) for prompt in prompts]
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            together = list(pool.map(complete, prompts))
+        metrics = httpx2.get(f"{url}/metrics").text
+    assert together == alone
+    (count,) = [line for line in metrics.splitlines() if line.startswith("vllm:num_preemptions_total")]
+    assert float(count.split()[-1]) > 0
 
 
 def test_connections_send_small_pieces_at_once() -> None:

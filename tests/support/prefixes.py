@@ -76,15 +76,15 @@ class PlainCache:
     """The same in tuples of tokens: no hash, no block ids, no chain.
 
     `cached` are the contents of blocks that nobody holds, in the order of eviction; `held` counts the holders
-    of those that are registered; `lives` has the tokens of each that lives, and how many blocks it shares.
+    of those that are registered; `lives` has the contents that each holds of these, and how many blocks no
+    one else can find.
     """
 
     num_blocks: int
     block_size: int
     cached: list[tuple[int, ...]] = field(default_factory=list)
     held: dict[tuple[int, ...], int] = field(default_factory=dict)
-    lives: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
-    num_private: int = 0
+    lives: dict[int, tuple[list[tuple[int, ...]], int]] = field(default_factory=dict)
 
     def contents(self, tokens: tuple[int, ...]) -> list[tuple[int, ...]]:
         ends = range(self.block_size, len(tokens) + 1, self.block_size)
@@ -99,32 +99,29 @@ class PlainCache:
         return row
 
     def begin(self, id: int, tokens: tuple[int, ...]) -> bool:
-        """Admit; what it computes is private until it ends."""
+        """Admit, and register what no one else has registered."""
         shared = self.shared(tokens)
-        num_new = -(-len(tokens) // self.block_size) - len(shared)
+        num_blocks = -(-len(tokens) // self.block_size)
+        num_private = sum(number for _, number in self.lives.values())
         left = [content for content in self.cached if content not in shared]
-        num_free = self.num_blocks - len(self.held) - self.num_private - len(self.cached)
+        num_free = self.num_blocks - len(self.held) - num_private - len(self.cached)
+        num_new = num_blocks - len(shared)
         if num_new > num_free + len(left):
             return False
         self.cached = left[max(0, num_new - num_free) :]
-        for content in shared:
+        own = [
+            content
+            for content in self.contents(tokens)[len(shared) :]
+            if content not in self.held and content not in self.cached
+        ]
+        for content in [*shared, *own]:
             self.held[content] = self.held.get(content, 0) + 1
-        self.lives[id] = (tokens, len(shared))
-        self.num_private += num_new
+        self.lives[id] = ([*shared, *own], num_new - len(own))
         return True
 
     def end(self, id: int) -> None:
-        """Register what it has computed and nobody else has registered, and let go of all, last first."""
-        tokens, num_shared = self.lives.pop(id)
-        self.num_private -= -(-len(tokens) // self.block_size) - num_shared
-        own = []
-        for place, content in enumerate(self.contents(tokens)):
-            if place < num_shared:
-                own.append(content)
-            elif content not in self.held and content not in self.cached:
-                self.held[content] = 1
-                own.append(content)
-        for content in reversed(own):
+        """Let go of all, last first."""
+        for content in reversed(self.lives.pop(id)[0]):
             self.held[content] -= 1
             if self.held[content] == 0:
                 del self.held[content]
@@ -186,9 +183,9 @@ def preempt(scheduler: Scheduler, sequence: Sequence) -> None:
 def serve(scheduler: Scheduler, blocks: PrefixCachingBlockManager, jobs: Items[Job]) -> list[list[Row]]:
     """Serve jobs to their ends and fail at the first slot that holds something else than it should.
 
-    Also: all blocks are free, used or cached, and a hit is never longer than what was computed before; where
-    the pool never was full and no hash collides, it is not shorter than what must be registered by then:
-    prompts, and answers that have ended.
+    Also: all blocks are free, used or cached, and a hit is never longer than what was computed before, or is
+    computed by entries before it in its step; where the pool never was full and no hash collides, it is not
+    shorter than what must be registered by then: prompts, and answers that have ended.
     """
     pool, timeline, hits = PaperPool(blocks), [], 0
     computed: set[tuple[int, ...]] = set()
@@ -225,13 +222,12 @@ def serve(scheduler: Scheduler, blocks: PrefixCachingBlockManager, jobs: Items[J
                 what = f"tokens that {entry.sequence.token_ids} need not have computed"
                 if entry.start > most or (is_exact and entry.start < least):
                     check_equal(entry.start, most if entry.start > most else least, what)
+            computed |= beginnings(entry.sequence, entry.end)
+            registered |= beginnings(entry.sequence, min(entry.end, entry.sequence.num_prompt_tokens))
         pool.compute(output)
         scheduler.complete(
             output, {each.sequence.id: next_token(each.sequence.token_ids) for each in output.final}
         )
-        for entry in output.entries:
-            computed |= beginnings(entry.sequence, entry.end)
-            registered |= beginnings(entry.sequence, min(entry.end, entry.sequence.num_prompt_tokens))
         for entry in output.final:
             if len(entry.sequence.generated_ids) == jobs[entry.sequence.id].num_outputs:
                 registered |= beginnings(entry.sequence, entry.sequence.num_computed_tokens)

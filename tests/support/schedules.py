@@ -595,10 +595,17 @@ class EngineAndSimulator:
 
 
 class Waits:
-    """How long each request waits until it is let in, in steps and in requests that overtook it."""
+    """How long each request waits until it is let in, in steps and in requests that overtook it.
+
+    Also how often it is preempted: at most once for each later arrival that ranks before it, and in a pool
+    that overcommits once for each block of those that may grow before it.
+    """
 
     def __init__(self, schedule: EngineSchedule) -> None:
         self._taste = schedule.taste
+        pool = schedule.pool
+        self._num_growths = -(-MAX_SEQ_LEN // pool.block_size) if pool is not None and pool.overcommit else 0
+        self._sequences: dict[int, Sequence] = {}
         self._deadlines: dict[int, int] = {}
         self._num_may_overtake: dict[int, int] = {}
         self._overtaken_by: dict[int, set[int]] = {}
@@ -607,6 +614,7 @@ class Waits:
         """A request waits from this step on."""
         rank, sequences = engine.scheduler.policy.rank, engine.scheduler.sequences
         num_ahead = sum(rank(each) < rank(sequences[number]) for each in sequences.values())
+        self._sequences[number] = sequences[number]
         num_may_overtake = self._taste.num_overtaking(sequences[number].priority)
         self._num_may_overtake[number] = num_may_overtake
         self._overtaken_by[number] = set()
@@ -614,6 +622,7 @@ class Waits:
 
     def check(self, done: EngineStep, step: int, engine: Engine) -> None:
         """Fail if somebody waits too long, or was overtaken too often."""
+        self._check_preemptions(engine.scheduler.policy.rank)
         computed = {entry.sequence.id for entry in done.scheduled.entries}
         for number in computed | (self._deadlines.keys() - engine.requests.keys()):
             self._deadlines.pop(number, None)
@@ -624,6 +633,13 @@ class Waits:
             assert len(overtaken_by) <= self._num_may_overtake[number], (
                 f"request {number} is overtaken too often"
             )
+
+    def _check_preemptions(self, rank: Callable[[Sequence], float]) -> None:
+        for number, sequence in self._sequences.items():
+            before = [each for each in self._sequences.values() if rank(each) < rank(sequence)]
+            bound = sum(each.arrival > sequence.arrival for each in before)
+            bound += self._num_growths * (len(before) + 1)
+            assert sequence.num_preemptions <= bound, f"request {number} is preempted too often"
 
 
 def wait_bound(num_ahead: int, num_may_overtake: int) -> int:

@@ -11,10 +11,12 @@ from .sequence import Sequence
 class PrefixCachingBlockManager(BlockManager):
     """A block manager that keeps full blocks of finished sequences, so that later prompts can reuse them.
 
-    A block of a prompt is registered as soon as it is full and computed. A block of an answer is registered
-    only when its sequence is freed, since no prompt begins with half an answer. Any sequence with the same
-    beginning shares registered blocks. A registered block in no table is cached. When no block is free, the
-    cached block that was released first is evicted. Of one sequence, the last block is released first.
+    A block of a prompt is registered when the step that fills it is scheduled. The model stores all keys and
+    values of a step before it attends to any, so sequences that are admitted to the same step can share the
+    block already. A block of an answer is registered only when its sequence is freed, since no prompt begins
+    with half an answer. Any sequence with the same beginning shares registered blocks. A registered block in
+    no table is cached. When no block is free, the cached block that was released first is evicted. Of one
+    sequence, the last block is released first.
 
     Args:
         num_blocks, block_size, overcommit, watermark: as for `BlockManager`.
@@ -72,10 +74,14 @@ class PrefixCachingBlockManager(BlockManager):
             "week 3 day 4 task 2: PrefixCachingBlockManager.find_shared_blocks is not written yet"
         )
 
-    def register(self, sequence: Sequence) -> None:
-        """Register the blocks that an admitted sequence has filled and computed since the last call.
+    def register(self, sequence: Sequence, num_tokens: int | None = None) -> None:
+        """Register the blocks that the first tokens of an admitted sequence fill, since the last call.
 
         If another block is already registered for the same prefix, keep that one and don't register this one.
+
+        Args:
+            sequence: an admitted sequence.
+            num_tokens: number of leading tokens; by default, those that have been computed.
         """
         raise NotImplementedError(
             "week 3 day 4 task 5: PrefixCachingBlockManager.register is not written yet"
@@ -89,14 +95,25 @@ class PrefixCachingBlockManager(BlockManager):
         raise NotImplementedError("week 3 day 4 task 6: PrefixCachingBlockManager.admit is not written yet")
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Allocate as `BlockManager` does, but first register the computed full blocks of the prompt."""
+        """Allocate as `BlockManager` does, then register the blocks of the prompt that these tokens fill."""
         raise NotImplementedError(
             "week 3 day 4 task 5: PrefixCachingBlockManager.allocate is not written yet"
         )
 
     def free(self, sequence: Sequence) -> None:
-        """Free as `BlockManager` does, but first register the computed full blocks, to cache them."""
+        """Free as `BlockManager` does, but first register the computed full blocks, to cache them.
+
+        Blocks that were registered but not computed are no longer registered (`withdraw`).
+        """
         raise NotImplementedError("week 3 day 4 task 5: PrefixCachingBlockManager.free is not written yet")
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Undo the registration of blocks that a sequence has not computed: its step failed, or never ran."""
+        table = self.tables[sequence.id]
+        num_full = max(sequence.num_computed_tokens, table.num_stored_tokens) // self.block_size
+        for block in table.block_ids[num_full : table.num_registered]:
+            if block in self.prefix_of:
+                del self.block_of[self.prefix_of.pop(block)]
 
     def hold(self, block: int) -> None:
         """Hold as `BlockManager` does; a cached block is no longer cached."""

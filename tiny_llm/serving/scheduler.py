@@ -105,6 +105,9 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step: running sequences in order, then waiting ones, until the budget is used up.
 
+        First, while the first waiting sequence ranks before the last running one, call `let_in`, until it
+        returns False.
+
         Every running sequence gets at least one token. If `blocks` has no room for its entry, call
         `make_room`; a sequence that is preempted gets no entry in this step. If the first waiting sequence
         does not fit under a limit, admission stops for this step: nothing overtakes it. What the step
@@ -122,6 +125,18 @@ class Scheduler:
             Whether there is room. False if the entry's own sequence was last and has been preempted.
         """
         raise NotImplementedError("week 3 day 5 task 1: Scheduler.make_room is not written yet")
+
+    def let_in(self, sequence: Sequence) -> bool:
+        """Admit an urgent sequence: the first waiting one, which ranks before the last running one.
+
+        While there is no place or no room for one of its tokens, preempt the last running sequence, but none
+        that ranks before the urgent one. If `max_num_partial_prefills` running sequences have more than one
+        token to compute, it has to wait: change nothing.
+
+        Returns:
+            Whether it was admitted. It then runs, with the tokens that `find_prefix` found as computed ones.
+        """
+        raise NotImplementedError("week 3 day 5 task 7: Scheduler.let_in is not written yet")
 
     def complete(self, output: SchedulerOutput, sampled: Mapping[int, int]) -> None:
         """Record that a step was computed. Skip sequences that were removed since it was scheduled.

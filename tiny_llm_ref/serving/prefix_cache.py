@@ -11,10 +11,12 @@ from .sequence import Sequence
 class PrefixCachingBlockManager(BlockManager):
     """A block manager that keeps full blocks of finished sequences, so that later prompts can reuse them.
 
-    A block of a prompt is registered as soon as it is full and computed. A block of an answer is registered
-    only when its sequence is freed, since no prompt begins with half an answer. Any sequence with the same
-    beginning shares registered blocks. A registered block in no table is cached. When no block is free, the
-    cached block that was released first is evicted. Of one sequence, the last block is released first.
+    A block of a prompt is registered when the step that fills it is scheduled. The model stores all keys and
+    values of a step before it attends to any, so sequences that are admitted to the same step can share the
+    block already. A block of an answer is registered only when its sequence is freed, since no prompt begins
+    with half an answer. Any sequence with the same beginning shares registered blocks. A registered block in
+    no table is cached. When no block is free, the cached block that was released first is evicted. Of one
+    sequence, the last block is released first.
 
     Args:
         num_blocks, block_size, overcommit, watermark: as for `BlockManager`.
@@ -69,13 +71,17 @@ class PrefixCachingBlockManager(BlockManager):
             blocks.append(self.block_of[prefix])
         return blocks
 
-    def register(self, sequence: Sequence) -> None:
-        """Register the blocks that an admitted sequence has filled and computed since the last call.
+    def register(self, sequence: Sequence, num_tokens: int | None = None) -> None:
+        """Register the blocks that the first tokens of an admitted sequence fill, since the last call.
 
         If another block is already registered for the same prefix, keep that one and don't register this one.
+
+        Args:
+            sequence: an admitted sequence.
+            num_tokens: number of leading tokens; by default, those that have been computed.
         """
         table = self.tables[sequence.id]
-        num_full = sequence.num_computed_tokens // self.block_size
+        num_full = (sequence.num_computed_tokens if num_tokens is None else num_tokens) // self.block_size
         if num_full <= table.num_registered:
             return
         prefixes = self.prefixes.of(sequence)
@@ -100,17 +106,32 @@ class PrefixCachingBlockManager(BlockManager):
         return True
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Allocate as `BlockManager` does, but first register the computed full blocks of the prompt."""
-        table = self.tables.get(sequence.id)
-        if table is not None and table.num_registered < sequence.num_prompt_tokens // self.block_size:
-            self.register(sequence)
-        return super().allocate(sequence, num_tokens)
+        """Allocate as `BlockManager` does, then register the blocks of the prompt that these tokens fill."""
+        if not super().allocate(sequence, num_tokens):
+            return False
+        table = self.tables[sequence.id]
+        if table.num_registered < sequence.num_prompt_tokens // self.block_size:
+            end = max(sequence.num_computed_tokens, table.num_stored_tokens) + num_tokens
+            self.register(sequence, min(end, sequence.num_prompt_tokens))
+        return True
 
     def free(self, sequence: Sequence) -> None:
-        """Free as `BlockManager` does, but first register the computed full blocks, to cache them."""
+        """Free as `BlockManager` does, but first register the computed full blocks, to cache them.
+
+        Blocks that were registered but not computed are no longer registered (`withdraw`).
+        """
         if sequence.id in self.tables:
             self.register(sequence)
+            self.withdraw(sequence)
         super().free(sequence)
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Undo the registration of blocks that a sequence has not computed: its step failed, or never ran."""
+        table = self.tables[sequence.id]
+        num_full = max(sequence.num_computed_tokens, table.num_stored_tokens) // self.block_size
+        for block in table.block_ids[num_full : table.num_registered]:
+            if block in self.prefix_of:
+                del self.block_of[self.prefix_of.pop(block)]
 
     def hold(self, block: int) -> None:
         """Hold as `BlockManager` does; a cached block is no longer cached."""

@@ -119,12 +119,17 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Schedule the next step: running sequences in order, then waiting ones, until the budget is used up.
 
+        First, while the first waiting sequence ranks before the last running one, call `let_in`, until it
+        returns False.
+
         Every running sequence gets at least one token. If `blocks` has no room for its entry, call
         `make_room`; a sequence that is preempted gets no entry in this step. If the first waiting sequence
         does not fit under a limit, admission stops for this step: nothing overtakes it. What the step
         computes is counted in `complete`, not here.
         """
         self._removed.clear()
+        while (first := self.policy.first()) is not None and self._is_urgent(first) and self.let_in(first):
+            pass
         entries: list[ScheduledTokens] = []
         num_running = len(self.running)
         spare = self._token_budget() - num_running  # beyond one token per running sequence
@@ -157,6 +162,25 @@ class Scheduler:
                 return True
         self._preempt_last()
         return False
+
+    def let_in(self, sequence: Sequence) -> bool:
+        """Admit an urgent sequence: the first waiting one, which ranks before the last running one.
+
+        While there is no place or no room for one of its tokens, preempt the last running sequence, but none
+        that ranks before the urgent one. If `max_num_partial_prefills` running sequences have more than one
+        token to compute, it has to wait: change nothing.
+
+        Returns:
+            Whether it was admitted. It then runs, with the tokens that `find_prefix` found as computed ones.
+        """
+        limit = self.config.max_num_partial_prefills
+        if limit is not None and sum(each.num_uncomputed_tokens > 1 for each in self.running) >= limit:
+            return False
+        while not self._try_to_admit(sequence):
+            if not self._is_urgent(sequence):
+                return False
+            self._preempt_last()
+        return True
 
     def complete(self, output: SchedulerOutput, sampled: Mapping[int, int]) -> None:
         """Record that a step was computed. Skip sequences that were removed since it was scheduled.
@@ -255,6 +279,26 @@ class Scheduler:
         else:
             self.policy.remove(sequence)
 
+    def _is_urgent(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence ranks before the last running one."""
+        rank = self.policy.rank
+        return bool(self.running) and rank(sequence) < rank(self.running[-1])
+
+    def _try_to_admit(self, sequence: Sequence) -> bool:
+        if len(self.running) == self.config.max_num_seqs:
+            return False
+        num_found = self.blocks.find_prefix(sequence)
+        if not self.blocks.allocate(sequence, 1):
+            return False
+        self._start(sequence, num_found)
+        return True
+
+    def _start(self, sequence: Sequence, num_computed: int) -> None:
+        """Let an admitted sequence run."""
+        self.policy.remove(sequence)
+        sequence.num_computed_tokens = num_computed
+        insort(self.running, sequence, key=self.policy.rank)
+
     def _preempt_last(self) -> None:
         sequence = self.running.pop()
         self.blocks.free(sequence)
@@ -283,9 +327,7 @@ class Scheduler:
             return None
         if not self.blocks.allocate(sequence, entry.num_tokens):
             return None
-        self.policy.remove(sequence)
-        sequence.num_computed_tokens = entry.start
-        insort(self.running, sequence, key=self.policy.rank)
+        self._start(sequence, entry.start)
         return entry
 
     def _leaves_too_many_partial(self, entry: ScheduledTokens, entries: list[ScheduledTokens]) -> bool:

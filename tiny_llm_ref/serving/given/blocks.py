@@ -1,6 +1,7 @@
 """Room for keys and values, as the scheduler sees it."""
 
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from ..sequence import Sequence
 
@@ -40,14 +41,21 @@ class Blocks(Protocol):
 
 
 class UnlimitedBlocks:
-    """Room for everything and nothing shared: each sequence has its own growing cache."""
+    """Room for everything and nothing shared: each sequence has its own growing cache.
+
+    A preempted sequence keeps its cache, and continues where it stopped.
+    """
+
+    def __init__(self) -> None:
+        self._num_stored: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
 
     def check_fits(self, sequence: Sequence) -> None:
-        """Every sequence fits."""
+        """Every sequence fits. It is new here, so nothing of it is stored."""
+        self._num_stored.pop(sequence, None)
 
     def find_prefix(self, sequence: Sequence) -> int:
-        """Nothing is shared."""
-        return 0
+        """Number of tokens that were stored when the sequence was preempted."""
+        return self._num_stored.get(sequence, 0)
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """There is always room."""
@@ -61,4 +69,5 @@ class UnlimitedBlocks:
         """There is nothing to give back."""
 
     def free(self, sequence: Sequence) -> None:
-        """There is nothing to give back."""
+        """There is nothing to give back: the sequence was preempted, or it has left."""
+        self._num_stored[sequence] = sequence.num_computed_tokens

@@ -22,6 +22,8 @@ from ...speculation.speculative_engine import SpeculativeEngine
 from .speculation import DrafterFactory
 
 Loaded = tuple[Qwen3Model, Tokenizer]
+WATERMARK = 0.1
+"""Fraction of the pool that admissions leave for running requests to grow, if they overcommit."""
 
 
 @dataclass
@@ -38,6 +40,8 @@ class EngineFactory:
         policy: which requests go first.
         make_drafter: makes where drafts come from; None for no speculation.
         kv_bits: bits of a quantized value, 4 or 8; None for keys and values in floats.
+        overcommit: whether to admit a request by the blocks that it needs now, and preempt when blocks run
+            out, instead of reserving room for its longest answer.
     """
 
     load: Callable[[], Loaded]
@@ -49,6 +53,7 @@ class EngineFactory:
     policy: Literal["fcfs", "priority"] = "fcfs"
     make_drafter: DrafterFactory | None = None
     kv_bits: int | None = None
+    overcommit: bool = False
     _loaded: Loaded | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
@@ -109,4 +114,5 @@ class EngineFactory:
                 "raise num_gpu_blocks_override or lower max_model_len"
             )
         check_memory(number, pool_bytes(model, number * size, self.kv_bits))
-        return PrefixCachingBlockManager(number, size) if self.prefix_caching else BlockManager(number, size)
+        kind = PrefixCachingBlockManager if self.prefix_caching else BlockManager
+        return kind(number, size, self.overcommit, WATERMARK if self.overcommit else 0.0)
