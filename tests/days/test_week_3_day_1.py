@@ -1211,9 +1211,10 @@ def test_task_5_max_seq_len_may_be_a_single_token_and_no_less() -> None:
 
 
 def test_task_5_max_seq_len_is_at_most_what_the_model_has_positions_for() -> None:
-    make_engine(max_seq_len=FakeModel.config.max_position_embeddings)
-    with check_value_error(max_seq_len=4097, max_position_embeddings=4096):
-        make_engine(max_seq_len=4097)
+    most = FakeModel.config.max_position_embeddings
+    make_engine(max_seq_len=most)
+    with check_value_error(max_seq_len=most + 1, max_position_embeddings=most):
+        make_engine(max_seq_len=most + 1)
 
 
 def test_task_5_text_prompts_stop_strings_and_no_prompts() -> None:

@@ -102,8 +102,9 @@ def test_times_that_are_no_times_are_refused(name: str) -> None:
 def test_bits_that_no_kernel_has_are_refused(kv_bits: Any) -> None:
     with pytest.raises(ValueError, match="kv_bits"):
         QuantizedKvPool(1, 3, 4, kv_bits)
+    model, blocks = random_qwen3(head_dim=32), BlockManager(9, 4)
     with pytest.raises(ValueError, match="bits"):
-        Engine(random_qwen3(head_dim=32), FakeTokenizer(), blocks=BlockManager(9, 4), kv_bits=kv_bits)  # type: ignore[arg-type]
+        Engine(model, FakeTokenizer(), max_seq_len=64, blocks=blocks, kv_bits=kv_bits)  # type: ignore[arg-type]
 
 
 def test_integers_of_numpy_are_integers() -> None:

@@ -22,4 +22,4 @@ pytestmark = pytest.mark.usefixtures("on_cpu")  # on an emulated GPU they take m
 )
 def test_what_is_refused(head_dim: int, blocks: Blocks, kv_bits: int, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Engine(random_qwen3(head_dim=head_dim), IdTokenizer(), blocks=blocks, kv_bits=kv_bits)
+        Engine(random_qwen3(head_dim=head_dim), IdTokenizer(), max_seq_len=64, blocks=blocks, kv_bits=kv_bits)

@@ -50,13 +50,13 @@ class Endless(IdTokenizer):
 def test_a_draft_model_that_does_not_fit_is_refused_when_the_engine_is_made(wrap: Any) -> None:
     """It would be read beyond its logits, or fail in mid-step and close the engine."""
     model, other, pool = random_qwen3(), copy(random_qwen3(5)), BlockManager(20, 4)
-    size = model.config.vocab_size
+    size, limits = model.config.vocab_size, {"max_seq_len": 64, "blocks": pool}
     for own in (size - 1, size + 1):
         other.config = replace(model.config, vocab_size=own)
         with pytest.raises(ValueError, match=f"{own} tokens and the model one of {size}"):
-            SpeculativeEngine(model, Endless(), blocks=pool, drafter=wrap(DraftModel(other, pool)))
+            SpeculativeEngine(model, Endless(), **limits, drafter=wrap(DraftModel(other, pool)))
     with pytest.raises(ValueError, match="other blocks"):
-        SpeculativeEngine(model, Endless(), blocks=pool, drafter=wrap(DraftModel(model, BlockManager(20, 4))))
+        SpeculativeEngine(model, Endless(), **limits, drafter=wrap(DraftModel(model, BlockManager(20, 4))))
 
 
 @pytest.mark.usefixtures("on_cpu")
