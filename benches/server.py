@@ -264,7 +264,7 @@ def held(bench: Bench, rate: float, seconds: float, queue: int) -> Table:
     with bench.serve("--max-num-queued-reqs", str(queue)) as server, sampled(server) as memory:
         felt = bench.at_rate(server, "held", rate, seconds)
         held_blocks = server.gauge("vllm:kv_cache_usage_perc")
-    settled = [bytes for at, bytes in memory if at > min(SETTLED, seconds / 2)]
+    settled = [bytes for at, bytes in memory if at > min(SETTLED, memory[-1][0] / 2)]
     table = Table(box=None, padding=(0, 1), show_header=False)
     for row in (
         (f"{seconds:.0f} seconds at", f"{rate:.1f} requests/s"),
@@ -283,11 +283,13 @@ def held(bench: Bench, rate: float, seconds: float, queue: int) -> Table:
 
 @contextmanager
 def sampled(server: ServerProcess) -> Iterator[list[tuple[float, int]]]:
-    """The memory of a server, once per second: the seconds since the start, and bytes."""
+    """The memory of a server, once per second and at the end: the seconds since the start, and bytes."""
     samples, done, start = [(0.0, server.memory)], Event(), time.monotonic()
 
     def sample() -> None:
-        while not done.wait(1.0):
+        is_done = False
+        while not is_done:
+            is_done = done.wait(1.0)
             samples.append((time.monotonic() - start, server.memory))
 
     thread = Thread(target=sample)

@@ -23,7 +23,7 @@ from tests.support.commands import use_own_memory
 ONCE = "--repeats 1"
 SHORT = {
     "serving": f"--requests 4 {ONCE} --rate 50 --side 'one budget' --side 'three phases'",
-    "server": f"--seconds 1 --num-requests 2 --highest 3 --side 'one budget' {ONCE}",
+    "server": f"--seconds 1 --hold 1 --num-requests 2 --highest 3 --side 'one budget' {ONCE}",
     "growth": f"--length 5 --tokens 2 {ONCE}",
     "context": f"--steps 1 {ONCE}",
     "long": f"--length 70 --chunk 32 --side blocks {ONCE}",
