@@ -130,7 +130,7 @@ class Chain:
     """A model whose next token depends on the last one alone: row t of `table` has the logits after t."""
 
     num_hidden_layers = 1
-    config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=100)
+    config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=4096)
 
     def __init__(self, seed: int) -> None:
         self.table = mx.array(np.random.default_rng(seed).normal(size=(VOCAB_SIZE, VOCAB_SIZE)) * 1.5)
