@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fakes import prompt_of
 from tests.support.server_engines import ENGINES
-from tiny_llm import SamplingParams
+from tiny_llm import PrefixCachingBlockManager, SamplingParams, Scheduler, SchedulerConfig, Sequence
 from tiny_llm.serving.server.engine_thread import EngineThread
 from tiny_llm.serving.server.given.messages import Submit
 from tiny_llm.serving.server.recovery import RecoveringEngine
@@ -54,6 +54,30 @@ def num_walked_over(kind: str, num_requests: int) -> int:
             thread.compute(engine)
         assert len(thread.live) < num_requests
         return Walked.num_walked
+
+
+class Looking(PrefixCachingBlockManager):
+    """Counts how often shared blocks are looked up."""
+
+    num_lookups = 0
+
+    def find_shared_blocks(self, sequence: Sequence) -> list[int]:
+        self.num_lookups += 1
+        return super().find_shared_blocks(sequence)
+
+
+def test_the_prefix_of_a_request_is_not_looked_up_while_no_blocks_are_left() -> None:
+    blocks = Looking(8, 4)
+    scheduler = Scheduler(SchedulerConfig(8, 4), blocks)
+    for id in range(2):
+        scheduler.add(Sequence(id, prompt_of(9), max_num_tokens=24))
+    for _ in range(9):
+        output = scheduler.schedule()
+        scheduler.complete(output, dict.fromkeys(output.final_ids, 5))
+    assert blocks.num_lookups == 2, "once for the entry and once for the table of the first request"
+    scheduler.remove(0)
+    scheduler.schedule()
+    assert [each.id for each in scheduler.running] == [1]
 
 
 @pytest.mark.parametrize("kind", ENGINES)

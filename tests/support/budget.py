@@ -166,6 +166,9 @@ class FewBlocks:
         if sequence.num_tokens > self.capacity:
             raise ValueError(f"{sequence.num_tokens} tokens do not fit in {self.capacity}")
 
+    def may_admit(self, sequence: Sequence) -> bool:
+        return True
+
     def find_prefix(self, sequence: Sequence) -> int:
         return self.prefix
 

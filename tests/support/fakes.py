@@ -109,7 +109,7 @@ class FakeModel:
     """
 
     num_hidden_layers = 2
-    config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=10_000)
+    config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=4096)
 
     def __init__(
         self,

@@ -110,6 +110,11 @@ class BlockManager:
         """Number of leading tokens that need not be computed if `shared` holds them; never the last token."""
         return min(len(shared) * self.block_size, sequence.num_tokens - 1)
 
+    def may_admit(self, sequence: Sequence) -> bool:
+        """Whether there would be room if all of a sequence's full blocks were shared; looks nothing up."""
+        needed = self.num_blocks_for(self.num_tokens_to_reserve(sequence))
+        return needed - sequence.num_tokens // self.block_size <= self.num_blocks_to_reserve()
+
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make room for `num_tokens` after the computed ones. If there is no room, change nothing.
 

@@ -322,6 +322,8 @@ class Scheduler:
         sequence = self.policy.first()
         if sequence is None or len(self.running) == self.config.max_num_seqs:
             return None
+        if not self.blocks.may_admit(sequence):
+            return None
         entry = next_tokens(sequence, self.blocks.find_prefix(sequence), self._longest(budget))
         if self._leaves_too_many_partial(entry, entries):
             return None

@@ -15,6 +15,9 @@ class Blocks(Protocol):
     def check_fits(self, sequence: Sequence) -> None:
         """Raise ValueError, with the numbers, for a sequence that could not run even alone."""
 
+    def may_admit(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence might be admitted, before its prefix is looked up."""
+
     def find_prefix(self, sequence: Sequence) -> int:
         """Number of leading tokens that are already stored, computed by other sequences; never all of them.
 
@@ -52,6 +55,10 @@ class UnlimitedBlocks:
     def check_fits(self, sequence: Sequence) -> None:
         """Every sequence fits. It is new here, so nothing of it is stored."""
         self._num_stored.pop(sequence, None)
+
+    def may_admit(self, sequence: Sequence) -> bool:
+        """There is always room."""
+        return True
 
     def find_prefix(self, sequence: Sequence) -> int:
         """Number of tokens that were stored when the sequence was preempted."""

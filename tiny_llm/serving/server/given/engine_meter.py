@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from weakref import WeakKeyDictionary
 
 from ....model.given.optional import once_written
 from ....serving.block_manager import BlockManager
@@ -38,7 +39,8 @@ class EngineMeter:
     def __init__(self) -> None:
         self._steps: deque[tuple[SchedulerOutput, float]] = deque(maxlen=NUM_STEPS)
         self._num_unfitted = 0
-        self._running: dict[Sequence, int] = {}
+        self._running: list[Sequence] = []
+        self._num_counted: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
         self._blocks: object = None
         self._tokens = (0, 0)
 
@@ -86,10 +88,13 @@ class EngineMeter:
         return self._tokens[0] - before[0], self._tokens[1] - before[1]
 
     def _new_preemptions(self, engine: Engine) -> int:
-        """Preemptions since the last call. Only what ran then can have been preempted."""
-        before = self._running
-        self._running = {sequence: sequence.num_preemptions for sequence in engine.scheduler.running}
-        return sum(sequence.num_preemptions - number for sequence, number in before.items())
+        """Preemptions since the last call, of what runs now and of what ran then."""
+        running, number = list(engine.scheduler.running), 0
+        for sequence in [*self._running, *running]:
+            number += sequence.num_preemptions - self._num_counted.get(sequence, 0)
+            self._num_counted[sequence] = sequence.num_preemptions
+        self._running = running
+        return number
 
 
 def rows_of(output: SchedulerOutput, tickets: Mapping[int, int]) -> tuple[Row, ...]:
