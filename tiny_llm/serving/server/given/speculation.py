@@ -45,22 +45,23 @@ class DrafterFactory:
         tokenizer: Tokenizer,
         blocks: BlockManager,
         num_bytes: int = 0,
-        max_seq_len: int = 0,
+        max_seq_len: int | None = None,
     ) -> Drafter:
         """Make a drafter for an engine.
 
         Say so at first if the draft model supports fewer tokens than a request may have.
 
         Args:
-            model, tokenizer, blocks, max_seq_len: the engine's.
+            model, tokenizer, blocks: the engine's.
             num_bytes: of the engine's pool.
+            max_seq_len: largest number of tokens in a request; None for what the model supports.
 
         Raises:
             ValueError: the draft model has another tokenizer, or its pool doesn't fit in memory as well.
         """
         if self.load_draft is not None and self._draft is None:
             self._draft = self._load(model, tokenizer)
-            note = note_on_context(self._draft, max_seq_len)
+            note = note_on_context(self._draft, max_seq_len or model.config.max_position_embeddings)
             if note is not None:
                 log.warning(note)
         if self._draft is not None:
