@@ -68,7 +68,7 @@ def check_loadable(config: Mapping[str, Any]) -> None:
 def parts_for(path: Path, dtype: mx.Dtype | None, has_experts: bool) -> tuple[mx.Dtype | None, Operations]:
     """The type to load a checkpoint in, None for its own, and what a model of that type is made of."""
     kind = dtype or stored_dtype(path)
-    if dtype is None and kind == mx.bfloat16 and is_on_gpu() and not has_bfloat16():
+    if dtype is None and kind is not None and kind == mx.bfloat16 and is_on_gpu() and not has_bfloat16():
         notice("this GPU does not compute in bfloat16, so the model computes in float16")
         dtype = kind = mx.float16
     operations = best_operations(kind)
