@@ -95,6 +95,16 @@ def prioritized(tiny: Library) -> Tree:
     return simulated(tiny, 500, policy=tiny.Priority())
 
 
+def urgent(tiny: Library) -> Tree:
+    """Long answers in few places, and requests of higher rank that come while they run."""
+    simulator = tiny.Simulator(
+        tiny.SchedulerConfig(64, 4), tiny.CostModel(2e-3, 1e-4), policy=tiny.Priority()
+    )
+    simulator.run([tiny.SimulatedRequest((i,) * 30, 40, 0.02 * i, 5 * (i % 4 > 0)) for i in range(60)])
+    steps = [step.output.entries for step in simulator.steps]
+    return [[[each.sequence.id, each.start, each.num_tokens] for each in entries] for entries in steps]
+
+
 def targeted(tiny: Library) -> Tree:
     """Budgets from a latency target."""
     return simulated(tiny, 100, policy=tiny.LatencyTarget(tiny.Fcfs(), 9.0))
@@ -182,6 +192,7 @@ CASES = (
     # day 5
     Case("make_room", "100 in a small pool", crowded),
     Case("Priority", "500 that wait", prioritized),
+    Case("let_in", "60 in 4 places", urgent),
     Case("token_budget", "Steps of 9 ms", targeted),
     # day 6
     Case("PromptLookup", "20,000 tokens", looked_up),
