@@ -20,7 +20,7 @@ from tests.support.prefixes import (
     know,
     live,
     manager,
-    preempt,
+    preempt_last,
     sequence_of,
     serve,
     taken,
@@ -1002,7 +1002,7 @@ def test_task_6_a_hit_after_a_preemption_changes_nothing() -> None:
         engine.add_request(MODEL_PROMPT, SamplingParams(max_tokens=9))
         for _ in range(4):
             engine.step()
-        preempt(engine.scheduler, engine.scheduler.running[0])
+        preempt_last(engine.scheduler)
         steps = [engine.step()]
         while not steps[-1].finished:
             steps.append(engine.step())

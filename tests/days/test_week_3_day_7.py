@@ -450,8 +450,13 @@ def test_task_3_a_refusal_is_posted_although_nothing_is_computed() -> None:
 
 
 def run_to_end(make: Callable[[], Engine], *batches: Items[Command]) -> list[Report]:
-    """Start a thread with scripted commands, wait until it has ended, and return what it posted."""
+    """Start a thread with scripted commands, wait until it has ended, and return what it posted.
+
+    Raises:
+        NotImplementedError: the thread met a function that is not written yet.
+    """
     reports: list[Report] = []
+    errors: list[BaseException | None] = []
 
     def post(report: Report) -> None:
         check_plain(report)
@@ -459,8 +464,13 @@ def run_to_end(make: Callable[[], Engine], *batches: Items[Command]) -> list[Rep
 
     thread = EngineThread(make, post)
     thread.commands = CommandsByScript(*batches)  # type: ignore[assignment]
-    thread.start()
-    assert thread.join(SECONDS), "the thread does not end"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda args: errors.append(args.exc_value))
+        thread.start()
+        assert thread.join(SECONDS), "the thread does not end"
+    for error in errors:
+        if isinstance(error, NotImplementedError):
+            raise error
     return reports
 
 

@@ -172,9 +172,9 @@ def next_token(tokens: Items[int]) -> int:
     return sum((place + 1) * token for place, token in enumerate(tokens)) % 3
 
 
-def preempt(scheduler: Scheduler, sequence: Sequence) -> None:
-    """Take back what a running sequence holds and let it wait, as day 3.5 does it."""
-    scheduler.running.remove(sequence)
+def preempt_last(scheduler: Scheduler) -> None:
+    """Take back what the last running sequence holds and let it wait, as day 3.5 does it."""
+    sequence = scheduler.running.pop()
     scheduler.blocks.free(sequence)
     sequence.num_computed_tokens = 0
     scheduler.policy.add(sequence)
@@ -202,9 +202,10 @@ def serve(scheduler: Scheduler, blocks: PrefixCachingBlockManager, jobs: Items[J
             elif job.dropped_at == step and sequence.id in scheduler.sequences:
                 registered |= beginnings(sequence, sequence.num_computed_tokens)
                 scheduler.remove(sequence.id)
-            elif job.preempted_at == step and sequence in scheduler.running:
-                registered |= beginnings(sequence, sequence.num_computed_tokens)
-                preempt(scheduler, sequence)
+            while job.preempted_at == step and sequence in scheduler.running:  # with all that came after it
+                last = scheduler.running[-1]
+                registered |= beginnings(last, last.num_computed_tokens)
+                preempt_last(scheduler)
         before = set(map(id, scheduler.running))
         num_free = blocks.num_free_blocks
         output = scheduler.schedule()

@@ -96,6 +96,7 @@ def test_answers_are_streamed(server: RankServer) -> None:
 def test_only_rank_0_logs(server: RankServer) -> None:
     before = len(server.lines)
     server.complete("And", **GREEDY)
+    wait_for(lambda: len(server.lines) > before)  # a line may come after the answer
     (line,) = server.lines[before:]
     assert "tokens=40" in line
     assert server.text.count("ready: ") == 1
