@@ -24,7 +24,7 @@ from .responses import (
     Version,
 )
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 """Of the project."""
 
 ENDPOINTS: dict[str, tuple[str, Any, Any]] = {
