@@ -30,7 +30,7 @@ from tiny_llm.given import pretrained
 from tiny_llm.given.accelerate import best_operations
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.loader import load_model
-best = best_operations()
+best = best_operations(getattr(mx, sys.argv[6]))
 print(best.matmul.__name__ if best.matmul else None, best.attention.__name__)
 print(*(make.__name__ for make in (best.norm, best.rope, best.mlp, best.attention_layer)))
 checkpoint = Path(sys.argv[3])
@@ -70,12 +70,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    sources: Mapping[Path, str], checkpoint: Path, folder: Path, **environment: str
+    sources: Mapping[Path, str], checkpoint: Path, folder: Path, dtype: str = "float32", **environment: str
 ) -> tuple[list[str], list[str]]:
-    """The lines that a package says on standard output and standard error while it loads a model."""
+    """The lines that a package says on standard output and standard error while it loads a model.
+
+    Args:
+        dtype: the type that the kernels are chosen for.
+    """
     write(sources, folder / "tiny_llm")
+    arguments = (folder, ROOT, checkpoint, WITH_ALL, WITHOUT_ROUNDING, dtype)
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, (folder, ROOT, checkpoint, WITH_ALL, WITHOUT_ROUNDING))],
+        [sys.executable, "-c", PROGRAM, *map(str, arguments)],
         cwd=folder,
         env={**os.environ, "TINY_LLM_KERNELS": "own", **environment},
         capture_output=True,
@@ -248,7 +253,8 @@ def test_a_wrong_kernel_is_left_out_with_one_line(
     checkpoint: Path,
     tmp_path: Path,
 ) -> None:
-    result = run(with_edit(file, find, replace), checkpoint, tmp_path)
+    dtype = "bfloat16" if name.startswith("tiled") else "float32"  # matrix units multiply 16 bits
+    result = run(with_edit(file, find, replace), checkpoint, tmp_path, dtype)
     words = [f"the kernel of {name} differs from MLX's operation"]
     check_one_is_left_out(device, expected, words, result)
 
