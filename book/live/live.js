@@ -65,11 +65,24 @@
 
   const say = (kind, text) => at("log").appendChild(html("p", { class: kind }, text));
 
+  const modelName = async (signal) => (await (await ask("/v1/models", { signal })).json()).data[0].id;
+
+  // The models that ship have read one book. They continue it, and a chat with them is gibberish.
+  async function introduce() {
+    const model = await modelName();
+    if (!model.startsWith("qwen3-kjv-")) return;
+    at("about").textContent = `${model} is tiny and has read nothing but the King James Bible: it continues a text. To chat, restart with pdm run serve --model smollm2, which fetches a larger model (93 MB).`;
+    at("about").hidden = false;
+    at("kind").value = "text";
+    at("prompt").value ||= "And God said";
+  }
+
   async function answer(text, signal) {
-    const model = (await (await ask("/v1/models", { signal })).json()).data[0].id;
+    const model = await modelName(signal);
     const isChat = at("kind").value === "chat";
     if (isChat) messages.push({ role: "user", content: text });
-    const shared = { model, stream: true, max_tokens: Number(at("most").value) };
+    const numbers = { max_tokens: Number(at("most").value), temperature: Number(at("temperature").value) };
+    const shared = { model, stream: true, ...numbers };
     const body = JSON.stringify(isChat ? { ...shared, messages } : { ...shared, prompt: text });
     const item = say("assistant", "");
     let thought = null;
@@ -199,13 +212,17 @@
   }
 
   async function watch() {
-    for (;;) {
+    for (let isNew = true; ;) {
       try {
         for await (const event of eventsOf(await ask("/events"))) {
           latest = event;
           TinyLive.add(run, event);
           showStatus(STATES[event.state]);
           drawSoon();
+          if (isNew && event.state === "ready") {
+            isNew = false;
+            await introduce();
+          }
         }
         await sleep(1000);
       } catch (error) {

