@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from scripts.checkpoints.files import SHIPPED_MODELS, SMOLLM2, resolve_checkpoint
+from scripts.checkpoints.files import resolve_checkpoint
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
@@ -100,10 +100,6 @@ def run_server(
     make_engine = make_factory(options, scheduler, load_model, package)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    if options.model in SHIPPED_MODELS:
-        logging.info(
-            "%s only continues text: to chat, run `pdm run serve --model %s`", options.model, SMOLLM2
-        )
     run = server_module(package, "run_server").run_server
     error: str | None = run(make_engine, partial(load_tokenizer, checkpoint), config)
     return error
