@@ -8,8 +8,8 @@ fetched when asked for: it comes from where pip gets its packages, without an ac
 import json
 import os
 import re
+import subprocess
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
 from kernel_runtime.weight_files import weight_files
@@ -89,14 +89,14 @@ def find_smollm2() -> Path | None:
 
 
 def _fetch_smollm2() -> Path:
-    from scripts.checkpoints.get_model import get_smollm2  # late: it imports this module
-
     print(f"{SMOLLM2} is not here yet: fetching 93 MB, once", file=sys.stderr)
-    try:
-        with redirect_stdout(sys.stderr):  # a command's own output may be read by another program
-            return get_smollm2()
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{SMOLLM2} can't be fetched: {error}") from None
+    command = [sys.executable, "-m", "scripts.checkpoints.get_model", SMOLLM2]
+    # A command's own output may be read by another program, so this one's goes to standard error.
+    result = subprocess.run(command, cwd=REPO, stdout=sys.__stderr__)
+    folder = find_smollm2()
+    if result.returncode != 0 or folder is None:
+        raise ValueError(f"{SMOLLM2} could not be fetched; `pdm run get-model {SMOLLM2}` tries again")
+    return folder
 
 
 def hub_cache_dir() -> Path:

