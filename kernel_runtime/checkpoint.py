@@ -159,7 +159,7 @@ def stored_dtype(path: Path) -> mx.Dtype | None:
     """The type in which a model computes, that of the embedding or of its scales; None if no file tells."""
     try:
         tensors = read_tensors(path)
-    except ValueError:  # whoever loads the model says what is wrong
+    except ValueError:  # loading the model will say what is wrong
         return None
     types = [x.dtype for name, x in tensors.items() if name.endswith(EMBEDDING_TENSORS)]
     return next((dtype for dtype in types if mx.issubdtype(dtype, mx.floating)), None)

@@ -23,8 +23,8 @@ class Priority:
     later arrivals, whatever their priorities, and a sequence of priority 0 by none.
 
     Waiting sequences are in a heap. Removing one does not search the heap: its place stays there, and is
-    skipped when it reaches the top. Once most places are stale, the heap is made anew. So it never has more
-    than two places for each waiting sequence.
+    skipped when it reaches the top. Once most places are stale, the heap is rebuilt, so it never has more
+    than two places per waiting sequence.
 
     Args:
         patience: number of arrivals that each class is worth; 0 means first come, first served.
