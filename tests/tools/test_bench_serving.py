@@ -205,7 +205,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(
         "benches.capacity.NUM_REQUESTS", 20
     )  # a simulation of all sides at full size takes 8 s
-    sides = ("one budget", "overlapped", "whole prompts", "three phases")
+    sides = ("one budget", "whole prompts", "three phases")
     options = [word for side in sides for word in ("--side", side)]
     result = run(
         "benches",
