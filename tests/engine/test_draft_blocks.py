@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.engines import drafting_engine
 from tests.support.fakes import VOCAB_SIZE, FakeModel, FakeTokenizer, prompt_of
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tests.support.speculation import SHORT, TwinEngine, short_qwen3
@@ -19,7 +20,6 @@ from tiny_llm import (
     ScheduledTokens,
     SchedulerConfig,
     Sequence,
-    SpeculativeEngine,
 )
 from tiny_llm.serving.given.draft_blocks import DraftBlocks
 from tiny_llm.serving.given.drafter import extended
@@ -235,7 +235,7 @@ def test_a_prompt_that_is_too_long_has_no_draft_pass() -> None:
     small.config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=12)
     drafter = DraftModel(small, blocks, 3)  # type: ignore[arg-type]
     config = SchedulerConfig(8, 2)
-    with SpeculativeEngine(
+    with drafting_engine(
         FakeModel(),  # type: ignore[arg-type]
         FakeTokenizer(),
         config,
