@@ -20,6 +20,7 @@ from tiny_llm import (
     ScheduledTokens,
     SchedulerConfig,
     Sequence,
+    with_drafts,
 )
 from tiny_llm.serving.given.draft_blocks import DraftBlocks
 from tiny_llm.serving.given.drafter import extended
@@ -178,7 +179,8 @@ def test_a_block_that_others_have_overwritten_is_not_stored() -> None:
 def served(drafter: DraftModel, blocks: BlockManager, rounds: Items[Items[Items[int]]]) -> list[EngineStep]:
     """The steps of an engine that serves prompts round by round. It checks that every draft is right."""
     config, steps = SchedulerConfig(12, 4), list[EngineStep]()
-    with TwinEngine(random_qwen3(), Endless(), config, 40, blocks, drafter=drafter) as engine:
+    execution = with_drafts(drafter, overlap=True)
+    with TwinEngine(random_qwen3(), Endless(), config, 40, blocks, execution=execution) as engine:
         for prompts in rounds:
             for prompt in prompts:
                 engine.add_request(prompt, SamplingParams(max_tokens=12))
