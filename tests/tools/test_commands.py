@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from scripts.run.runs import prompts_of
 from scripts.sources.files import read_reference, write
 from tests.support.checkpoints import Variant, build, save
 from tests.support.commands import run, run_apart
+from tests.support.terminals import CTRL_C, Terminal
 
 COMMANDS = {name: module for name, module in scripts().items() if module}
 GROUPED = [
@@ -513,6 +514,46 @@ def test_demo_by_the_engine_shows_blocks_and_a_timeline(two_prompts: str) -> Non
         r"of 4: 0 used, \d+ cached, \d+ free; \d+ of \d+ tokens found in them; \d preemptions?; most in use",
     ):
         assert re.search(line, " ".join(result.stdout.split())), line
+
+
+DEMO = "import runpy\nrunpy.run_module('scripts.run.demo', run_name='__main__', alter_sys=True)"
+
+
+@pytest.fixture
+def watched(two_prompts: str, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    """The demo of two prompts in a terminal, with more options."""
+    terminal = Terminal(DEMO, "--prompts", two_prompts, "--max-tokens", "3", *request.param)
+    yield terminal
+    terminal.close()
+
+
+@pytest.mark.parametrize("watched", [()], indirect=True)
+@pytest.mark.parametrize("moment", ["loading", "slowed down"])
+def test_ctrl_c_leaves_one_word_of_the_demo(watched: Terminal, moment: str) -> None:
+    watched.wait_for(moment)
+    watched.press(CTRL_C)
+    assert watched.exit_code() == 130
+    assert watched.screen() == ["interrupted"]
+
+
+@pytest.mark.parametrize("watched", [("--real-time",)], indirect=True)
+def test_the_demo_ends_with_its_last_picture_and_the_figures(watched: Terminal) -> None:
+    assert watched.exit_code() == 0
+    screen = watched.screen()
+    assert screen[0] == "2 requests to qwen3-kjv-4m, served by the reference, tiny_llm_ref"
+    assert screen[1].endswith(" s, at the speed of the run")
+    assert [line.split()[:1] for line in screen[2:8]] == [
+        [word] for word in ("whole", "0", "1", "chunks", "0", "1")
+    ]
+    assert screen[11].split()[:3] == ["request", "prompt", "output"]
+    assert screen[-1].startswith("gap between tokens")
+
+
+@pytest.mark.parametrize("watched", [("--temperature", "-1")], indirect=True)
+def test_an_error_in_a_terminal_is_one_sentence_too(watched: Terminal) -> None:
+    assert watched.exit_code() == 2
+    (line,) = watched.screen()
+    assert line.startswith("error: temperature (temp) must be 0")
 
 
 def test_demo_refuses_a_request_that_the_pool_cannot_hold(two_prompts: str) -> None:
