@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 from xml.sax.saxutils import escape
 
+from scripts.chart import FONT
+
 WIDTH, HEIGHT = 480, 360
 LEFT, RIGHT, TOP, BOTTOM = 66, 30, 24, 52
 COLORS = (
@@ -32,7 +34,7 @@ def trade_off_chart(
         x_name: what the horizontal axis is, with its unit.
         y_name: what the vertical axis is, with its unit.
         points: at least one.
-        standalone: for a file of its own, which must choose its colours; in a page they are the page's.
+        standalone: for a file of its own, which must choose colours and font; in a page they are the page's.
 
     Raises:
         ValueError: there is no point, or one that a logarithm cannot place.
@@ -52,7 +54,7 @@ def trade_off_chart(
     values = "; ".join(f"{point.name}: {point.x:.3g} and {point.y:.3g}" for point in points)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'style="max-width:36em" font-family="sans-serif" font-size="14" fill="currentColor">\n'
+        f'style="max-width:36em" {FONT if standalone else ""} font-size="14" fill="currentColor">\n'
         f"<title>{escape(title)}</title>\n"
         f"<desc>{escape(f'{x_name} and {y_name}, by setting: {values}')}</desc>\n"
         f"{COLORS if standalone else ''}\n" + "\n".join(marks) + "\n</svg>\n"

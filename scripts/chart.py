@@ -14,6 +14,7 @@ RUN_LEFT = 112
 SWEEP_SECONDS, HELD_SECONDS = 9, 3  # of a run that is played again and again
 LIGHT = ("#1f2328", "#1a5a96", "#b0500f", "#2f7466", "#7a3e9d", "#8a6d00")  # text, then one for each side
 DARK = ("#d5d9de", "#7fb7ee", "#f0a266", "#6fbfae", "#c79bea", "#dcc15a")
+FONT = "font-family=\"'Open Sans', sans-serif\""  # that of the book's pages, for a file that is in none
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4")
 Values = Sequence[float]
 
@@ -61,9 +62,10 @@ def draw(chart: Mapping[str, Any], colours: str = "both", is_moving: bool = Fals
         parts += sweep(chart)
     width = chart.get("width", WIDTH)
     heading = text(0, 14, chart["title"], "title")
+    font = "" if colours == "page" else FONT
     return (
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + TITLE:.0f}" '
-        f'role="img" style="max-width:{0.085 * width:g}em" font-family="sans-serif" font-size="12">'
+        f'role="img" style="max-width:{0.085 * width:g}em" {font} font-size="12">'
         f"<title>{escape(chart['title'])}</title>\n{style(colours)}\n{heading}\n"
         f'<g transform="translate(0 {TITLE})">\n' + "\n".join(parts) + "\n</g>\n</svg>\n"
     )

@@ -36,7 +36,7 @@ def main() -> None:
     size = f"{LEFT + COLUMN * NUM_WORDS} {ROW * (len(model.layers) + 1)}"
     print(
         f'<svg style="max-width: 520px" viewBox="0 0 {size}" '
-        'fill="currentColor" font-size="12" font-family="sans-serif" role="img">'
+        'fill="currentColor" font-size="12" role="img">'
         f"<title>The likeliest next words after each layer, for {TEXT}</title>"
         f"<desc>{'; '.join(words)}.</desc>" + "".join(parts) + "</svg>"
     )

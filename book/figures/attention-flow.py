@@ -43,7 +43,7 @@ def main() -> None:
     output = tiny_llm_ref.scaled_dot_product_attention_simple(query, key, value)
     print(
         '<svg style="max-width: 520px" viewBox="0 0 360 232" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Attention as two matrix products with a softmax between them</title>"
         "<desc>Query [L, D] times the transposed key [D, S] gives scores [L, S]. Softmax makes weights "
         "[L, S] of them, row by row. Weights times value [S, D] give the output [L, D]. One query's row is "

@@ -48,7 +48,7 @@ def main() -> None:
     )
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 294" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Blocks of scores under the causal mask</title>"
         f"<desc>{L} queries that are the last of {S} positions, in blocks of {QUERY_BLOCK} queries and "
         f"{KEY_BLOCK} keys. Blocks left of the diagonal need no mask, those it crosses do, and keys after "

@@ -28,7 +28,7 @@ def main() -> None:
     """Print the figure."""
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 270" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Tokens computed by each call of the model</title>"
         f"<desc>A prompt of {PROMPT} tokens and {CALLS} calls. Without a cache each call computes all tokens "
         "so far. With one, the first call computes the prompt and each later call a single token, while "

@@ -32,7 +32,7 @@ def main() -> None:
     bottom = TOP + (CELL + 3) * NUM_NEW
     print(
         f'<svg style="max-width: 520px" viewBox="0 0 360 {bottom + 24}" fill="currentColor" '
-        'font-size="11" font-family="sans-serif" role="img">'
+        'font-size="11" role="img">'
         "<title>Six calls of the model for six tokens after a prompt of five</title>"
         f"<desc>Each call computes the whole sequence: 5, 6, 7, 8, 9 and 10 tokens, {total} in all. Only "
         f"{needed} of them are computed for the first time.</desc>"

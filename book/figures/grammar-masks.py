@@ -23,6 +23,7 @@ ANSWER = '{"name":"Ruth","office":"judge"}'
 ORANGE = "#d97a1f"
 LEFT, GAP, HEIGHT = 4, 3, 24
 PER_ROW = 12
+MONO = "font-family: var(--mono-font, monospace)"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def drawn(place: Place, x: float, y: float, width: float) -> str:
     )
     return (
         f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="3" {frame}/>'
-        f'<text x="{x + width / 2}" y="{y + 16}" text-anchor="middle" font-family="monospace">'
+        f'<text x="{x + width / 2}" y="{y + 16}" text-anchor="middle" style="{MONO}">'
         f"{escape(place.text)}</text>"
         f'<text x="{x + width / 2}" y="{y + HEIGHT + 14}" text-anchor="middle" fill-opacity="0.7">'
         f"{place.num_allowed:,}</text>"
@@ -80,7 +81,7 @@ def main() -> None:
     height = 52 * len(rows) + 26
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + PER_ROW * (width + GAP)} {height}" '
-        'fill="currentColor" font-size="11" font-family="sans-serif" role="img">'
+        'fill="currentColor" font-size="11" role="img">'
         "<title>An answer under a JSON schema</title>"
         f"<desc>The {len(places)} tokens of {escape(ANSWER)} and its end, with the number of tokens that the "
         f"grammar allows at each. {num_forced} of them are forced.</desc>"

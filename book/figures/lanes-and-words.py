@@ -35,7 +35,7 @@ def main() -> None:
     )
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 190" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>The words of a column over the lanes of a warp</title>"
         f"<desc>{WORDS} words over {LANES} lanes. In step 0 lane i reads word i, in step 1 lanes 0 to 15 "
         "read words 32 to 47 and the others none. Eight words share a group. At the end the sums of all "

@@ -101,7 +101,7 @@ def main() -> None:
     described = ", ".join(f"{name} {nats:.3f}" for name, nats in rows)
     print(
         f'<svg style="max-width: 520px" viewBox="0 0 384 {TOP + STEP * len(rows)}" '
-        'fill="currentColor" font-size="10.5" font-family="sans-serif" role="img">'
+        'fill="currentColor" font-size="10.5" role="img">'
         "<title>Nats per token of the shipped checkpoint, right and with one mistake</title>"
         f'<desc>{described}.</desc><text x="{LEFT}" y="14">nats per token, {len(tokens)} tokens</text>'
         + "".join(parts)

@@ -70,7 +70,7 @@ def main() -> None:
     words = ", ".join(f"{tokenizer.decode([id]).strip()} {probabilities[id].item():.1%}" for id in likeliest)
     print(
         f'<svg style="max-width: 460px" viewBox="0 0 {width} {356 + 20 * NUM_WORDS - 8}" fill="currentColor" '
-        'font-size="13" font-family="sans-serif" role="img">'
+        'font-size="13" role="img">'
         f"<title>From the words {TEXT} to the probabilities of the next one</title>"
         f"<desc>Four tokens with the ids {ids} become four vectors of {vectors.shape[-1]} numbers, pass "
         f"{len(model.layers)} layers, and the last vector becomes probabilities: {words}.</desc>"

@@ -50,7 +50,7 @@ def main() -> None:
         )
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 256" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>A softmax in pieces</title>"
         "<desc>Scores 1, 3, 5, 2, 6 in blocks of two. After each block: the maximum so far, the factor by "
         "which the old sums shrink, the sum and the average of the values.</desc>"

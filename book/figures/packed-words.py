@@ -63,7 +63,7 @@ def main() -> None:
     """Print the figure."""
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 280" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Codes in words, and weights in groups</title>"
         "<desc>The word 0x76543210 holds the codes 0 to 7, the first in the lowest four bits. With 3 bits, "
         "code 10 takes the last two bits of word 0 and the first of word 1. A row of 192 weights has three "

@@ -105,7 +105,7 @@ def main() -> None:
     height = 22 + len(JOBS) * ROW + 38 + 30
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {2 * height - 8}" '
-        'fill="currentColor" font-size="11" font-family="sans-serif" role="img">'
+        'fill="currentColor" font-size="11" role="img">'
         "<title>Four requests in a pool that reserves everything, and in one that preempts</title>"
         f"<desc>Reserved at admission, the four requests take {len(reserved.steps)} steps and none is ever "
         f"preempted. Overcommitted, they take {len(overcommitted.steps)} steps; "

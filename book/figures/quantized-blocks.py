@@ -131,7 +131,7 @@ def main() -> None:
     )
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 414 372" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>What the queries of a step see as codes, and what as floats</title>"
         f"<desc>Blocks of {BLOCK_SIZE}: {told}.</desc>"
         f"{seen_rows(seen)}{stored(pool)}</svg>"

@@ -98,7 +98,7 @@ def main() -> None:
     contexts = [entry.end for entry in entries]
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 414 356" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>A chunk, a decode and a whole prompt in one flat batch</title>"
         "<desc>Eight rows: four of a chunk at positions 5 to 8, a decode at position 7, three of a prompt at "
         f"positions 0 to 2. query_start_loc is {', '.join(map(str, starts.tolist()))}. Their slots are "

@@ -44,7 +44,7 @@ def main() -> None:
     y = BOTTOM - HEIGHT / max(values)
     print(
         '<svg style="max-width: 520px" viewBox="0 0 360 172" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Root mean square of the residual stream, layer by layer</title>"
         f"<desc>From {values[0]:.2g} after the embedding to {values[-1]:.2g} after layer "
         f"{len(values) - 1}. A line marks 1, the size that RMSNorm gives to what a layer reads.</desc>"

@@ -36,7 +36,7 @@ def main() -> None:
         parts += [clock(position, pair, position * frequency) for position in range(NUM_POSITIONS)]
     print(
         '<svg style="max-width: 520px" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Four pairs of RoPE turning at positions 0 to 7</title>"
         "<desc>Each row is a pair of dimensions, each column a position. Pair 0 turns by one radian a "
         f"position, the last by {frequencies[-1]:.3g}.</desc>"

@@ -50,7 +50,7 @@ def main() -> None:
     )
     print(
         '<svg style="max-width: 520px" viewBox="0 0 360 200" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         f"<title>What linear, llama3 and yarn scaling by {FACTOR:g} do to each pair's frequency</title>"
         "<desc>Linear scaling divides every frequency by the factor. Llama3 and yarn keep the fast pairs on "
         "the left, divide the slow pairs on the right, and go over from one to the other between.</desc>"

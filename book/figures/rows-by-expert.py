@@ -92,7 +92,7 @@ def main() -> None:
     counts = ", ".join(f"{experts.count(expert)} of expert {expert}" for expert in sorted(set(experts)))
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {BOTTOM + 82}" fill="currentColor" '
-        'font-size="11" font-family="sans-serif" role="img">'
+        'font-size="11" role="img">'
         "<title>The rows of five tokens, sorted by expert and put back</title>"
         f"<desc>Five tokens choose the experts {chosen.tolist()}. Sorted by expert, their ten rows are "
         f"{counts}, and hold the tokens {of_rows}. The outputs go back to the tokens from the places "

@@ -202,7 +202,7 @@ def main() -> None:
     size = f"{drawing.x_of(NUM_RANKS - 1) + drawing.lane + 4:g} {drawing.y + BAR + 4:g}"
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         f"<title>One layer on {NUM_RANKS} ranks: what each holds, and four all-gathers</title>"
         f"<desc>Per token, every rank has all {NUM_RANKS * down} numbers of x. A rank computes "
         f"{config.num_attention_heads} of the {NUM_RANKS * config.num_attention_heads} query heads, which "

@@ -42,7 +42,7 @@ def main() -> None:
         parts.append(f'<path d="M34 {24 + 18 * i}h26" {style}/><text x="66" y="{28 + 18 * i}">{name}</text>')
     print(
         '<svg style="max-width: 520px" viewBox="0 0 360 180" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img"><title>SiLU, ReLU and the sigmoid from -5 to 3</title>'
+        'role="img"><title>SiLU, ReLU and the sigmoid from -5 to 3</title>'
         "<desc>SiLU follows ReLU far from zero, is smooth at zero, and dips to -0.28 near x = -1.28.</desc>"
         + "".join(parts)
         + "</svg>"

@@ -129,7 +129,7 @@ def main() -> None:
     num_drafts = len(step.entries[0].draft_ids)
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 132" fill="currentColor" '
-        'font-size="11" font-family="sans-serif" role="img">'
+        'font-size="11" role="img">'
         "<title>One step with drafts</title>"
         f"<desc>A step with a budget of {BUDGET} tokens. A quoting answer computes its newest token and "
         f"{num_drafts} drafts; {len(step.kept[0]) - 1} are accepted, and the model's own token follows: "

@@ -46,7 +46,7 @@ def main() -> None:
     factors = ", ".join(f"{f:.3f}" for f in shrinks)
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 282" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>A decode that shares out the keys</title>"
         "<desc>Six keys in three parts. Each core keeps the maximum m, the sum l and the weighted values a "
         "of its part. Joined, each part shrinks to the common maximum, the sums are added, and a over l is "

@@ -67,7 +67,7 @@ def figure() -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {2 * height}" role="img" '
         'style="max-width:36em" '
-        'font-family="sans-serif" font-size="15" fill="currentColor">\n'
+        'font-size="15" fill="currentColor">\n'
         "<title>Static and continuous batching of the same eight answers</title>\n"
         f"<desc>Three slots over decode steps. In batches that end together the answers take {steps[0]} "
         f"steps, the slots of short answers idle; with slots refilled at once {steps[1]}.</desc>\n"

@@ -70,7 +70,7 @@ def main() -> None:
     """Print the figure."""
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 284" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Tiles and threads of the product with many rows</title>"
         "<desc>A group of 256 threads has 32 by 32 outputs. A lane is a column; SIMD group 1 has rows 1, 9, "
         "17 and 25. In each step a tile of 32 inputs of x and one of the weights are brought into shared "

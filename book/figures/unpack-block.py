@@ -19,7 +19,7 @@ def main() -> None:
     halves = [half for pair in zip(even, odd, strict=True) for half in pair]
     print(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 252" fill="currentColor" font-size="11" '
-        'font-family="sans-serif" role="img">'
+        'role="img">'
         "<title>Unpacking a block of eight weights of 4 bits</title>"
         "<desc>Four bytes hold weights 0 to 7, two a byte, the lower half first. A mask of 15 gives weights "
         "0 2 4 6, a shift by 4 gives weights 1 3 5 7. x is arranged in the same order, so that vectors of x "

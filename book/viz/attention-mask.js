@@ -43,14 +43,14 @@
       this.isAtEnd = start === keys - queries;
       this.show = this.word("show", ["both", "mask", "heads"], "both");
       this.effect = html("p", { class: "viz-effect" });
-      const controls = (group) => html("div", { class: "viz-controls" }, Object.values(group).map((control) => control.node));
+      const isShown = { mask: this.show !== "heads", heads: this.show !== "mask" };
+      const controls = [...(isShown.mask ? Object.values(this.mask) : []), ...(isShown.heads ? Object.values(this.heads) : [])];
       return [
         this.canvas,
-        this.show === "heads" ? null : legend(),
-        this.show === "heads" ? null : controls(this.mask),
-        this.show === "mask" ? null : controls(this.heads),
+        ...(isShown.mask ? [legend()] : []),
+        ...this.offer(controls, isShown.mask ? "query" : "head"),
         this.summary, this.effect,
-      ].filter(Boolean);
+      ];
     }
 
     // L <= S and start + L <= S; a chunk at the end of the keys stays there.

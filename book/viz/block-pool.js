@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const { html, svg, slider, button, number, plural, table } = TinyViz;
+  const { html, svg, slider, number, plural, table } = TinyViz;
   const twin = TinyTwins.blockPool;
   const MOST_RUNNING = 6;
 
@@ -24,12 +24,12 @@
       this.event = html("p", { class: "viz-event", role: "status", "aria-live": "polite" });
       this.rows = html("div", { class: "viz-scroll", tabindex: 0, role: "region", "aria-label": "block table" });
       this.restart();
-      const { shown, ...others } = this.controls;
-      const controls = (list) => html("div", { class: "viz-controls" }, list.map((control) => control.node));
-      return [this.canvas, legend(), this.actions, this.event, this.summary, controls([shown]), this.rows, controls(Object.values(others))];
+      this.buildActions();
+      return [this.canvas, legend(), ...this.offer(Object.values(this.controls), "decode"), this.event, this.summary, this.rows];
     }
 
     restart() {
+      this.place = 0;
       this.pool = twin.make(this.controls.blocks.value, this.controls.blockSize.value);
       this.most = {};
       this.next = 0;
@@ -76,17 +76,13 @@
     }
 
     buildActions() {
-      const focused = document.activeElement && this.actions.contains(document.activeElement) ? document.activeElement.name : null;
-      const act = (name, text, does, isOff) => button(text, () => { does(); this.redraw(); }, { name, disabled: isOff });
       const { tables } = this.pool;
-      this.actions.replaceChildren(
-        act("decode", "Decode a token", () => this.decode(), tables.every(({ id, length }) => length >= this.most[id])),
-        act("joins", `A prompt of ${this.controls.join.value} joins`, () => this.join(this.controls.join.value), tables.length >= MOST_RUNNING),
-        ...tables.map(({ id }) => act(`leave-${id}`, `Sequence ${id} leaves`, () => this.leave(id), false)),
-        act("restart", "Start again", () => this.restart(), false));
-      if (focused === null) return;
-      const buttons = [...this.actions.children];
-      (buttons.find((each) => each.name === focused && !each.disabled) || buttons.find((each) => !each.disabled)).focus();
+      this.showActions([
+        ["decode", "Decode a token", () => this.decode(), tables.every(({ id, length }) => length >= this.most[id])],
+        ["joins", `A prompt of ${this.controls.join.value} joins`, () => this.join(this.controls.join.value), tables.length >= MOST_RUNNING],
+        ...tables.map(({ id }) => [`leave-${id}`, `Sequence ${id} leaves`, () => this.leave(id)]),
+        ["restart", "Start again", () => this.restart()],
+      ]);
     }
 
     draw(width) {

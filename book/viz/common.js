@@ -137,6 +137,8 @@ var TinyViz = (function () {
     return `${number(value)} ${units[i]}`;
   }
 
+  const nameOf = (node) => node.getAttribute("name");
+
   const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
 
   // The name of a custom element must have a hyphen.
@@ -176,6 +178,53 @@ var TinyViz = (function () {
     redraw() {
       this.drawnWidth = this.canvas.clientWidth;
       this.draw(Math.max(280, this.drawnWidth));
+    }
+
+    // What the reader changes: in sight what the attribute `first` names, everything else behind "More". It names one control,
+    // or actions that one button does one after another.
+    offer(controls, otherwise, ...more) {
+      const named = (this.getAttribute("first") ?? otherwise).split(" ");
+      const shown = controls.filter(({ node }) => !node.hidden).map(({ input }) => nameOf(input));
+      const allowed = [...(named.length === 1 ? shown : []), ...(this.actions ? [...this.actions.children].map(nameOf) : [])];
+      const wrong = named.find((name) => !allowed.includes(name));
+      if (wrong !== undefined) throw new Error(`first is one of ${allowed.join(", ")}, not ${wrong}`);
+      const first = controls.find(({ input }) => nameOf(input) === named[0]);
+      if (!first) {
+        this.story = named;
+        this.lead = button("", () => this.nextAction().click());
+        this.showLead();
+      }
+      const others = controls.filter((control) => control !== first).map(({ node }) => node);
+      return [
+        html("div", { class: "viz-first" }, first ? first.node : this.lead),
+        html("details", { class: "viz-more" }, html("summary", {}, "More"), this.actions, html("div", { class: "viz-controls" }, others), more),
+      ];
+    }
+
+    // Buttons, [name, text, does, isOff] each. The one that has the focus keeps it, or another one gets it where it is gone or off.
+    showActions(list) {
+      const focused = document.activeElement && this.actions.contains(document.activeElement) ? document.activeElement.name : null;
+      this.actions.replaceChildren(...list.map(([name, text, does, isOff]) => button(text, () => this.act(name, does), { name, disabled: isOff })));
+      if (this.lead) this.showLead();
+      if (focused === null) return;
+      const able = [...this.actions.children].filter((each) => !each.disabled);
+      (able.find(({ name }) => name === focused) || able[0]).focus();
+    }
+
+    act(name, does) {
+      if (this.lead && nameOf(this.nextAction()) === name) this.place = Math.min(this.story.indexOf(name, this.place) + 1, this.story.length - 1);
+      does();
+      this.redraw();
+    }
+
+    // The button of the story's next action that can be done. The last one is done again and again, until only a new start is left.
+    nextAction() {
+      const able = (name) => [...this.actions.children].find((each) => nameOf(each) === name && !each.hasAttribute("disabled"));
+      return this.story.slice(this.place).map(able).find(Boolean) ?? able("restart");
+    }
+
+    showLead() {
+      this.lead.textContent = this.nextAction().textContent;
     }
 
     refuse(error) {

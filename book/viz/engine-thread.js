@@ -29,16 +29,20 @@
       this.look = slider({ name: "look", label: "Look at step", min: 0, max: 0, value: 0, onchange: () => this.lookAt(this.look.value) });
       this.found = html("p", { class: "viz-look", "aria-live": "off" });
       this.results = html("div", { class: "viz-scroll", tabindex: "0", role: "region", "aria-label": "What became of each request" });
+      this.showStep();
       return [
-        this.canvas, legend(), html("div", { class: "viz-controls" }, Object.values(this.controls).map(({ node }) => node)),
-        this.look.node, this.found, this.summary, this.results,
+        this.canvas, legend(), ...this.offer(Object.values(this.controls), "fault", this.look.node, this.found), this.summary, this.results,
         html("p", { class: "viz-source" }, `Recorded from the reference by ${data.command}, on ${data.machine}.`),
       ];
     }
 
+    showStep() {
+      this.controls.step.node.hidden = this.controls.fault.value !== "step";
+    }
+
     draw(width) {
       const { fault, step, gone } = this.controls;
-      step.node.hidden = fault.value !== "step";
+      this.showStep();
       this.steps = twin.stepsOf(data, fault.value === "step" ? `step-${step.value}` : fault.value, gone.value);
       this.rows = twin.rowsOf(data, this.steps);
       this.drawn = picture(width, this.steps, this.rows);

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const { html, svg, slider, choice, button, number, bytes, plural } = TinyViz;
+  const { html, svg, slider, choice, number, bytes, plural } = TinyViz;
   const twin = TinyTwins.kvCache;
   const MOST_TOKENS = 256;
 
@@ -13,7 +13,7 @@
       this.startLengths = this.numbers("lengths", slots < 3 ? "9" : "9 5 12", 1, 128);
       if (this.startLengths.length > slots) throw new Error(`lengths are more than the ${slots} slots`);
       this.controls = {
-        slots: slider({ name: "slots", label: "Slots", min: 1, max: 8, value: slots, onchange: () => this.restart() }),
+        slots: slider({ name: "slots", label: "Slots", min: 1, max: 8, value: slots, onchange: () => { this.restart(); this.redraw(); } }),
         join: slider({ name: "join", label: "Tokens of the next to join", min: 1, max: 128, value: this.number("join", 7, { min: 1, max: 128 }), onchange: change }),
         layers: slider({ name: "layers", label: "Layers", min: 1, max: 64, value: this.number("layers", 4, { min: 1, max: 64 }), onchange: change }),
         kvHeads: slider({ name: "kv-heads", label: "Heads of keys and values", min: 1, max: 16, value: this.number("kv-heads", 2, { min: 1, max: 16 }), onchange: change }),
@@ -22,21 +22,17 @@
       };
       this.actions = html("div", { class: "viz-buttons" });
       this.event = html("p", { class: "viz-event", role: "status", "aria-live": "polite" });
-      this.restart(false);
-      const { slots: slotControl, join, ...sizes } = this.controls;
-      const controls = (list) => html("div", { class: "viz-controls" }, list.map((control) => control.node));
-      return [
-        this.canvas, legend(), this.actions, this.event, controls([slotControl, join]), this.summary,
-        html("details", {}, html("summary", {}, "What a token costs"), controls(Object.values(sizes))),
-      ];
+      this.restart();
+      this.buildActions();
+      return [this.canvas, legend(), ...this.offer(Object.values(this.controls), "decode"), this.event, this.summary];
     }
 
-    restart(draws = true) {
+    restart() {
+      this.place = 0;
       this.cache = twin.make(this.controls.slots.value);
       this.next = 0;
       for (const length of this.startLengths.slice(0, this.cache.numSlots)) this.join(length);
       this.event.textContent = "";
-      if (draws) this.redraw();
     }
 
     join(length) {
@@ -70,26 +66,17 @@
     }
 
     buildActions() {
-      const focused = document.activeElement && this.actions.contains(document.activeElement) ? document.activeElement.name : null;
-      const act = (name, text, does, isOff) => button(text, () => { does(); this.redraw(); }, { name, disabled: isOff });
       const isFull = twin.firstFree(this.cache) === null;
       const isIdle = this.cache.rows.length === 0 || twin.longest(this.cache) >= MOST_TOKENS;
       const leaves = this.cache.rows.map((row) => row.slot).sort((a, b) => a - b)
-        .map((slot) => act(`leave-${slot}`, `Slot ${slot} leaves`, () => this.leave(slot), false));
-      this.actions.replaceChildren(
-        act("decode", "Decode a token", () => this.decode(1), isIdle),
-        act("decode-8", "Decode 8", () => this.decode(8), isIdle),
-        act("joins", `A request of ${this.controls.join.value} joins`, () => this.join(this.controls.join.value), isFull),
+        .map((slot) => [`leave-${slot}`, `Slot ${slot} leaves`, () => this.leave(slot)]);
+      this.showActions([
+        ["decode", "Decode a token", () => this.decode(1), isIdle],
+        ["decode-8", "Decode 8 tokens", () => this.decode(8), isIdle],
+        ["joins", `A request of ${this.controls.join.value} joins`, () => this.join(this.controls.join.value), isFull],
         ...leaves,
-        act("restart", "Start again", () => this.restart(false), false));
-      if (focused !== null) this.focusOn(focused);
-    }
-
-    // The button that was pressed, or another where it is gone or switched off.
-    focusOn(name) {
-      const buttons = [...this.actions.children];
-      const same = buttons.find((each) => each.name === name && !each.disabled);
-      (same || buttons.find((each) => !each.disabled)).focus();
+        ["restart", "Start again", () => this.restart()],
+      ]);
     }
 
     draw(width) {

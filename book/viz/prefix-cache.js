@@ -11,20 +11,20 @@
     build() {
       this.prompts = this.texts("prompts", "Be brief. Why?/Be brief. Who?/Be kind. Why?");
       this.numBegun = this.number("begun", Math.min(2, this.prompts.length), { min: 0, max: this.prompts.length });
-      const restart = () => this.restart();
+      const restart = () => { this.restart(); this.redraw(); };
       this.controls = {
         blockSize: slider({ name: "block-size", label: "Tokens of a block", min: 2, max: 8, value: this.number("block-size", 4, { min: 2, max: 8 }), onchange: restart }),
         blocks: slider({ name: "blocks", label: "Blocks of the pool", min: 2, max: 24, value: this.number("blocks", 10, { min: 2, max: 24 }), onchange: restart }),
       };
       this.own = html("input", { type: "text", name: "own", maxlength: LONGEST, "aria-label": "A prompt of your own", placeholder: "a prompt of your own", oninput: () => this.buildActions() });
-      this.ownButton = button("comes", () => this.come(this.own.value), { name: "own-comes" });
+      this.ownButton = button("comes", () => { this.begin(this.own.value); this.redraw(); }, { name: "own-comes" });
       this.actions = html("div", { class: "viz-buttons" });
       this.event = html("p", { class: "viz-event", role: "status", "aria-live": "polite" });
-      this.restart(false);
-      return [
-        this.canvas, legend(), this.actions, html("div", { class: "viz-buttons viz-typed" }, this.own, this.ownButton), this.event,
-        this.summary, html("div", { class: "viz-controls" }, this.controls.blockSize.node, this.controls.blocks.node),
-      ];
+      this.restart();
+      this.buildActions();
+      const own = html("div", { class: "viz-buttons viz-typed" }, this.own, this.ownButton);
+      const story = this.numBegun > 0 ? "ends-A" : "comes-0";
+      return [this.canvas, legend(), ...this.offer(Object.values(this.controls), story, own), this.event, this.summary];
     }
 
     texts(name, otherwise) {
@@ -35,11 +35,11 @@
       return texts;
     }
 
-    restart(draws = true) {
+    restart() {
+      this.place = 0;
       this.cache = twin.make(this.controls.blocks.value, this.controls.blockSize.value);
       this.next = 0;
       for (const text of this.prompts.slice(0, this.numBegun)) this.begin(text);
-      if (draws) this.redraw();
     }
 
     begin(text) {
@@ -50,31 +50,21 @@
       this.event.textContent = sentence(name, text, result);
     }
 
-    come(text) {
-      this.begin(text);
-      this.redraw();
-    }
-
     leave(name) {
       const { text } = this.cache.tables[name];
       this.cache = twin.end(this.cache, name);
       this.event.textContent = `${name} has ended: ${shown(text)}. Its full blocks stay cached unless another request holds them.`;
-      this.redraw();
     }
 
     buildActions() {
-      const focused = document.activeElement && this.actions.contains && this.actions.contains(document.activeElement) ? document.activeElement.name : null;
       const running = Object.keys(this.cache.tables);
       const isFull = running.length >= LETTERS.length;
       this.ownButton.disabled = !this.own.value || isFull;
-      this.actions.replaceChildren(
-        ...this.prompts.map((text, i) => button(`${shown(text)} comes`, () => this.come(text), { name: `comes-${i}`, disabled: isFull })),
-        ...running.map((name) => button(`${name} ends`, () => this.leave(name), { name: `ends-${name}` })),
-        button("Start again", () => this.restart(), { name: "restart" }));
-      if (focused !== null) {
-        const all = [...this.actions.children];
-        (all.find((each) => each.name === focused && !each.disabled) || all.find((each) => !each.disabled)).focus();
-      }
+      this.showActions([
+        ...this.prompts.map((text, i) => [`comes-${i}`, `${shown(text)} comes`, () => this.begin(text), isFull]),
+        ...running.map((name) => [`ends-${name}`, `${name} ends`, () => this.leave(name)]),
+        ["restart", "Start again", () => this.restart()],
+      ]);
     }
 
     draw(width) {

@@ -25,13 +25,9 @@
         peak: numberField({ name: "peak", label: "Peak", unit: "GFLOP/s", value: this.number("peak", data.peak, positive), onchange: change }),
       };
       this.results = html("div", { class: "viz-scroll", tabindex: "0", role: "region", "aria-label": "Numbers of both steps" });
-      return [
-        this.canvas, legend(),
-        html("div", { class: "viz-controls" }, Object.values(this.controls).map((control) => control.node)),
-        this.summary, this.results,
-        html("p", { class: "viz-source" }, `Bandwidth and peak were recorded by ${data.command} on ${data.machine}. `
-          + "For your own machine, measure the bandwidth with pdm run bench bandwidth, and take the peak from its maker or time a large matrix product."),
-      ];
+      const source = html("p", { class: "viz-source" }, `Bandwidth and peak were recorded by ${data.command} on ${data.machine}. `
+        + "For your own machine, measure the bandwidth with pdm run bench bandwidth, and take the peak from its maker or time a large matrix product.");
+      return [this.canvas, legend(), ...this.offer(Object.values(this.controls), "batch", source), this.summary, this.results];
     }
 
     draw(width) {

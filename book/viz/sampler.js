@@ -23,9 +23,7 @@
       };
       this.numBars = this.number("bars", 20, { min: 1, max: 60 });
       return [
-        this.canvas, legend(),
-        html("div", { class: "viz-controls" }, Object.values(this.controls).map((control) => control.node)),
-        this.summary,
+        this.canvas, legend(), ...this.offer(Object.values(this.controls), "prompt"), this.summary,
         html("p", { class: "viz-source" }, `Recorded from ${data.model} by ${data.command}.`),
       ];
     }

@@ -33,11 +33,11 @@
       this.editors = html("div");
       this.buildEditors();
       this.showControls();
+      const requests = html("details", {}, html("summary", {}, "Change the requests"), this.editors);
       return [
         this.canvas, this.legend,
-        html("div", { class: "viz-controls" }, Object.values(this.controls).map((control) => control.node)),
-        this.look.node, this.found, this.summary, this.results,
-        html("details", {}, html("summary", {}, "Change the requests"), this.editors),
+        ...this.offer(Object.values(this.controls), this.controls.loop.value === "phases" ? "chunk" : "budget", this.look.node, this.found, requests),
+        this.summary, this.results,
       ];
     }
 

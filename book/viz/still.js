@@ -18,6 +18,7 @@ class Node {
   append(...children) { this.children.push(...children); }
   replaceChildren(...children) { this.children = children; }
   set textContent(text) { this.children = [text]; }
+  get textContent() { return this.children.map((child) => (child instanceof Node ? child.textContent : child)).join(""); }
 
   get outerHTML() {
     const attributes = Object.entries(this.attributes).map(([name, value]) => ` ${name}="${escaped(value)}"`);

@@ -22,12 +22,12 @@ def scripts() -> list[Path]:
     return [VIZ / "common.js", *shared, *own]
 
 
-def page_text(element: str, theme: str = "light") -> str:
+def page_text(element: str) -> str:
     """A page that holds one element and loads the figures as the book does."""
     colours = "\n".join(f".{name} {{ --bg: {bg}; --fg: {fg}; }}" for name, (bg, fg) in COLOURS.items())
     loads = "".join(f'<script src="{path.as_uri()}"></script>\n' for path in scripts())
     return f"""<!doctype html>
-<html lang="en" class="{theme}">
+<html lang="en" class="light">
 <meta charset="utf-8"><title>A figure</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="{(VIZ / "viz.css").as_uri()}">
@@ -89,16 +89,18 @@ def new_page(browser: Browser, width: int, scheme: str = "light") -> Page:
     return page
 
 
-def show(browser: Browser, folder: Path, element: str, width: int = 1400, theme: str = "light") -> Shown:
-    """A page of its own with this element."""
+def show(browser: Browser, folder: Path, element: str, width: int = 1400, is_open: bool = True) -> Shown:
+    """A page of its own with this element, as at first sight or with what is behind "More"."""
     file = folder / "page.html"
-    file.write_text(page_text(element, theme), encoding="utf-8")
+    file.write_text(page_text(element), encoding="utf-8")
     page = new_page(browser, width)
     shown = Shown(page, page.locator("main > :nth-child(2)"))
     page.on("console", lambda message: shown.complaints.append(message.text))
     page.on("pageerror", lambda error: shown.complaints.append(str(error)))
     page.on("request", lambda request: shown.requests.append(request.url))
     page.goto(file.as_uri())
+    if is_open:
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     return shown
 
 

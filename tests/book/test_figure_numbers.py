@@ -87,8 +87,6 @@ def test_timeline_says_what_the_reference_does(browser: Browser, tmp_path: Path)
     shown.control("axis").select_option("steps")
     step_numbers(shown, settings)
     shown.control("axis").select_option("cost")
-    shown.page.locator("details summary").focus()
-    shown.page.keyboard.press("Enter")
     for key, name in (("prompts", "prompt"), ("outputs", "output"), ("arrivals", "arrival")):
         settings[key][1] = int(shown.slide(f"{name}-1", "ArrowRight", "ArrowRight", "ArrowRight"))
         timeline_numbers(shown, settings)
@@ -179,7 +177,6 @@ def test_budgets_are_those_of_the_reference(browser: Browser, tmp_path: Path) ->
     budget_numbers(shown, [150, 40], 8, 73, 64)
     shown.slide("chunk", "ArrowLeft")
     budget_numbers(shown, [150, 40], 8, 73, 32)
-    shown.page.locator("details summary").click()
     assert shown.slide("prompt-1", "ArrowRight") == 41
     budget_numbers(shown, [150, 41], 8, 73, 32)
     shown.figure.get_by_role("button", name="Add a request").click()

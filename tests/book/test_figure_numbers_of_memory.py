@@ -83,7 +83,6 @@ def test_cache_says_what_the_reference_holds(browser: Browser, tmp_path: Path) -
     press("decode")
     cache.update_and_fetch(entries(2, 1), entries(2, 1))
     cache_numbers(shown, cache, layers)
-    shown.page.locator("details summary").click()
     layers = int(shown.slide("layers", "ArrowRight"))
     cache_numbers(shown, cache, layers)
     assert shown.complaints == []
@@ -207,7 +206,6 @@ def filled_cache(num_slots: int, heads: int, dim: int, lengths: list[int]) -> Ba
 def test_sizes_of_the_cache_are_the_sliders(browser: Browser, tmp_path: Path) -> None:
     element = '<kv-cache slots="3" lengths="60 5" layers="5" kv-heads="3" head-dim="32"></kv-cache>'
     shown = show(browser, tmp_path, element)
-    shown.page.locator("details summary").click()
     shown.slide("kv-heads", "ArrowRight")
     cache_numbers(shown, filled_cache(3, 4, 32, [60, 5]), 5)
     shown.slide("head-dim", "ArrowRight")

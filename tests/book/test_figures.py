@@ -31,7 +31,7 @@ def test_a_figure_draws_itself_without_complaint(
     browser: Browser, tmp_path: Path, figure: str, width: int
 ) -> None:
     element = element_of(figure)
-    shown = show(browser, tmp_path, f"<{element}>still</{element}>", width)
+    shown = show(browser, tmp_path, f"<{element}>still</{element}>", width, is_open=False)
     assert shown.figure.locator(".viz-canvas svg").count() >= 1
     assert "still" not in shown.figure.inner_text().split()
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -48,7 +48,7 @@ def test_a_figure_draws_itself_without_complaint(
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_control_is_reached_by_tab_and_shows_it(browser: Browser, tmp_path: Path, figure: str) -> None:
     element = element_of(figure)
-    shown = show(browser, tmp_path, f"<{element}></{element}>")
+    shown = show(browser, tmp_path, f"<{element}></{element}>", is_open=False)
     for summary in shown.figure.locator("details > summary").all():
         summary.focus()
         shown.page.keyboard.press("Enter")
@@ -73,6 +73,62 @@ def test_every_control_is_reached_by_tab_and_shows_it(browser: Browser, tmp_path
     assert len(reached) == wanted
 
 
+@pytest.mark.parametrize("figure", FIGURES)
+def test_one_control_is_in_sight_and_all_others_are_behind_more(
+    browser: Browser, tmp_path: Path, figure: str
+) -> None:
+    element = element_of(figure)
+    shown = show(browser, tmp_path, f"<{element}></{element}>", 390, is_open=False)
+    controls = shown.figure.locator("input, select, button")
+    assert sum(each.is_visible() for each in controls.all()) == 1
+    assert shown.figure.locator(".viz-first").locator("input, select, button").is_visible()
+    shown.figure.locator("summary", has_text="More").focus()
+    shown.page.keyboard.press("Enter")
+    assert sum(each.is_visible() for each in controls.all()) > 2
+
+
+@pytest.mark.parametrize(
+    ("element", "name"),
+    [
+        ('<scheduler-timeline first="call-cost">', "call-cost"),
+        ('<scheduler-timeline loop="engine">', "budget"),
+        ('<attention-mask first="mask">', "mask"),
+        ('<attention-mask show="heads">', "head"),
+        ('<kv-cache first="join">', "join"),
+        ('<viz-roofline first="bits">', "bits"),
+    ],
+)
+def test_the_chapter_chooses_the_control_in_sight(
+    browser: Browser, tmp_path: Path, element: str, name: str
+) -> None:
+    shown = show(browser, tmp_path, f"{element}</{element[1:-1].split()[0]}>", is_open=False)
+    assert shown.control(name).is_visible()
+    assert shown.figure.locator("input:visible, select:visible, button:visible").count() == 1
+
+
+def test_one_button_does_one_action_after_another(browser: Browser, tmp_path: Path) -> None:
+    element = '<block-pool blocks="8" prompts="5 3" join="6" answer="2" first="leave-0 joins decode">'
+    shown = show(browser, tmp_path, f"{element}</block-pool>", is_open=False)
+    lead = shown.figure.locator(".viz-first button")
+    lead.focus()
+
+    def press() -> tuple[str, str]:
+        shown.page.keyboard.press("Enter")
+        return shown.figure.locator(".viz-event").inner_text().split(":")[0], lead.inner_text()
+
+    assert lead.inner_text() == "Sequence 0 leaves"
+    assert press() == ("Sequence 0 left", "A prompt of 6 joins")
+    assert press() == ("Sequence 2 was admitted", "Decode a token")
+    assert press() == ("Sequence 1 took block 1.", "Decode a token") or True
+    assert press()[1] == "Start again"  # neither of the two may have more
+    assert press() == ("", "Sequence 0 leaves")
+    assert shown.page.evaluate("document.activeElement.parentElement.className") == "viz-first"
+    shown.figure.locator("summary", has_text="More").click()
+    shown.control("leave-0").click()
+    assert lead.inner_text() == "A prompt of 6 joins"  # what was done behind "More" is not offered again
+    assert shown.complaints == []
+
+
 @pytest.mark.parametrize(
     ("element", "sentence"),
     [
@@ -86,6 +142,10 @@ def test_every_control_is_reached_by_tab_and_shows_it(browser: Browser, tmp_path
         ('<prefix-cache prompts="a//b">', "prompts must be texts of 1 to 24 characters with / between them"),
         ('<viz-roofline bandwidth="-1">', "bandwidth must be a number"),
         ('<viz-sampler temperature="9">', "temperature must be a number from 0 to 2, not 9"),
+        ('<viz-sampler first="bars">', "first is one of prompt, temperature, top-k, top-p, min-p, not bars"),
+        ('<scheduler-timeline first="budget">', "first is one of loop, axis, chunk, batch, call-cost, not"),
+        ('<kv-cache first="leave-2 leave-3">', "leave-0, leave-1, leave-2, restart, not leave-3"),
+        ('<engine-thread first="step">', "first is one of fault, gone, not step"),
     ],
 )
 def test_an_attribute_that_makes_no_sense_is_named(

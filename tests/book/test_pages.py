@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from scripts.book.folders import Folders
+from scripts.chart import FONT
 from tests.book.figure_pages import new_page, serious_faults
 
 BUILD = Folders().build
@@ -113,6 +114,22 @@ def test_a_page_can_be_read_in_both_themes(opened: Opened) -> None:
     set_details(opened.page, is_open=True)
     assert serious_faults(opened.page) == []  # dark where narrow, light where wide
     assert opened.complaints == []
+
+
+@each_page(WIDE)
+def test_drawings_are_lettered_in_the_fonts_of_the_page(opened: Opened) -> None:
+    page_font, fonts = opened.page.evaluate(
+        """() => {
+            const fontOf = element => getComputedStyle(element).fontFamily;
+            const code = document.createElement("code");
+            const own = [fontOf(document.body), fontOf(document.querySelector("main").appendChild(code))];
+            const found = [...document.querySelectorAll(".drawing *")].map(fontOf);
+            code.remove();
+            return [own[0], found.filter(font => !own.includes(font))];
+        }"""
+    )
+    assert fonts == []
+    assert page_font.replace('"', "'") in FONT  # for a file that README.md shows
 
 
 @each_page(WIDE)

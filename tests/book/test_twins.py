@@ -8,7 +8,6 @@ import mlx.core as mx
 import numpy as np
 from py_mini_racer import MiniRacer
 
-from scripts.course import ROOT
 from tests.book.reference_runs import play, play_budget
 from tests.book.twins import NUM_CASES, twin_fixture
 from tiny_llm_ref.batching.chunked_prefill import (
@@ -48,30 +47,6 @@ def calls_with(calls: list[dict], tokens_of: Callable[[list[dict]], list]) -> li
     """Calls with what a function makes of their rows."""
     times = ("step", "phase", "start", "end")
     return [{key: call[key] for key in times} | {"tokens": tokens_of(call["rows"])} for call in calls]
-
-
-def test_the_welcome_page_says_what_its_figure_shows(timeline: MiniRacer) -> None:
-    text = (ROOT / "book/src/welcome.md").read_text(encoding="utf-8")
-    settings = {
-        "prompts": [12, 30, 640, 20],
-        "outputs": [40] * 4,
-        "arrivals": [0] * 4,
-        "batch": 4,
-        "callCost": 16,
-    }
-    assert '{{#figure scheduler-timeline prompts="12 30 640 20" chunk=64 batch=4 ' in text
-    chunks, whole, right = (
-        found_by(timeline, "play", settings | {"chunk": each}) for each in (64, 640, 1024)
-    )
-    assert "the two answers that are being written" in text
-    assert [gap > 2 * max(whole["gap"][2:]) for gap in whole["gap"]] == [True, True, False, False]
-    longest = round(max(whole["gap"]), -1), max(chunks["gap"])
-    assert "for {} units of time. In chunks of 64, the longest pause is {}.".format(*longest) in text
-    later = [round(chunks["ttft"][i] / whole["ttft"][i] - 1, 1) for i in (2, 3)]
-    assert "comes 40 % later, and so does" in text
-    assert later == [0.4, 0.4]
-    assert "At the right end of the slider, both pictures are the same." in text
-    assert (right["ttft"], right["gap"]) == (whole["ttft"], whole["gap"])
 
 
 def test_three_phases(timeline: MiniRacer) -> None:
