@@ -42,7 +42,7 @@ def main() -> None:
         f'<rect x="8" y="{y}" width="14" height="14" rx="2" {look}/><text x="28" y="{y + 11}">{text}</text>'
         for y, look, text in (
             (232, 'fill-opacity="0.45"', "computed, no mask needed"),
-            (252, f'fill="{ORANGE}" fill-opacity="0.85"', "computed with a mask; pale: hidden by it"),
+            (252, f'fill="{ORANGE}" fill-opacity="0.85"', "computed with a mask; faint: hidden by it"),
             (272, 'fill="none" stroke="currentColor" stroke-opacity="0.25"', "never computed"),
         )
     )

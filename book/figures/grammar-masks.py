@@ -22,7 +22,7 @@ SCHEMA = {
 ANSWER = '{"name":"Ruth","office":"judge"}'
 ORANGE = "#d97a1f"
 LEFT, GAP, HEIGHT = 4, 3, 24
-PER_ROW = 12
+PER_ROW = 8
 MONO = "font-family: var(--mono-font, monospace)"
 
 
@@ -78,7 +78,7 @@ def main() -> None:
         for column, place in enumerate(row)
     )
     num_forced = sum(place.is_forced for place in places)
-    height = 52 * len(rows) + 26
+    height = 52 * len(rows) + 42
     print(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + PER_ROW * (width + GAP)} {height}" '
         'fill="currentColor" font-size="11" role="img">'
@@ -86,8 +86,9 @@ def main() -> None:
         f"<desc>The {len(places)} tokens of {escape(ANSWER)} and its end, with the number of tokens that the "
         f"grammar allows at each. {num_forced} of them are forced.</desc>"
         f"{boxes}"
-        f'<text x="{LEFT}" y="{height - 8}" fill-opacity="0.7">below each token: how many of 4,096 the '
-        f"grammar allows there; {num_forced} of {len(places)} tokens are forced</text>"
+        f'<g fill-opacity="0.7"><text x="{LEFT}" y="{height - 24}">below each token: how many of 4,096 the '
+        f'grammar allows</text><text x="{LEFT}" y="{height - 8}">{num_forced} of {len(places)} tokens are '
+        "forced</text></g>"
         "</svg>"
     )
 

@@ -16,7 +16,7 @@ FIRST = ("sat", "then")  # what the two answers have got so far
 SAID = {0: "on the rug", 1: "ran"}  # what the model says next
 BUDGET, THRESHOLD, WANTED = 11, 5, 8
 ORANGE = "#d97a1f"
-LEFT, WIDTH, GAP = 4, 46, 4
+LEFT, WIDTH, GAP = 4, 30, 3
 WORDS = sorted({*f"{QUOTING} {PLAIN} {CHUNK}".split(), *FIRST, *" ".join(SAID.values()).split()})
 
 
@@ -64,11 +64,11 @@ def run() -> Step:
     return Step(drafted.entries, token_ids.tolist(), found[granted[0] :], np.array(rows).tolist(), kept)
 
 
-def box(x: float, y: float, word: str, style: str, opacity: float = 1) -> str:
+def box(x: float, y: float, word: str, style: str) -> str:
     """A word in a frame."""
     return (
         f'<rect x="{x}" y="{y}" width="{WIDTH}" height="22" rx="3" {style}/>'
-        f'<text x="{x + WIDTH / 2}" y="{y + 15}" text-anchor="middle" fill-opacity="{opacity}">'
+        f'<text x="{x + WIDTH / 2}" y="{y + 15}" text-anchor="middle" font-size="10">'
         f"{escape(word)}</text>"
     )
 
@@ -114,7 +114,7 @@ def brackets(step: Step, y: float) -> str:
         left, right = place(column), place(column + entry.num_tokens) - GAP
         parts.append(
             f'<path d="M{left} {y}v-4H{right}v4" fill="none" stroke="currentColor" stroke-opacity="0.5"/>'
-            f'<text x="{left}" y="{y - 9}">{name}</text>'
+            f'<text x="{(left + right) / 2}" y="{y - 9}" text-anchor="middle">{name}</text>'
         )
         column += entry.num_tokens
     return "".join(parts)
@@ -128,7 +128,7 @@ def main() -> None:
     answer = " ".join(SAID[0].split()[: len(step.kept[0])])
     num_drafts = len(step.entries[0].draft_ids)
     print(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 132" fill="currentColor" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 148" fill="currentColor" '
         'font-size="11" role="img">'
         "<title>One step with drafts</title>"
         f"<desc>A step with a budget of {BUDGET} tokens. A quoting answer computes its newest token and "
@@ -137,9 +137,9 @@ def main() -> None:
         f"{brackets(step, 24)}"
         f"{batch(step, 30)}"
         f"{''.join(sample(step, row, 66) for row in step.sampled)}"
-        f'<text x="{LEFT}" y="107">the quoting answer gets “{escape(answer)}”: '
-        f"{len(step.kept[0]) - 1} accepted drafts and a token of the model</text>"
-        f'<text x="{LEFT}" y="124" fill-opacity="0.7">no place in the budget of {BUDGET} for the drafts '
+        f'<text x="{LEFT}" y="107">the quoting answer gets “{escape(answer)}”:</text>'
+        f'<text x="{LEFT}" y="123">{len(step.kept[0]) - 1} accepted drafts and a token of the model</text>'
+        f'<text x="{LEFT}" y="140" fill-opacity="0.7">no place in the budget for the drafts '
         f"“{escape(ungranted)}”</text>"
         "</svg>"
     )

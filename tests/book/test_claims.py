@@ -373,7 +373,7 @@ CLAIMS = [
     ),
     Claim("week-3/day-4", "prefix-cache", "make the blocks smaller until it shares one", smaller_blocks),
     Claim("week-3/day-4", "prefix-cache", "or the pool until a block is evicted", smaller_pool),
-    Claim("week-3/day-7", "engine-thread", "Let a client hang up", hangs_up),
+    Claim("week-3/day-7", "engine-thread", "or a client hang up", hangs_up),
     Claim(
         "week-3/day-7",
         "engine-thread",

@@ -106,6 +106,17 @@ def test_a_page_renders_without_fault(opened: Opened) -> None:
     assert [url for url in opened.requests if not url.startswith(("file://", "data:"))] == []
 
 
+@each_page(NARROW)
+def test_drawings_are_legible_on_a_phone(opened: Opened) -> None:
+    sizes = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".drawing svg text")].map(text => {
+            const { a, b } = text.getScreenCTM();
+            return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(a, b);
+        })"""
+    )
+    assert min(sizes, default=9) >= 9
+
+
 @each_page(NARROW, WIDE)
 def test_a_page_can_be_read_in_both_themes(opened: Opened) -> None:
     first, other = ("dark", "light") if opened.page.viewport_size["width"] == NARROW else ("light", "dark")
