@@ -129,18 +129,23 @@ def test_a_page_can_be_read_in_both_themes(opened: Opened) -> None:
 
 @each_page(WIDE)
 def test_drawings_are_lettered_in_the_fonts_of_the_page(opened: Opened) -> None:
-    page_font, fonts = opened.page.evaluate(
+    others = opened.page.evaluate(
         """() => {
             const fontOf = element => getComputedStyle(element).fontFamily;
-            const code = document.createElement("code");
-            const own = [fontOf(document.body), fontOf(document.querySelector("main").appendChild(code))];
-            const found = [...document.querySelectorAll(".drawing *")].map(fontOf);
+            const code = document.querySelector("main").appendChild(document.createElement("code"));
+            const own = [fontOf(document.body), fontOf(code)];
             code.remove();
-            return [own[0], found.filter(font => !own.includes(font))];
+            const found = [...document.querySelectorAll(".drawing *")].map(fontOf);
+            return found.filter(font => !own.includes(font));
         }"""
     )
-    assert fonts == []
-    assert page_font.replace('"', "'") in FONT  # for a file that README.md shows
+    assert others == []
+
+
+def test_a_chart_that_is_a_file_names_the_font_of_the_pages(browser: Browser) -> None:
+    page = open_page(browser, BUILD / "index.html", WIDE).page
+    font = page.evaluate("getComputedStyle(document.body).fontFamily").replace('"', "'")
+    assert f'font-family="{font}"' == FONT
 
 
 @each_page(WIDE)
