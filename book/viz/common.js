@@ -183,7 +183,8 @@ var TinyViz = (function () {
     // What the reader changes: in sight what the attribute `first` names, everything else behind "More". It names one control,
     // or actions that one button does one after another.
     offer(controls, otherwise, ...more) {
-      const named = (this.getAttribute("first") ?? otherwise).split(" ");
+      const words = this.getAttribute("first") ?? otherwise;
+      const named = this.actions ? words.split(" ") : [words];
       const shown = controls.filter(({ node }) => !node.hidden).map(({ input }) => nameOf(input));
       const allowed = [...(named.length === 1 ? shown : []), ...(this.actions ? [...this.actions.children].map(nameOf) : [])];
       const wrong = named.find((name) => !allowed.includes(name));

@@ -88,7 +88,7 @@ class PlayedFigure:
     @property
     def summary(self) -> str:
         """The sentence with the numbers, without the commas in them."""
-        return plain_numbers(self.do("figure.summary.textContent"))
+        return str(plain_numbers(self.do("figure.summary.textContent")))
 
     @property
     def rows(self) -> list[list[str]]:

@@ -127,7 +127,7 @@ def sure_and_unsure(figure: PlayedFigure) -> bool:
 
 def seen_keys(figure: PlayedFigure) -> list[int]:
     """Of each query the number of keys that it sees, if these are the first ones."""
-    found = []
+    found: list[int] = []
     for _ in figure.each_position("query"):
         query, _, first, last, count, *_ = integers(figure.summary)
         assert (query, first, last) == (len(found), 0, count - 1)
@@ -207,7 +207,7 @@ def reservations_shrink(figure: PlayedFigure) -> bool:
 
 
 def share_three(figure: PlayedFigure) -> bool:
-    return figure.do("figure.cache.counts.filter((count) => count === 2).length") == 3
+    return bool(figure.do("figure.cache.counts.filter((count) => count === 2).length") == 3)
 
 
 def full_blocks_stay(figure: PlayedFigure) -> bool:

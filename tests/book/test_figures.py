@@ -146,6 +146,7 @@ def test_one_button_does_one_action_after_another(browser: Browser, tmp_path: Pa
         ('<scheduler-timeline first="budget">', "first is one of loop, axis, chunk, batch, call-cost, not"),
         ('<kv-cache first="leave-2 leave-3">', "leave-0, leave-1, leave-2, restart, not leave-3"),
         ('<engine-thread first="step">', "first is one of fault, gone, not step"),
+        ('<engine-thread first="fault gone">', "first is one of fault, gone, not fault gone"),
     ],
 )
 def test_an_attribute_that_makes_no_sense_is_named(
