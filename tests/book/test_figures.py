@@ -87,6 +87,17 @@ def test_one_control_is_in_sight_and_all_others_are_behind_more(
     assert sum(each.is_visible() for each in controls.all()) > 2
 
 
+def test_a_table_that_is_cut_off_has_a_shadow(browser: Browser, tmp_path: Path) -> None:
+    shown = show(browser, tmp_path, "<scheduler-timeline></scheduler-timeline>", 1400)
+    has_shadow = """wanted => {
+        const { boxShadow } = getComputedStyle(document.querySelector(".viz-scroll"));
+        return (boxShadow !== "none") === wanted;
+    }"""
+    shown.page.wait_for_function(has_shadow, arg=False)
+    shown.page.set_viewport_size({"width": 300, "height": 900})
+    shown.page.wait_for_function(has_shadow, arg=True)
+
+
 @pytest.mark.parametrize(
     ("element", "name"),
     [
