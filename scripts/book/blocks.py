@@ -10,7 +10,7 @@ from scripts.book.problems import ChapterError
 from scripts.book.records import Record
 
 OPTION = re.compile(r"(?<= )(-[\w-]+)")
-COLUMNS = re.compile(r"\S {2,}\S|[\u2500-\u259f]")  # words below each other, or a drawing of characters
+COLUMNS = re.compile(r"\S {2,}\S.* {2,}\S|[\u2500-\u259f]")  # a row of a table, or a drawing of characters
 
 
 def one_line(text: str) -> str:

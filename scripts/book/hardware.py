@@ -39,7 +39,7 @@ def answer(reports: Sequence[Report]) -> str:
     sentences = {
         "**On {}, it works:** every part of the reports below passed.": reported - failing,
         "**On {}, parts of it failed:** the table below shows their output.": failing,
-        "**On {}, no one has reported a run yet.** The code for it is complete, but so far it has run "
+        "**On {}, no one has reported a run yet.** The code is complete, but so far it has run "
         "only in emulation, on Linux: expect surprises there.": BACKENDS.keys() - reported,
     }
     return " ".join(

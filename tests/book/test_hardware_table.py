@@ -79,7 +79,7 @@ def test_the_answer_comes_first(tmp_path: Path) -> None:
     assert text.strip().split("\n")[0] == (
         "**On a Linux CPU, it works:** every part of the reports below passed. "
         "**On a Mac with Apple silicon, parts of it failed:** the table below shows their output. "
-        "**On an NVIDIA card, no one has reported a run yet.** The code for it is complete, but so far it "
+        "**On an NVIDIA card, no one has reported a run yet.** The code is complete, but so far it "
         "has run only in emulation, on Linux: expect surprises there."
     )
     assert "all 1 parts passed" in text

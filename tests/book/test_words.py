@@ -226,8 +226,8 @@ def test_folded_code_stands_below_its_output_and_is_run(tmp_path: Path, info: st
 @pytest.mark.parametrize(
     ("output", "kind"),
     [
-        ("a sentence that may be broken: 1, 2", "output"),
-        ("chunk    TTFT\n    8  911 ms", "output columns"),
+        ("a name:   and a sentence that may be broken", "output"),
+        ("chunk    TTFT  gap\n    8  911 ms    1", "output columns"),
         ("│██  │", "output columns"),
     ],
 )
