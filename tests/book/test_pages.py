@@ -132,6 +132,20 @@ def without_hint(page: Page) -> list[str]:
     )
 
 
+def other_fonts(page: Page) -> list[str]:
+    """Words in another font than the page's, apart from code and formulas."""
+    return page.evaluate(
+        """() => {
+            const fontOf = (each) => getComputedStyle(each).fontFamily;
+            const mono = getComputedStyle(document.documentElement).getPropertyValue("--mono-font").trim();
+            const words = [...document.querySelectorAll("main :not(.katex, .katex *, code, pre, pre *)")].filter(
+                (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+            return words.filter((each) => ![fontOf(document.body), mono].includes(fontOf(each)))
+                .map((each) => `${each.outerHTML.slice(0, 80)} in ${fontOf(each)}`);
+        }"""
+    )
+
+
 def covered_notes(page: Page) -> list[str]:
     """Notes in the margin that are not shown, that meet something else, or that go on below the arrow."""
     return page.evaluate(
@@ -177,6 +191,7 @@ def test_a_page_renders_without_fault(opened: Opened) -> None:
         assert without_hint(page) == []
         if page.viewport_size["width"] == WIDE:
             assert covered_notes(page) == []
+            assert other_fonts(page) == []
     assert opened.complaints == []
     assert [url for url in opened.requests if not url.startswith(("file://", "data:"))] == []
 
