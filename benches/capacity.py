@@ -11,7 +11,7 @@ from tiny_llm_ref import (
     ServingMetrics,
     SimulatedRequest,
     Simulator,
-    Target,
+    Slo,
 )
 
 PRECISION = 0.02  # of the rate that is found
@@ -53,7 +53,7 @@ def simulate_load(load: Load, config: SchedulerConfig, cost: CostModel) -> list[
 
 
 def simulated_metrics(
-    rate: float, config: SchedulerConfig, cost: CostModel, stream: Sequence[int], target: Target
+    rate: float, config: SchedulerConfig, cost: CostModel, stream: Sequence[int], target: Slo
 ) -> ServingMetrics:
     """Mixed loads of some seeds at a rate, all requests together."""
     times: list[RequestTimes] = []

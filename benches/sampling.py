@@ -73,7 +73,7 @@ def time_samplers(V: int, rounds: Rounds) -> dict[str, list[float]]:
 
     from tiny_llm_ref.serving.batch_sampler import sample_batch
     from tiny_llm_ref.serving.given.best_sampler import best_sampler
-    from tiny_llm_ref.serving.given.sampling import SamplingBatch, random_numbers, sample_one_by_one
+    from tiny_llm_ref.serving.given.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 
     B = ROWS[1]
     logits = 3 * mx.random.normal((B, V), key=mx.random.key(V))

@@ -27,7 +27,7 @@ from tiny_llm_ref import (
     SamplingParams,
     SchedulerConfig,
     ServingMetrics,
-    Target,
+    Slo,
     fit_cost_model,
 )
 
@@ -103,7 +103,7 @@ class Result:
 
     settings: Settings
     rate: float
-    target: Target
+    target: Slo
     limits: CapacityLimits
     cost: CostModel
     runs: dict[str, dict[str, list[ServingMetrics]]]
@@ -160,12 +160,12 @@ def measure_all(settings: Settings, checkpoint: Path, rounds: Rounds) -> Result:
 
 def seconds_of(run: ServedLoad) -> dict[str, float]:
     """Of a whole run."""
-    return {"seconds": ServingMetrics.of(run.times, Target(1.0, 1.0)).seconds}
+    return {"seconds": ServingMetrics.of(run.times, Slo(1.0, 1.0)).seconds}
 
 
 def p99_gap_of(run: ServedLoad) -> dict[str, float]:
     """Of a run's requests; nothing of a run that was cut off before a second token."""
-    gap = ServingMetrics.of(run.times, Target(1.0, 1.0)).itl_p99
+    gap = ServingMetrics.of(run.times, Slo(1.0, 1.0)).itl_p99
     return {"p99 gap": gap} if gap else {}
 
 
@@ -192,7 +192,7 @@ def by_side(
     }
 
 
-def requests_per_s(times: Sequence[RequestTimes], target: Target) -> float:
+def requests_per_s(times: Sequence[RequestTimes], target: Slo) -> float:
     """Answers that ended, by the seconds of the run."""
     metrics = ServingMetrics.of(times, target)
     return metrics.num_done / metrics.seconds if metrics.seconds else 0.0
@@ -209,7 +209,7 @@ def measured_cost(runs: Sequence[ServedLoad], default: CostModel | None = None) 
     return default if default is not None and not steps else fit_cost_model(steps)
 
 
-def target_of(settings: Settings, cost: CostModel) -> Target:
+def target_of(settings: Settings, cost: CostModel) -> Slo:
     """As asked for; else a gap of two full steps, and five times what the longest prompt alone takes."""
     longest = LONG_PROMPT[1]
     num_steps = -(-longest // settings.budget)
@@ -218,7 +218,7 @@ def target_of(settings: Settings, cost: CostModel) -> Target:
     full_step = alone / num_steps
     ttft = 5 * alone if settings.ttft_target is None else settings.ttft_target / 1e3
     itl = 2 * full_step if settings.itl_target is None else settings.itl_target / 1e3
-    return Target(round_up(ttft), round_up(itl))
+    return Slo(round_up(ttft), round_up(itl))
 
 
 def round_up(seconds: float) -> float:
@@ -232,7 +232,7 @@ def find_capacities(
     cost: CostModel,
     stream: Sequence[int],
     bounds: CapacityLimits,
-    target: Target,
+    target: Slo,
     serve: Server,
 ) -> dict[str, Capacity]:
     """By the simulator for one budget and for whole prompts; each is then run there and at higher rates."""

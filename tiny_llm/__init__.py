@@ -61,9 +61,9 @@ from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
 from .serving.given.blocks import UnlimitedBlocks
 from .serving.given.lookup_drafter import LookupDrafter
-from .serving.given.metrics import ServingMetrics, Target
 from .serving.given.policy import Fcfs
 from .serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
+from .serving.given.serving_metrics import ServingMetrics, Slo
 from .serving.latency_target import LatencyTarget
 from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
@@ -137,10 +137,10 @@ __all__ = [
     "SimpleMultiHeadAttention",
     "SimulatedRequest",
     "Simulator",
+    "Slo",
     "SparseMoe",
     "SpeculativeEngine",
     "StructuredOutputsParams",
-    "Target",
     "TinyKvCache",
     "TinyKvFullCache",
     "UnlimitedBlocks",

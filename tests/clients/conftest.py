@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-NUM_CASES = 400
+NUM_CASES = 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cases", type=int, default=NUM_CASES, help="random requests of schemathesis, at least")
+    parser.addoption("--seed", type=int, default=1, help="what they are drawn with")
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ from tiny_llm import (
 )
 from tiny_llm.serving.cost_model import context_of
 from tiny_llm.serving.dense_runner import RowKvCaches
-from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.given.sampling_batch import SamplingBatch
 from tiny_llm.serving.scheduler import next_tokens
 
 tokenizer = FakeTokenizer()

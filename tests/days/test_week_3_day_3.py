@@ -73,7 +73,7 @@ from tiny_llm.serving.forward_batch import (
     logits_indices,
     pad_block_tables,
 )
-from tiny_llm.serving.given.sampling import BatchSampler, SamplingBatch
+from tiny_llm.serving.given.sampling_batch import BatchSampler, SamplingBatch
 
 # Task 1: a step end to end
 

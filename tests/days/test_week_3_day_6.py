@@ -38,7 +38,7 @@ from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
 from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.given.sampling_batch import SamplingBatch
 from tiny_llm.serving.speculation.draft_length import Acceptance, best_num_drafts
 from tiny_llm.serving.speculation.rejection import probabilities, reject
 from tiny_llm.serving.speculation.speculative_engine import accept_until_done

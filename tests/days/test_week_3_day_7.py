@@ -41,7 +41,8 @@ from tiny_llm.serving.server.admission import (
 from tiny_llm.serving.server.capacity import highest_rate, poisson_arrivals
 from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
 from tiny_llm.serving.server.engine_thread import EngineThread, LiveRequest
-from tiny_llm.serving.server.given.messages import (
+from tiny_llm.serving.server.given.thread_law import check_plain
+from tiny_llm.serving.server.given.thread_messages import (
     Abort,
     Command,
     Increment,
@@ -52,7 +53,6 @@ from tiny_llm.serving.server.given.messages import (
     Stopped,
     Submit,
 )
-from tiny_llm.serving.server.given.thread_law import check_plain
 from tiny_llm.serving.server.recovery import RecoveringEngine
 from tiny_llm.serving.server.text_increments import TextIncrements, cut_off, num_held_back
 

@@ -14,7 +14,7 @@ from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.serving.batch_sampler import sample_batch
 from tiny_llm.serving.given import best_sampler as module
 from tiny_llm.serving.given.best_sampler import best_sampler, sample_natively
-from tiny_llm.serving.given.sampling import SamplingBatch, random_numbers, sample_one_by_one
+from tiny_llm.serving.given.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 
 CUTS = [(0, None, 0), (0.9, None, 0), (0, 1, 0), (0, 7, 0), (0, 5000, 0), (0, None, 0.2), (0.999, 40, 0.01)]
 PARAMS = tuple(SamplingParams(temp, *cut) for temp in (0, 0.01, 0.7, 2) for cut in CUTS)

@@ -11,7 +11,7 @@ from tests.support.check import check_close
 from tests.support.fakes import FakeModel, prompt_of
 from tiny_llm import BlockManager, DraftModel, SamplingParams, ScheduledTokens, Sequence
 from tiny_llm.serving.given.draft_runner import DraftRunner
-from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.given.sampling_batch import SamplingBatch
 from tiny_llm.serving.speculation.rejection import probabilities
 
 SAMPLED, GREEDY = SamplingParams(1.3, top_k=20, seed=4), SamplingParams(seed=4)

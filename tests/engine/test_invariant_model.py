@@ -20,7 +20,7 @@ from tiny_llm import (
     load,
 )
 from tiny_llm.generation.generate import to_logprobs
-from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.given.sampling_batch import SamplingBatch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 LENGTHS = (300, 40, 17, 1)

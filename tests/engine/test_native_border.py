@@ -25,7 +25,7 @@ from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, split_head
 from tiny_llm.kernels.given.integer_matmul import IntegerProjection, integer_matmul
 from tiny_llm.kernels.given.mask_rows import mask_rows
 from tiny_llm.kernels.given.quantize_blocks import quantize_blocks
-from tiny_llm.kernels.given.sampling import sample_rows
+from tiny_llm.kernels.given.sample_rows import sample_rows
 from tiny_llm.kernels.given.store_rows import store_rows
 from tiny_llm.kernels.given.tiled_attention import tiled_attention, tiled_paged_attention
 from tiny_llm.kernels.given.tiled_matmul import tiled_matmul

@@ -20,7 +20,7 @@ from tiny_llm import (
 )
 from tiny_llm.serving.given import overlapping_engine
 from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
-from tiny_llm.serving.given.sampling import read_samples
+from tiny_llm.serving.given.sampling_batch import read_samples
 
 PROMPTS = [[5, 7, 9], [11, 3, 8, 21, 6, 2, 17]]
 BLOCK_SIZE = 4

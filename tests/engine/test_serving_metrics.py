@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from tiny_llm import RequestTimes, ServingMetrics, Target
+from tiny_llm import RequestTimes, ServingMetrics, Slo
 
-NEVER = Target(ttft=0.001, itl=0.001)
+NEVER = Slo(ttft=0.001, itl=0.001)
 
 
 def times(arrival: float, scheduled: float | None, *tokens: float, is_done: bool = True) -> RequestTimes:
@@ -35,14 +35,14 @@ def test_only_the_first_step_ends_the_waiting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "is_met"), [(Target(1.0, 1.0), True), (Target(0.99, 1.0), False), (Target(1.0, 0.99), False)]
+    ("target", "is_met"), [(Slo(1.0, 1.0), True), (Slo(0.99, 1.0), False), (Slo(1.0, 0.99), False)]
 )
-def test_a_target_is_met_at_its_bounds(target: Target, is_met: bool) -> None:
+def test_a_target_is_met_at_its_bounds(target: Slo, is_met: bool) -> None:
     assert target.is_met_by(times(2.0, 2.5, 3.0, 3.25, 4.25)) is is_met
 
 
 def test_an_answer_that_has_not_ended_is_not_good() -> None:
-    target = Target(10.0, 10.0)
+    target = Slo(10.0, 10.0)
     assert not target.is_met_by(times(0.0, 0.0, 1.0, 2.0, is_done=False))
     assert not target.is_met_by(times(0.0, 0.0))
     assert target.is_met_by(times(0.0, 0.0, 1.0))
@@ -51,7 +51,7 @@ def test_an_answer_that_has_not_ended_is_not_good() -> None:
 @pytest.mark.parametrize(("ttft", "itl"), [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)])
 def test_a_target_is_positive(ttft: float, itl: float) -> None:
     with pytest.raises(ValueError, match="must be positive"):
-        Target(ttft, itl)
+        Slo(ttft, itl)
 
 
 def test_a_run_in_numbers() -> None:
@@ -61,7 +61,7 @@ def test_a_run_in_numbers() -> None:
         times(4.0, 6.0, 11.0, is_done=False),
         times(4.5, None, is_done=False),
     ]
-    metrics = ServingMetrics.of(requests, Target(ttft=4.0, itl=0.5))
+    metrics = ServingMetrics.of(requests, Slo(ttft=4.0, itl=0.5))
     assert (metrics.num_requests, metrics.num_done) == (4, 2)
     assert metrics.seconds == 10.0
     assert metrics.output_tokens_per_s == 0.6
@@ -87,7 +87,7 @@ def test_a_run_needs_a_request() -> None:
 
 def test_a_shift_of_the_clock_changes_nothing() -> None:
     rng = random.Random(17)
-    target = Target(2.0, 0.5)
+    target = Slo(2.0, 0.5)
     for _ in range(200):
         requests, shifted = [], []
         for _ in range(rng.randint(1, 5)):

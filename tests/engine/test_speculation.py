@@ -29,7 +29,7 @@ from tiny_llm import (
 )
 from tiny_llm.serving.given import draft_runner, speculative_runner
 from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.given.sampling_batch import SamplingBatch
 from tiny_llm.serving.speculation.rejection import probabilities
 from tiny_llm.serving.structured.grammar_drafter import GrammarDrafter
 

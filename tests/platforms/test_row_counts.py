@@ -33,7 +33,7 @@ from tiny_llm.kernels.given.gpu_operations import (
 from tiny_llm.kernels.given.gpu_sizes import TILE
 from tiny_llm.model.loader import load_model
 from tiny_llm.ops.quantize import QuantizedWeights
-from tiny_llm.serving.given.sampling import SamplingBatch
+from tiny_llm.serving.given.sampling_batch import SamplingBatch
 
 EDGES = {FEW_ROWS, FEW_QUERIES, TILE, 2 * TILE}
 ROW_COUNTS = sorted({1} | {edge + step for edge in EDGES for step in (-1, 0, 1)})

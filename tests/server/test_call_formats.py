@@ -14,11 +14,11 @@ from tests.server.servers import MODEL, in_memory
 from tests.server.test_tool_calls import arguments_of
 from tests.support.schemas import ByteTokenizer
 from tiny_llm.serving.given.grammars import tokenizer_of
+from tiny_llm.serving.server.given.answer_format import grammar_of_calls
 from tiny_llm.serving.server.given.call_formats import FORMATS, CallFormat, format_of
 from tiny_llm.serving.server.given.errors import ApiError
 from tiny_llm.serving.server.given.fields import ChatRequest, Tool
 from tiny_llm.serving.server.given.pieces import AnswerParser, Call, CallParser, Piece, Text
-from tiny_llm.serving.server.given.structured_outputs import grammar_of_calls
 from tiny_llm.serving.server.given.thoughts import ThoughtParser
 
 XML, TAGGED, BARE = FORMATS

@@ -16,12 +16,12 @@ from tiny_llm import (
     Sequence,
 )
 from tiny_llm.serving.server.given.engine_meter import NUM_STEPS_PER_FIT, EngineMeter, drafts_of, rows_of
-from tiny_llm.serving.server.given.messages import EngineStats, Increment, Loaded, Row, StepReport
+from tiny_llm.serving.server.given.prometheus_metrics import FINISHED, PrometheusMetrics
 from tiny_llm.serving.server.given.record import RequestRecord
-from tiny_llm.serving.server.given.server_metrics import FINISHED, ServerMetrics
+from tiny_llm.serving.server.given.thread_messages import EngineStats, Increment, Loaded, Row, StepReport
 
 
-def value(metrics: ServerMetrics, name: str, **labels: str) -> float | None:
+def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
     """A number, by its name."""
     labels = {"model_name": MODEL, "engine": "0"} | labels
     return metrics.registry.get_sample_value(f"vllm:{name}", labels)
@@ -29,7 +29,7 @@ def value(metrics: ServerMetrics, name: str, **labels: str) -> float | None:
 
 @pytest.mark.parametrize("outcome", FINISHED)
 def test_the_life_of_a_request_in_seconds(outcome: str) -> None:
-    metrics = ServerMetrics(MODEL)
+    metrics = PrometheusMetrics(MODEL)
     metrics.ended(RequestRecord("r", 1.0, 5, 2, 7, 3.0, 7.0, 15.0, 31.0, outcome=outcome))
     found = {
         name: value(metrics, f"{name}_sum")
@@ -49,7 +49,7 @@ def test_the_life_of_a_request_in_seconds(outcome: str) -> None:
 
 @pytest.mark.parametrize(("started", "num_waits"), [(None, 0), (3.0, 1)])
 def test_what_never_happened_takes_no_time(started: float | None, num_waits: int) -> None:
-    metrics = ServerMetrics(MODEL)
+    metrics = PrometheusMetrics(MODEL)
     metrics.ended(RequestRecord("r", 1.0, 5, started=started, ended=4.0, outcome="abort"))
     assert value(metrics, "e2e_request_latency_seconds_count") == 1
     assert value(metrics, "request_queue_time_seconds_count") == num_waits
@@ -78,7 +78,7 @@ def test_the_line_of_the_log(caplog: pytest.LogCaptureFixture, record: RequestRe
 
 
 def test_a_step_in_numbers() -> None:
-    metrics = ServerMetrics(MODEL)
+    metrics = PrometheusMetrics(MODEL)
     stats = EngineStats(
         2, 3, 5, num_hit_tokens=7, num_admitted_tokens=11, num_preemptions=13, num_failed_steps=1
     )
@@ -113,7 +113,7 @@ def test_a_step_in_numbers() -> None:
 
 
 def test_two_servers_count_for_themselves() -> None:
-    first, second = ServerMetrics(MODEL), ServerMetrics(MODEL)
+    first, second = PrometheusMetrics(MODEL), PrometheusMetrics(MODEL)
     first.rejected("num_queued_tokens")
     assert value(first, "admission_rejections_total", reason="num_queued_tokens") == 1
     assert value(first, "admission_rejections_total", reason="num_queued_reqs") == 0
@@ -121,7 +121,7 @@ def test_two_servers_count_for_themselves() -> None:
 
 
 def test_without_a_pool_none_of_it_is_in_use() -> None:
-    metrics = ServerMetrics(MODEL)
+    metrics = PrometheusMetrics(MODEL)
     metrics.step(StepReport(1))
     assert value(metrics, "kv_cache_usage_perc") == 0
 

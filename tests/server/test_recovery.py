@@ -9,7 +9,7 @@ from tests.support.server_engines import BLOCK_SIZE, ENGINES, StepFailureError, 
 from tiny_llm import Engine, SamplingParams, ScheduledTokens, SchedulerOutput
 from tiny_llm.serving.given import overlapping_engine
 from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.sampling import Sampled, StepSamples, read_samples
+from tiny_llm.serving.given.sampling_batch import Sampled, StepSamples, read_samples
 from tiny_llm.serving.server.recovery import RecoveringEngine
 
 JOBS = [(5, 6), (11, 4), (3, 9), (14, 5), (2, 7), (9, 1)]  # tokens of the prompt and of the answer

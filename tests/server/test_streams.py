@@ -15,12 +15,12 @@ from tests.support.server_engines import ChatFake
 from tiny_llm.batching.answer import TokenLogprobs
 from tiny_llm.serving.server.given import serve_completion
 from tiny_llm.serving.server.given.chat import ChatEndpoint
-from tiny_llm.serving.server.given.completions import CompletionEndpoint, Endpoint, Part
+from tiny_llm.serving.server.given.completion_objects import Choice
+from tiny_llm.serving.server.given.completions import AnswerPart, CompletionEndpoint, Endpoint
 from tiny_llm.serving.server.given.fields import ChatRequest, CompletionRequest
-from tiny_llm.serving.server.given.messages import Increment
-from tiny_llm.serving.server.given.responses import Choice
-from tiny_llm.serving.server.given.serve_completion import AnsweringCompletion
+from tiny_llm.serving.server.given.serve_completion import CompletionReply
 from tiny_llm.serving.server.given.text_codec import TextCodec
+from tiny_llm.serving.server.given.thread_messages import Increment
 
 CHAT = {"messages": [{"role": "user", "content": "HI"}]}
 PROMPT = {"prompt": "HI"}
@@ -54,7 +54,7 @@ def chunks_of(fields: dict[str, Any]) -> list[tuple[int, Any]]:
     async def run() -> list[tuple[int, Any]]:
         codec = TextCodec(ChatFake)
         job: Any = ScriptedJob("logprobs" in fields)
-        events = AnsweringCompletion(job, endpoint_of(fields, codec)).events()
+        events = CompletionReply(job, endpoint_of(fields, codec)).events()
         found = [(job.num_taken, event.data) async for event in events]
         codec.close()
         assert found.pop() == (5, "[DONE]")
@@ -111,7 +111,7 @@ def test_offsets_go_on_from_chunk_to_chunk() -> None:
 def test_of_two_tokens_with_the_same_text_the_likelier_one_is_shown() -> None:
     async def run() -> list[Choice]:
         codec = TextCodec(lambda: ChatFake(["", "A", "A"]))
-        part = Part([1], "A", [TokenLogprobs(-1.0, ((1, -1.0), (2, -3.0)))])
+        part = AnswerPart([1], "A", [TokenLogprobs(-1.0, ((1, -1.0), (2, -3.0)))])
         chunks = await endpoint_of(PROMPT | {"logprobs": 2}, codec).chunks(0, part, False)
         codec.close()
         return chunks

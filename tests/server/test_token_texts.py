@@ -12,7 +12,7 @@ from tests.server.test_streams import CHAT, PROMPT, endpoint_of
 from tests.support.fakes import FakeTokenizer
 from tests.support.text_tokenizers import FallbackTokenizer, ShippedTokenizer
 from tiny_llm.batching.answer import TokenLogprobs
-from tiny_llm.serving.server.given.completions import Part
+from tiny_llm.serving.server.given.completions import AnswerPart
 from tiny_llm.serving.server.given.text_codec import TextCodec
 from tiny_llm.serving.server.given.token_texts import (
     GrowingText,
@@ -103,7 +103,7 @@ def test_the_case_of_an_emoji_in_four_tokens() -> None:
     assert len(ids) == 8
     tops = [((id, -1.0), (ids[1], -2.0), (ids[2], -3.0)) for id in ids]
     halves = [
-        Part(ids[start:end], "", [TokenLogprobs(-1.0, top) for top in tops[start:end]])
+        AnswerPart(ids[start:end], "", [TokenLogprobs(-1.0, top) for top in tops[start:end]])
         for start, end in ((0, 3), (3, 8))
     ]
 

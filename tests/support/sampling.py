@@ -9,7 +9,7 @@ from tests.support.fakes import FakeModel
 from tests.support.oracles import Array, expected_kept, softmax
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
 from tiny_llm.serving.given.best_sampler import best_sampler
-from tiny_llm.serving.given.sampling import Sampled
+from tiny_llm.serving.given.sampling_batch import Sampled
 
 
 def probabilities(logprobs: Array, params: SamplingParams) -> Array:

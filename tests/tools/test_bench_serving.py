@@ -30,7 +30,7 @@ from tiny_llm_ref import (
     ServingMetrics,
     SimulatedRequest,
     Simulator,
-    Target,
+    Slo,
 )
 
 STREAM = list(range(1000, 1997))
@@ -141,7 +141,7 @@ def test_there_may_be_no_rate_that_is_kept() -> None:
 
 def metrics_of(itl: float, queue: float) -> ServingMetrics:
     times = RequestTimes(0.0, queue, [1.0, 1.0 + itl], is_done=True)
-    return ServingMetrics.of([times], Target(9.0, 9.0))
+    return ServingMetrics.of([times], Slo(9.0, 9.0))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(
         "benches.capacity.NUM_REQUESTS", 20
     )  # a simulation of all sides at full size takes 8 s
-    sides = ("one budget", "overlapped", "whole prompts", "three phases")
+    sides = ("one budget", "whole prompts", "three phases")
     options = [word for side in sides for word in ("--side", side)]
     result = run(
         "benches",
@@ -246,8 +246,7 @@ def test_a_small_run_is_measured_and_written_down(tmp_path: Path, monkeypatch: p
 def test_sides_are_compared_by_the_loads_that_both_have_served() -> None:
     def served(*gaps: float) -> list[ServingMetrics]:
         return [
-            ServingMetrics.of([RequestTimes(0.0, 0.0, [1.0, 1.0 + gap], True)], Target(1.0, 1.0))
-            for gap in gaps
+            ServingMetrics.of([RequestTimes(0.0, 0.0, [1.0, 1.0 + gap], True)], Slo(1.0, 1.0)) for gap in gaps
         ]
 
     assert ratio({ONE_BUDGET: served(1.0, 2.0), WHOLE: served(2.0, 8.0, 9.0)}, "longest_itl") == "0.38x"

@@ -12,7 +12,7 @@ from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from ..ops.attention import Attention, Mask
 from .given.best_sampler import best_sampler
-from .given.sampling import BatchSampler, StepSamples
+from .given.sampling_batch import BatchSampler, StepSamples
 from .given.scheduler_output import SchedulerOutput
 
 

@@ -13,7 +13,7 @@ from .block_manager import BlockManager
 from .forward_batch import ForwardBatch, RaggedKvCache
 from .given.best_quantized_attention import best_quantized_attention
 from .given.best_sampler import best_sampler
-from .given.sampling import BatchSampler, Sampled, StepSamples
+from .given.sampling_batch import BatchSampler, Sampled, StepSamples
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .paged_kv_cache import PagedKvPool
 from .quantized_batch import QuantizedBatch, QuantizedKvCache

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from .given.sampling import SamplingBatch
+from .given.sampling_batch import SamplingBatch
 
 
 def sample_batch(logits: mx.array, batch: SamplingBatch) -> mx.array:

@@ -14,7 +14,7 @@ from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from ..ops.attention import Attention, Mask
 from .given.best_sampler import best_sampler
-from .given.sampling import BatchSampler, Sampled, StepSamples, read_samples
+from .given.sampling_batch import BatchSampler, Sampled, StepSamples, read_samples
 from .given.scheduler_output import ScheduledTokens, SchedulerOutput
 
 

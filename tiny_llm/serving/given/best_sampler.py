@@ -9,9 +9,9 @@ from kernel_runtime.native import kernels_mode, notice
 from kernel_runtime.self_check import judge
 
 from ...generation.sampler import SamplingParams
-from ...kernels.given.sampling import sample_rows
+from ...kernels.given.sample_rows import sample_rows
 from ..batch_sampler import sample_batch
-from .sampling import BatchSampler, SamplingBatch, sample_one_by_one
+from .sampling_batch import BatchSampler, SamplingBatch, sample_one_by_one
 
 
 def sample_natively(logits: mx.array, batch: SamplingBatch) -> mx.array:

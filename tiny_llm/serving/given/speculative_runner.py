@@ -17,7 +17,7 @@ from ..speculation.rejection import probabilities, reject
 from ..speculation.verification import rows_to_keep, rows_to_verify
 from .best_sampler import best_sampler
 from .drafter import Drafter, Drafts, extended
-from .sampling import BatchSampler, SamplingBatch, StepSamples, check_numbers, random_numbers, read_rows
+from .sampling_batch import BatchSampler, SamplingBatch, StepSamples, check_numbers, random_numbers, read_rows
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 NO_DRAFT = -1

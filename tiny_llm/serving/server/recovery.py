@@ -9,7 +9,7 @@ from traceback import clear_frames
 from ...generation.sampler import SamplingParams
 from ..engine import Engine, EngineStep
 from ..given.engine_request import EngineRequest
-from ..given.sampling import NoNumbersError
+from ..given.sampling_batch import NoNumbersError
 from ..given.scheduler_output import SchedulerOutput
 
 NOTHING = EngineStep(SchedulerOutput(()), {}, ())

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from ..given.sampling import SamplingBatch
+from ..given.sampling_batch import SamplingBatch
 
 
 def probabilities(logits: mx.array, batch: SamplingBatch) -> mx.array:

@@ -15,7 +15,7 @@ from ..sequence import Sequence
 from ..speculation.rejection import probabilities
 from .best_sampler import best_sampler
 from .draft_blocks import DraftBlocks
-from .sampling import SamplingBatch
+from .sampling_batch import SamplingBatch
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 STREAM = 0x5DEECE66D

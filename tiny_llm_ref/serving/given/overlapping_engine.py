@@ -10,7 +10,7 @@ from ..engine import Engine, EngineStep
 from ..forward_batch import ForwardBatch
 from ..model_runner import ModelRunner
 from ..prefix_cache import PrefixCachingBlockManager
-from .sampling import Sampled, StepSamples, read_samples
+from .sampling_batch import Sampled, StepSamples, read_samples
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 UNREAD = -1

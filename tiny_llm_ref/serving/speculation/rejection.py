@@ -3,7 +3,7 @@
 import mlx.core as mx
 
 from ..batch_sampler import draw, kept_tokens
-from ..given.sampling import SamplingBatch
+from ..given.sampling_batch import SamplingBatch
 
 
 def probabilities(logits: mx.array, batch: SamplingBatch) -> mx.array:

@@ -5,9 +5,9 @@ from copy import copy
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from .completion_objects import Usage
 from .errors import AnthropicError
 from .pieces import Call, Piece, Text, Thought
-from .responses import Usage
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 """Why an answer ended, by its `finish_reason`."""

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field, replace
 
 from ....batching.answer import TokenLogprobs
 from ....generation.sampler import SamplingParams
-from .fields import ChoiceFields, CompletionRequest
-from .job import Job
-from .messages import Increment
-from .params import completion_params, prompts_of
-from .responses import (
+from .completion_objects import (
     Choice,
     CompletionChoice,
     CompletionLogprobs,
 )
+from .fields import ChoiceFields, CompletionRequest
+from .job import Job
+from .params import completion_params, prompts_of
 from .text_codec import TextCodec
+from .thread_messages import Increment
 from .token_texts import GrowingText, TokenBytes, readable_key
 
 
 @dataclass
-class Part:
+class AnswerPart:
     """A part of an answer, or all of it."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -78,11 +78,11 @@ class Endpoint(ABC):
         """Compute what the choices need besides the answers of the job."""
 
     @abstractmethod
-    async def choice(self, index: int, part: Part) -> Choice:
+    async def choice(self, index: int, part: AnswerPart) -> Choice:
         """A choice of a whole response."""
 
     @abstractmethod
-    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+    async def chunks(self, index: int, part: AnswerPart, is_first: bool) -> list[Choice]:
         """The choices of the chunks for a part of a streamed answer, one per chunk."""
 
 
@@ -99,7 +99,7 @@ class CompletionEndpoint(Endpoint):
         self.num_prompts = len(self._prompts)
         self.num_scored = self.num_prompts if request.echo and request.logprobs is not None else 0
         self.is_silent = request.max_tokens == 0
-        self._scored: list[Part] = []  # the prompts as answers, if they are scored
+        self._scored: list[AnswerPart] = []  # the prompts as answers, if they are scored
 
     async def encode(self) -> list[tuple[int, ...]]:
         return [
@@ -110,12 +110,12 @@ class CompletionEndpoint(Endpoint):
         if self.num_scored:
             self._scored = await scored_prompts(job)
 
-    async def choice(self, index: int, part: Part) -> Choice:
+    async def choice(self, index: int, part: AnswerPart) -> Choice:
         part = self._shown(part)
         text = await self._echo(index) + part.text
         return CompletionChoice(index, text, await self._logprobs(index, part), part.finish_reason)
 
-    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+    async def chunks(self, index: int, part: AnswerPart, is_first: bool) -> list[Choice]:
         part = self._shown(part)
         text = (await self._echo(index) if is_first else "") + part.text
         if not text and not part.logprobs and part.finish_reason is None:
@@ -128,11 +128,11 @@ class CompletionEndpoint(Endpoint):
         prompt = self._prompts[index // (self.request.n or 1)]
         return prompt if isinstance(prompt, str) else await self.codec.decode(prompt)
 
-    def _shown(self, part: Part) -> Part:
+    def _shown(self, part: AnswerPart) -> AnswerPart:
         """What a client sees of a part."""
-        return Part(finish_reason="length") if self.is_silent else part
+        return AnswerPart(finish_reason="length") if self.is_silent else part
 
-    async def _logprobs(self, index: int, part: Part) -> CompletionLogprobs | None:
+    async def _logprobs(self, index: int, part: AnswerPart) -> CompletionLogprobs | None:
         if self.request.logprobs is None:
             return None
         text = self.growing[index]
@@ -142,7 +142,7 @@ class CompletionEndpoint(Endpoint):
         await self._append(logprobs, part, text)
         return logprobs
 
-    async def _append(self, logprobs: CompletionLogprobs, part: Part, text: GrowingText) -> None:
+    async def _append(self, logprobs: CompletionLogprobs, part: AnswerPart, text: GrowingText) -> None:
         """Append the entries of some tokens. The first token of a prompt has nothing before it."""
         bytes_of = await bytes_of_logprobs(self.codec, part)
         scores: list[TokenLogprobs | None] = [None] * (len(part.token_ids) - len(part.logprobs))
@@ -157,13 +157,13 @@ class CompletionEndpoint(Endpoint):
             logprobs.tokens.append(readable_key(text.add(bytes_of[token])))
 
 
-async def scored_prompts(job: Job) -> list[Part]:
+async def scored_prompts(job: Job) -> list[AnswerPart]:
     """The log-probabilities of a job's prompts, as parts that hold all tokens of the prompts.
 
     Raises:
         ApiError: a step failed.
     """
-    parts = [Part(list(prompt)) for prompt in job.prompts]
+    parts = [AnswerPart(list(prompt)) for prompt in job.prompts]
     longer = [number for number, part in enumerate(parts) if len(part.token_ids) > 1]
     scoring = replace(
         job,
@@ -183,7 +183,7 @@ async def scored_prompts(job: Job) -> list[Part]:
     return parts
 
 
-async def bytes_of_logprobs(codec: TextCodec, part: Part) -> dict[int, TokenBytes]:
+async def bytes_of_logprobs(codec: TextCodec, part: AnswerPart) -> dict[int, TokenBytes]:
     """What the tokens that the log-probabilities of a part mention add to a text."""
     likely = [id for each in part.logprobs for id, _ in each.top]
     return await codec.bytes_of([*part.token_ids, *likely])

@@ -17,9 +17,9 @@ from ..engine_thread import EngineThread
 from .config import ServerConfig
 from .errors import ApiError
 from .feed import Feed
-from .messages import Increment, Loaded, Report, StepReport, Stopped
+from .prometheus_metrics import PrometheusMetrics
 from .record import RequestRecord
-from .server_metrics import ServerMetrics
+from .thread_messages import Increment, Loaded, Report, StepReport, Stopped
 
 State = Literal["loading", "ready", "draining", "stopped"]
 NUM_SEEDS = 2**64
@@ -62,7 +62,7 @@ class EngineClient:
 
     def __init__(self, make_engine: Callable[[], Engine], config: ServerConfig) -> None:
         self.config = config
-        self.metrics = ServerMetrics(config.model_names[0])
+        self.metrics = PrometheusMetrics(config.model_names[0])
         self.feed = Feed(config)
         self.admission = Admission(config.max_num_reqs, config.max_num_queued_tokens, self.seconds_until_room)
         self.state: State = "loading"

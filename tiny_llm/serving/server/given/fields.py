@@ -32,12 +32,12 @@ Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 TopK = Annotated[int, Meta(ge=-1)]
-Priority = Annotated[int, Meta(ge=0, le=1000)]
+PriorityField = Annotated[int, Meta(ge=0, le=1000)]
 RepetitionPenalty = Annotated[float, Meta(gt=0, le=1000)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 StopString = Annotated[str, Meta(min_length=1)]
-Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOP)]
+StopField = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOP)]
 Text = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 Schema = dict[str, Any]
@@ -171,7 +171,7 @@ class SamplingFields(OtherServers, kw_only=True):
     model: str
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    stop: Stop | None = None
+    stop: StopField | None = None
     seed: Seed | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -185,7 +185,7 @@ class SamplingFields(OtherServers, kw_only=True):
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[Count], Meta(max_length=MAX_STOP)] | None = None
-    priority: Priority | None = None
+    priority: PriorityField | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: Text | None = None
 

@@ -16,13 +16,13 @@ from ....generation.given.structured_outputs import StructuredOutputsParams
 from ....generation.sampler import SamplingParams
 from ..admission import QueueFullError, Reservation
 from ..disconnects import unless_disconnected
-from .completions import Endpoint, Part
+from .completion_objects import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
+from .completions import AnswerPart, Endpoint
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, of_queue
 from .event_stream import KEEPALIVE, EventStream
 from .job import Job
 from .params import check_fits, check_shared
-from .responses import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
 from .speculation import SpeculativeDecoding
 from .text_codec import PromptTooLongError
 
@@ -33,7 +33,7 @@ async def serve_completion(
     http: Request,
     client: EngineClient,
     endpoint: Endpoint,
-    make_answer: Callable[[Job], "Answer"] | None = None,
+    make_answer: Callable[[Job], "Reply"] | None = None,
 ) -> Response:
     """Answer a completion request whose body has been checked.
 
@@ -61,7 +61,7 @@ async def serve_completion(
     except BaseException:
         reservation.__exit__(None, None, None)
         raise
-    answer = make_answer(job) if make_answer else AnsweringCompletion(job, endpoint)
+    answer = make_answer(job) if make_answer else CompletionReply(job, endpoint)
     if request.stream:
         return EventStream(answer.events(), job.close, client.config, answer.ping)
     try:
@@ -125,7 +125,7 @@ async def compiled_params(endpoint: Endpoint, outputs: StructuredOutputsParams) 
         raise ApiError(400, message, endpoint.grammar_field, "invalid_value") from None
 
 
-class Answer(ABC):
+class Reply(ABC):
     """What the increments of a job become.
 
     Args:
@@ -160,7 +160,7 @@ class Answer(ABC):
         return Usage(num_prompt_tokens, num_tokens, num_prompt_tokens + num_tokens, cached)
 
 
-class AnsweringCompletion(Answer):
+class CompletionReply(Reply):
     """Turn the increments of a job into a completion, or into the chunks of a stream.
 
     Args:
@@ -183,7 +183,7 @@ class AnsweringCompletion(Answer):
     async def completion(self) -> Completion[Choice]:
         """Wait for all answers."""
         await self._endpoint.prepare(self.job)
-        parts = [Part() for _ in range(self.job.num_answers)]
+        parts = [AnswerPart() for _ in range(self.job.num_answers)]
         async for index, increment in self.job.increments():
             parts[index].add(increment)
         choices = [await self._endpoint.choice(index, part) for index, part in enumerate(parts)]
@@ -205,10 +205,10 @@ class AnsweringCompletion(Answer):
         has_usage = options is not None and bool(options.include_usage)
         is_continuous = options is not None and bool(options.continuous_usage_stats)
         await self._endpoint.prepare(self.job)
-        pending: dict[int, Part] = {}
+        pending: dict[int, AnswerPart] = {}
         begun: set[int] = set()
         async for index, increment in self.job.increments():
-            part = pending.setdefault(index, Part())
+            part = pending.setdefault(index, AnswerPart())
             part.add(increment)
             if not part.text and part.finish_reason is None and index in begun:
                 continue  # send log-probabilities together with the text

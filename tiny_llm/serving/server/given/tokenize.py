@@ -16,11 +16,11 @@ from ..disconnects import unless_disconnected
 from .anthropic_endpoint import AnthropicEndpoint
 from .anthropic_events import InputTokens
 from .anthropic_fields import CountTokensRequest, MessagesRequest
+from .completion_objects import DetokenizedText, Tokens
 from .conversation import encode_messages, end_of_prompt
 from .errors import ApiError
 from .fields import DetokenizeRequest, TokenizeRequest
 from .params import template_options
-from .responses import DetokenizedText, Tokens
 from .server import Server, as_json, server_of
 from .text_codec import TextCodec
 

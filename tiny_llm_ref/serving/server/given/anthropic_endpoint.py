@@ -8,11 +8,11 @@ from .anthropic_chat import chat_of
 from .anthropic_events import AnthropicEvent, AnthropicMessage, AnthropicUsage, GrowingMessage
 from .anthropic_fields import MessagesRequest
 from .chat import ChatEndpoint
-from .completions import Part
+from .completions import AnswerPart
 from .errors import AnthropicError, ApiError
 from .job import Job
 from .response_endpoint import event
-from .serve_completion import Answer
+from .serve_completion import Reply
 from .text_codec import TextCodec
 
 
@@ -28,8 +28,8 @@ class AnthropicEndpoint(ChatEndpoint):
     def field_of_grammar(self) -> str:
         return super().field_of_grammar().replace("response_format", "output_config.format")
 
-    def answer(self, job: Job) -> Answer:
-        return AnsweringMessage(job, self)
+    def answer(self, job: Job) -> Reply:
+        return MessageReply(job, self)
 
     async def stop_string_in(self, token_ids: list[int]) -> str | None:
         """The stop string that an answer has, the first one if there are several."""
@@ -38,7 +38,7 @@ class AnthropicEndpoint(ChatEndpoint):
         return min(found, key=text.index, default=None)
 
 
-class AnsweringMessage(Answer):
+class MessageReply(Reply):
     """Turn the increments of a job into a message, or into its events.
 
     Args:
@@ -76,7 +76,7 @@ class AnsweringMessage(Answer):
                 for each in self._growing.begin(self.usage):
                     yield each
             token_ids, is_first = [*token_ids, *increment.token_ids], False
-            part = Part()
+            part = AnswerPart()
             part.add(increment)
             pieces, reason = self._endpoint.pieces(0, part)
             for piece in pieces:

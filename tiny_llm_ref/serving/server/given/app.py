@@ -16,6 +16,7 @@ from .access import guards
 from .anthropic_endpoint import AnthropicEndpoint
 from .anthropic_fields import CUSTOM, MessagesRequest
 from .chat import ChatEndpoint
+from .completion_objects import ModelCard, ModelList, Status, Version
 from .completions import CompletionEndpoint
 from .config import ServerConfig
 from .engine_client import EngineClient
@@ -27,7 +28,6 @@ from .openapi import VERSION, openapi
 from .page import page
 from .response_endpoint import ResponseEndpoint
 from .response_fields import ResponsesRequest
-from .responses import ModelCard, ModelList, Status, Version
 from .serve_completion import serve_completion
 from .server import Server, as_json, server_of
 from .text_codec import ChatTokenizer, TextCodec

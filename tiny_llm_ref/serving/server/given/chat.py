@@ -7,13 +7,9 @@ from typing import Any
 from msgspec import UNSET
 
 from ....generation.given.structured_outputs import StructuredOutputsParams
+from .answer_format import calls_of_tools, has_grammar_of_calls, has_room_for_thoughts
 from .call_formats import CallFormat, format_of
-from .completions import Endpoint, Part, bytes_of_logprobs
-from .conversation import encode_messages, end_of_prompt, tools_of
-from .fields import ChatRequest
-from .params import chat_params, template_options
-from .pieces import AnswerParser, Call, Piece, PlainText, Text, Thought
-from .responses import (
+from .completion_objects import (
     ChatChoice,
     ChatChunkChoice,
     ChatLogprobs,
@@ -23,7 +19,11 @@ from .responses import (
     Delta,
     TopLogprob,
 )
-from .structured_outputs import calls_of_tools, has_grammar_of_calls, has_room_for_thoughts
+from .completions import AnswerPart, Endpoint, bytes_of_logprobs
+from .conversation import encode_messages, end_of_prompt, tools_of
+from .fields import ChatRequest
+from .params import chat_params, template_options
+from .pieces import AnswerParser, Call, Piece, PlainText, Text, Thought
 from .text_codec import TextCodec
 from .thoughts import ThoughtParser
 from .token_texts import readable
@@ -95,7 +95,7 @@ class ChatEndpoint(Endpoint):
             return "structured_outputs"
         return "response_format" if self.request.response_format is not None else "tools"
 
-    async def choice(self, index: int, part: Part) -> Choice:
+    async def choice(self, index: int, part: AnswerPart) -> Choice:
         calls: list[ToolCall] = []
         thought = text = ""
         pieces, reason = self.pieces(index, part)
@@ -115,7 +115,7 @@ class ChatEndpoint(Endpoint):
             message.tool_calls = calls
         return ChatChoice(index, message, await self._logprobs(index, part), reason)
 
-    async def chunks(self, index: int, part: Part, is_first: bool) -> list[Choice]:
+    async def chunks(self, index: int, part: AnswerPart, is_first: bool) -> list[Choice]:
         number = self._parsers[index].num_calls if index in self._parsers else 0
         pieces, reason = self.pieces(index, part)
         deltas = []
@@ -138,7 +138,7 @@ class ChatEndpoint(Endpoint):
         """Number of tokens that were thoughts, of all answers."""
         return sum(parser.num_thought_tokens for parser in self._parsers.values())
 
-    def pieces(self, index: int, part: Part) -> tuple[list[Piece], str | None]:
+    def pieces(self, index: int, part: AnswerPart) -> tuple[list[Piece], str | None]:
         """What a part of an answer consists of, and why the answer ends if it does."""
         parser = self._parsers.get(index)
         if parser is None:
@@ -152,7 +152,7 @@ class ChatEndpoint(Endpoint):
             found = [piece for piece in found if not isinstance(piece, Thought)]
         return found, "tool_calls" if reason == "stop" and parser.num_calls else reason
 
-    async def _logprobs(self, index: int, part: Part) -> ChatLogprobs | None:
+    async def _logprobs(self, index: int, part: AnswerPart) -> ChatLogprobs | None:
         if not self.request.logprobs:
             return None
         bytes_of = await bytes_of_logprobs(self.codec, part)

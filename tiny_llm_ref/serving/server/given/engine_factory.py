@@ -21,7 +21,7 @@ from ...scheduler import SchedulerConfig
 from ...speculation.speculative_engine import SpeculativeEngine
 from .speculation import DrafterFactory
 
-Loaded = tuple[Qwen3Model, Tokenizer]
+ModelAndTokenizer = tuple[Qwen3Model, Tokenizer]
 WATERMARK = 0.1
 """Fraction of the pool that admissions leave for running requests to grow, if they overcommit."""
 
@@ -44,7 +44,7 @@ class EngineFactory:
             out, instead of reserving room for its longest answer.
     """
 
-    load: Callable[[], Loaded]
+    load: Callable[[], ModelAndTokenizer]
     config: SchedulerConfig
     max_model_len: int | None = None
     num_blocks: int | None = None
@@ -54,7 +54,7 @@ class EngineFactory:
     make_drafter: DrafterFactory | None = None
     kv_bits: int | None = None
     overcommit: bool = False
-    _loaded: Loaded | None = field(default=None, init=False)
+    _loaded: ModelAndTokenizer | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
         """Make an engine with empty caches. If it leads other ranks, its steps are timed (day 4.3).

@@ -7,11 +7,7 @@ import msgspec
 
 from .anthropic_events import AnthropicEvent, AnthropicMessage, InputTokens
 from .anthropic_fields import CountTokensRequest, MessagesRequest
-from .errors import ANTHROPIC, JSON, AnthropicErrorBody, ErrorBody
-from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, OtherServers, TokenizeRequest
-from .response_events import ResponseEvent, ResponseObject
-from .response_fields import ResponsesRequest
-from .responses import (
+from .completion_objects import (
     ChatChoice,
     ChatChunkChoice,
     Completion,
@@ -23,6 +19,10 @@ from .responses import (
     Tokens,
     Version,
 )
+from .errors import ANTHROPIC, JSON, AnthropicErrorBody, ErrorBody
+from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, OtherServers, TokenizeRequest
+from .response_events import ResponseEvent, ResponseObject
+from .response_fields import ResponsesRequest
 
 VERSION = "0.3.0"
 """Of the project."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from ....generation.sampler import SamplingParams
 from ...given.engine_request import check_request
+from .answer_format import structured_outputs
 from .config import ServerConfig
 from .engine_client import NUM_SEEDS, EngineClient
 from .errors import ApiError
 from .fields import MAX_PROMPTS, ChatRequest, ChoiceFields, CompletionRequest, SamplingFields
-from .structured_outputs import structured_outputs
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Of /v1/completions, as OpenAI has it; a chat's answer may be as long as there is room."""

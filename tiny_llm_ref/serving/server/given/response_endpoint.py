@@ -6,12 +6,12 @@ import msgspec
 from sse_starlette import ServerSentEvent
 
 from .chat import ChatEndpoint
-from .completions import Part
+from .completions import AnswerPart
 from .errors import ApiError
 from .job import Job
 from .response_events import GrowingResponse, ResponseEvent, ResponseObject
 from .response_fields import ResponsesRequest, chat_request, echoed
-from .serve_completion import Answer
+from .serve_completion import Reply
 from .text_codec import TextCodec
 
 
@@ -28,11 +28,11 @@ class ResponseEndpoint(ChatEndpoint):
     def field_of_grammar(self) -> str:
         return super().field_of_grammar().replace("response_format", "text.format")
 
-    def answer(self, job: Job) -> Answer:
-        return AnsweringResponse(job, self)
+    def answer(self, job: Job) -> Reply:
+        return ResponseReply(job, self)
 
 
-class AnsweringResponse(Answer):
+class ResponseReply(Reply):
     """Turn the increments of a job into a response, or into its events.
 
     Args:
@@ -68,7 +68,7 @@ class AnsweringResponse(Answer):
         for each in self._growing.begin():
             yield each
         async for _, increment in self.job.increments():
-            part = Part()
+            part = AnswerPart()
             part.add(increment)
             pieces, reason = self._endpoint.pieces(0, part)
             for piece in pieces:

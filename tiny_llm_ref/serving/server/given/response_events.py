@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from .completion_objects import Usage
 from .pieces import Arguments, Call, Piece, Thought
-from .responses import Usage
 
 
 class OutputText(msgspec.Struct, tag="output_text", tag_field="type"):

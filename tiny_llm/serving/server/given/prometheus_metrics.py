@@ -2,9 +2,9 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from .messages import Loaded, StepReport
 from .record import RequestRecord
 from .speculation import accepted_by_position
+from .thread_messages import Loaded, StepReport
 
 SECONDS = (
     0.001,
@@ -33,7 +33,7 @@ FINISHED = ("stop", "length", "abort", "error")
 REJECTED = ("num_queued_reqs", "num_queued_tokens")
 
 
-class ServerMetrics:
+class PrometheusMetrics:
     """Everything that /metrics shows. Used in the event loop only.
 
     Args:

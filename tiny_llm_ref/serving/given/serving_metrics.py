@@ -7,8 +7,12 @@ from ...batching.prefill_metrics import RequestTimes, percentile
 
 
 @dataclass(frozen=True)
-class Target:
-    """The limits that a good request meets: on its time to first token, and on each gap.
+class Slo:
+    """A service-level objective: the limits that a good request meets.
+
+    Args:
+        ttft: limit on its time to first token, in seconds.
+        itl: limit on each gap between two tokens, in seconds.
 
     Raises:
         ValueError: a limit is not positive.
@@ -59,7 +63,7 @@ class ServingMetrics:
     tpot_p50: float | None
 
     @classmethod
-    def of(cls, requests: Sequence[RequestTimes], target: Target) -> "ServingMetrics":
+    def of(cls, requests: Sequence[RequestTimes], target: Slo) -> "ServingMetrics":
         """Compute the numbers of a run.
 
         Args:
