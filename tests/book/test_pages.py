@@ -138,8 +138,9 @@ def other_fonts(page: Page) -> list[str]:
         """() => {
             const fontOf = (each) => getComputedStyle(each).fontFamily;
             const mono = getComputedStyle(document.documentElement).getPropertyValue("--mono-font").trim();
-            const words = [...document.querySelectorAll("main :not(.katex, .katex *, code, pre, pre *)")].filter(
-                (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+            const code = ".katex, .katex *, code, pre, pre *";
+            const words = [...document.querySelectorAll(`main :not(${code})`)].filter((each) =>
+                [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
             return words.filter((each) => ![fontOf(document.body), mono].includes(fontOf(each)))
                 .map((each) => `${each.outerHTML.slice(0, 80)} in ${fontOf(each)}`);
         }"""
