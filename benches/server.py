@@ -26,9 +26,8 @@ from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.packages import OF_LEARNER
-from tiny_llm_ref import BlockManager, Qwen3Model, SamplingParams, SchedulerConfig
+from tiny_llm_ref import BlockManager, Engine, Qwen3Model, SamplingParams, SchedulerConfig, overlapped
 from tiny_llm_ref.generation.generate import Tokenizer
-from tiny_llm_ref.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm_ref.serving.server.capacity import highest_rate
 
 OURS, MLX_LM = "scripts.run.serve", "mlx_lm.server"
@@ -251,7 +250,7 @@ def rate_alone(
     blocks = BlockManager(BATCH * -(-most // BLOCK_SIZE), BLOCK_SIZE)
     biases = tuple((id, NEVER) for id in tokenizer.eos_token_ids)
     start = time.perf_counter()
-    with OverlappingEngine(model, tokenizer, config, most, blocks) as engine:
+    with Engine(model, tokenizer, config, most, blocks, execution=overlapped) as engine:
         for prompt, length in zip(prompts, lengths, strict=True):
             engine.add_request(prompt, SamplingParams(max_tokens=length, logit_bias=biases))
         while engine.has_unfinished_requests:

@@ -20,14 +20,15 @@ from scripts.run.run_log import RunLog
 from tiny_llm_ref import (
     BatchGenerator,
     Engine,
+    InTurn,
     PrefixCachingBlockManager,
     Qwen3Model,
     RequestTimes,
     SamplingParams,
     SchedulerConfig,
+    overlapped,
 )
 from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
-from tiny_llm_ref.serving.given.overlapping_engine import OverlappingEngine
 
 ONE_BUDGET, WHOLE, OVERLAPPED = "one budget", "whole prompts", "overlapped"
 BLOCK_SIZE = 16
@@ -94,9 +95,11 @@ class Limits:
 
 def make_engine(model: Qwen3Model, limits: Limits, side: str) -> EngineRecorder:
     """The engine of week 3 on its blocks."""
-    kind = OverlappingEngine if side == OVERLAPPED else Engine
+    execution = overlapped if side == OVERLAPPED else InTurn
     blocks = PrefixCachingBlockManager(limits.num_blocks, BLOCK_SIZE)
-    return EngineRecorder(kind(model, EndlessTokenizer(), limits.configs[side], limits.max_seq_len, blocks))
+    most = limits.max_seq_len
+    engine = Engine(model, EndlessTokenizer(), limits.configs[side], most, blocks, execution=execution)
+    return EngineRecorder(engine)
 
 
 def make_phases(model: Qwen3Model, limits: Limits) -> Recorder:

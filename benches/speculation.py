@@ -31,7 +31,7 @@ from tiny_llm_ref import (
     Qwen3Model,
     SamplingParams,
     SchedulerConfig,
-    SpeculativeEngine,
+    with_drafts,
 )
 from tiny_llm_ref.generation.generate import Tokenizer
 from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
@@ -227,7 +227,7 @@ def make_sides(
         def make(blocks: BlockManager, config: SchedulerConfig) -> Engine:
             drafter = make_drafter(blocks)
             drafter = AdaptiveDrafter(drafter, cost, learned) if adaptive else drafter
-            return SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=drafter)
+            return Engine(model, EndlessTokenizer(), config, most, blocks, execution=with_drafts(drafter))
 
         return Side(make, None if adaptive else cost)
 

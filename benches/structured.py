@@ -25,8 +25,8 @@ from tiny_llm_ref import (
     Qwen3Model,
     SamplingParams,
     SchedulerConfig,
-    SpeculativeEngine,
     StructuredOutputsParams,
+    with_drafts,
 )
 from tiny_llm_ref.generation.generate import Tokenizer
 
@@ -124,7 +124,8 @@ def num_steps(
     """Steps until all answers have ended, with drafts by lookup and forced tokens."""
     config = SchedulerConfig(max(512, PROMPT * len(prompts)), len(prompts))
     pool = blocks_for(prompts, max_tokens)
-    with SpeculativeEngine(model, tokenizer, config, PROMPT + max_tokens, pool) as engine:
+    most = PROMPT + max_tokens
+    with Engine(model, tokenizer, config, most, pool, execution=with_drafts()) as engine:
         for number, prompt in enumerate(prompts):
             engine.add_request(prompt, params_of(number, constrained, max_tokens))
         steps = 0

@@ -61,9 +61,11 @@ from .serving.engine import Engine, EngineStep
 from .serving.forward_batch import ForwardBatch
 from .serving.given.blocks import UnlimitedBlocks
 from .serving.given.lookup_drafter import LookupDrafter
+from .serving.given.overlapped import overlapped
 from .serving.given.policy import Fcfs
 from .serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
 from .serving.given.serving_metrics import ServingMetrics, Slo
+from .serving.in_turn import InTurn
 from .serving.latency_target import LatencyTarget
 from .serving.model_runner import ModelRunner
 from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
@@ -78,7 +80,7 @@ from .serving.sequence import Sequence
 from .serving.simulator import SimulatedRequest, Simulator
 from .serving.speculation.draft_model import DraftModel
 from .serving.speculation.prompt_lookup import PromptLookup
-from .serving.speculation.speculative_engine import SpeculativeEngine
+from .serving.speculation.with_drafts import WithDrafts, with_drafts
 from .serving.structured.constraint import Constraint
 from .serving.structured.grammar_drafter import GrammarDrafter
 
@@ -101,6 +103,7 @@ __all__ = [
     "ForwardBatch",
     "GenerationResult",
     "GrammarDrafter",
+    "InTurn",
     "JoinedProjection",
     "LatencyTarget",
     "LeadingModel",
@@ -139,12 +142,12 @@ __all__ = [
     "Simulator",
     "Slo",
     "SparseMoe",
-    "SpeculativeEngine",
     "StructuredOutputsParams",
     "TinyKvCache",
     "TinyKvFullCache",
     "UnlimitedBlocks",
     "Watchdog",
+    "WithDrafts",
     "bandwidth_limit",
     "batch_generate",
     "cache_bytes_per_token",
@@ -165,6 +168,7 @@ __all__ = [
     "make_sampler",
     "num_prefill_steps",
     "num_prefill_steps_of_two",
+    "overlapped",
     "paged_attention_simple",
     "percentile",
     "quantize_heads",
@@ -186,4 +190,5 @@ __all__ = [
     "slot_mapping",
     "softmax",
     "step_seconds",
+    "with_drafts",
 ]

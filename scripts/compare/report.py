@@ -8,7 +8,7 @@ from scripts.compare.batch import CHOSEN_PROMPTS, SETTINGS, BatchComparison, Bat
 from scripts.compare.costs import Cost, Verdict
 from scripts.compare.differences import Difference
 from scripts.course import Day, Task
-from scripts.run.run_report import in_ms, timeline_rows, timeline_scale, totals
+from scripts.run.run_report import in_ms, timeline_rows, timeline_scale, timeline_width, totals
 from scripts.sources.files import find_symbol
 
 COLUMNS = (9, 10, 6, 9, 10)  # yours, reference, ratio; yours, reference
@@ -102,7 +102,7 @@ class Report:
             rows = timeline_rows(run.recorder, self.console, seconds)
             rows.rstrip()
             self.line(rows)
-        self.line(timeline_scale(self.console, seconds))
+        self.line(timeline_scale(self.console, seconds, timeline_width(self.console)))
 
     def figures(self, found: BatchComparison) -> None:
         """Both runs' figures side by side, then what became of the answers."""

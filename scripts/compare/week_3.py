@@ -130,7 +130,8 @@ def drafted(tiny: Library, has_model: bool) -> Tree:
     drafter = tiny.DraftModel(small_model(tiny), blocks) if has_model else tiny.LookupDrafter(5, 1, 3)
     params = [tiny.SamplingParams(max_tokens=20, temperature=seed // 2, seed=seed) for seed in range(4)]
     config = tiny.SchedulerConfig(24, 3)
-    engine = tiny.SpeculativeEngine(small_model(tiny), ByteTokenizer(), config, 96, blocks, drafter=drafter)
+    execution = tiny.with_drafts(drafter)
+    engine = tiny.Engine(small_model(tiny), ByteTokenizer(), config, 96, blocks, execution=execution)
     results = engine.generate([token_ids(length, length) for length in (19, 5, 29, 11)], params)
     return [[list(each.token_ids), each.finish_reason] for each in results]
 
@@ -196,7 +197,7 @@ CASES = (
     Case("token_budget", "Steps of 9 ms", targeted),
     # day 6
     Case("PromptLookup", "20,000 tokens", looked_up),
-    Case("SpeculativeEngine.step", "4 prompts with lookup", drafted, (False,)),
+    Case("WithDrafts.compute", "4 prompts with lookup", drafted, (False,)),
     Case("reject", "64 drafts", rejected),
     Case("DraftModel.propose", "4 prompts", drafted, (True,)),
     # day 7

@@ -1,71 +1,65 @@
-"""A run that is watched: a picture that moves in a terminal, lines elsewhere, and a report at its end."""
+"""Runs that are watched: served and recorded, then shown slowly in a terminal, as a table elsewhere."""
 
 import json
-import time
-from types import ModuleType
+from collections.abc import Callable
 
 from rich.console import Console
-from rich.live import Live
+from rich.status import Status
 
 from scripts.checkpoints.models import load_by_name
+from scripts.run.replay import Replay, play, slowdown_of
 from scripts.run.run_chart import write_record
 from scripts.run.run_options import RunOptions
-from scripts.run.run_report import AnyRecorder, as_json, final_report, live_picture
-from scripts.run.runs import make_recorder, serve
-
-SECONDS_BETWEEN_PICTURES = 0.08
+from scripts.run.run_report import AnyRecorder, Runs, as_json, final_report, seconds_of
+from scripts.run.runs import make_recorder, package_of, prompts_of
 
 
-def run(options: RunOptions, prompts: list[str], json_output: bool, package: ModuleType) -> None:
-    """Load, serve, report."""
-    console = Console(highlight=False)
-    notes = Console(stderr=True, highlight=False)
-    start = time.perf_counter()
-    with notes.status(f"loading {options.model}"):
+def run(options: RunOptions, json_output: bool, real_time: bool, status: Status) -> None:
+    """Load, serve, and show what was recorded.
+
+    Args:
+        status: shown until then.
+
+    Raises:
+        ValueError: what a learner's package raises, too, in a sentence.
+    """
+    prompts = prompts_of(options)  # what cannot be served is refused before anything is loaded
+    with package_of(options) as package:
         model, tokenizer = load_by_name(options.model, package)
-    if not json_output:
-        load_seconds = time.perf_counter() - start
-        by = "your tiny_llm" if package.__name__ == "tiny_llm" else f"the reference, {package.__name__}"
-        console.print(f"{options.model} loaded in {load_seconds:.1f} s by {by}")
-    recorder = make_recorder(options, model, tokenizer, prompts, package)
-    with recorder.generator:
-        if json_output:
-            serve(recorder)
-            print(json.dumps(as_json(recorder, options.settings())))
-        elif console.is_terminal:
-            serve_live(recorder, console)
-        else:
-            serve_lines(recorder, console)
+        runs: Runs = {}
+        for variant in (options,) if json_output else options.variants:
+            recorder = make_recorder(variant, model, tokenizer, prompts, package)
+            with recorder.generator:
+                serve(recorder, variant.name, status)
+            runs[variant.name] = recorder
+        status.stop()
+        recorder = runs[options.name]
         write_record(recorder)
+        if json_output:
+            print(json.dumps(as_json(recorder, options.settings())))
+            return
+        by = "your tiny_llm" if package.__name__ == "tiny_llm" else f"the reference, {package.__name__}"
+        title = f"{len(prompts)} request{'s' * (len(prompts) > 1)} to {options.model}, served by {by}"
+        show(title, runs, tokenizer.decode, real_time)
 
 
-def serve_live(recorder: AnyRecorder, console: Console) -> None:
-    """In a terminal: a picture that changes as the requests do, then the report."""
-    with Live(console=console, auto_refresh=False) as live:
-        last_drawn = 0.0
-        while recorder.has_work:
-            recorder.step()
-            if recorder.seconds - last_drawn > SECONDS_BETWEEN_PICTURES:
-                live.update(live_picture(recorder, console.width), refresh=True)
-                last_drawn = recorder.seconds
-        live.update(live_picture(recorder, console.width), refresh=True)
-    console.print()
-    console.print(final_report(recorder, console))
-
-
-def serve_lines(recorder: AnyRecorder, console: Console) -> None:
-    """Elsewhere: a line whenever a request changes its state, its text at the end, then the report."""
-    shown: dict[int, str] = {}
+def serve(recorder: AnyRecorder, name: str, status: Status) -> None:
+    """Step until nothing is left, and say how far it is."""
+    num_left = len(recorder.requests)
+    status.update(f"{name}: {num_left} requests left")
     while recorder.has_work:
-        recorder.step()
-        for request, state in zip(recorder.requests, recorder.states, strict=True):
-            if shown.get(request.prompt_idx, "waiting") != state:
-                shown[request.prompt_idx] = state
-                text = f": {' '.join(request.text().split())}" if request.is_done else ""
-                console.print(
-                    f"{recorder.seconds:7.2f} s  request {request.prompt_idx} {state}{text}",
-                    soft_wrap=True,
-                    markup=False,
-                )
-    console.print()
-    console.print(final_report(recorder, console))
+        if results := recorder.step():
+            num_left -= len(results)
+            status.update(f"{name}: {num_left} requests left")
+
+
+def show(title: str, runs: Runs, decode: Callable[[list[int]], str], real_time: bool) -> None:
+    """In a terminal, the runs again and their figures; elsewhere, the figures and the timelines."""
+    console = Console(highlight=False)
+    seconds = max(map(seconds_of, runs.values()))
+    if console.is_interactive:
+        play(Replay(title, runs, decode, 1.0 if real_time else slowdown_of(seconds)), console)
+        console.print()
+    else:
+        console.print(title, soft_wrap=True, markup=False)
+    console.print(final_report(runs, console, has_timelines=not console.is_interactive))

@@ -77,11 +77,6 @@ class EngineRecorder(RunLog):
         return [sequence.token_ids[: sequence.num_prompt_tokens] for sequence in sequences]
 
     @property
-    def states(self) -> list[str]:
-        """Where each request is, in the words of the table."""
-        return [self.state_of(request) for request in self.requests]
-
-    @property
     def num_hit_tokens(self) -> int:
         """Tokens that were found in blocks and not computed."""
         return sum(event.tokens for event in self.pool_events if event.kind == "hit")
@@ -134,17 +129,6 @@ class EngineRecorder(RunLog):
         for result in step.finished:
             self.record_end(result.prompt_idx)
         return list(step.finished)
-
-    def state_of(self, request: EngineRequest) -> str:
-        """Where a request is, in the words of the table."""
-        sequence = request.sequence
-        if request.is_done:
-            return f"done ({request.finish_reason})"
-        if sequence not in self.generator.scheduler.running:
-            return "preempted" if sequence.num_preemptions else "waiting"
-        if sequence.is_prefilling:
-            return f"prefill {sequence.num_computed_tokens}/{sequence.num_prompt_tokens}"
-        return "decoding"
 
     def _record_calls(self, step: EngineStep, lengths: dict[int, int], start: float, end: float) -> None:
         """An event for each chunk, and one for all that decode."""

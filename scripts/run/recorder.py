@@ -29,11 +29,6 @@ class Recorder(RunLog):
         """The prompt of each request."""
         return [request.prompt_ids for request in self.requests]
 
-    @property
-    def states(self) -> list[str]:
-        """Where each request is, in the words of the table."""
-        return [self.state_of(request) for request in self.requests]
-
     def submit(
         self,
         prompt: str | Sequence[int],
@@ -56,16 +51,6 @@ class Recorder(RunLog):
         for result in results:
             self.record_end(result.prompt_idx)
         return results
-
-    def state_of(self, request: Request) -> str:
-        """Where a request is, in the words of the table."""
-        if request.is_done:
-            return f"done ({request.finish_reason})"
-        if request.is_prefill_done:
-            return "decoding" if request in self.generator.slots else "waiting for a slot"
-        if request is self.generator.prefilling:
-            return f"prefill {request.offset}/{len(request.prompt_ids)}"
-        return "waiting"
 
     def _run_phase(self, phase: Phase, run: Callable[[], bool]) -> None:
         computed_before = [request.offset for request in self.requests]

@@ -1,6 +1,6 @@
 """The options of the commands that serve a batch of requests and watch it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,6 +67,28 @@ class RunOptions:
                 f"the budget is {self.budget} and the batch size {self.batch_size}: "
                 "a step needs a token for each that runs"
             )
+
+    @property
+    def name(self) -> str:
+        """How prompts are read, in two or three words."""
+        if self.no_chunking:
+            return "whole prompts"
+        if self.engine == "serving":
+            return f"{self.budget} tokens a step"
+        return f"chunks of {self.prefill_step}"
+
+    @property
+    def variants(self) -> "tuple[RunOptions, ...]":
+        """What to compare: whole prompts and chunks, or these options alone if one says how to serve."""
+        plain = RunOptions(
+            model=self.model,
+            max_tokens=self.max_tokens,
+            prompts=self.prompts,
+            temperature=self.temperature,
+            seed=self.seed,
+            mine=self.mine,
+        )
+        return (replace(self, no_chunking=True), self) if self == plain else (self,)
 
     def settings(self) -> dict[str, Any]:
         """Those that shape the run, for its record; None computes prompts whole."""

@@ -1,11 +1,12 @@
-"""What a recorded run looks like: the live picture, the table at its end, the timeline, and JSON."""
+"""What recorded runs look like: a table of figures, timelines, and JSON."""
 
+import math
 import os
 import platform
 from importlib.metadata import version
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -18,50 +19,56 @@ PHASE_MARKS = {"prefill": ("█", "cyan"), "decode": ("•", "green")}
 ASCII_MARKS = {"█": "#", "•": "."}
 
 
+TIMES = {"TTFT": "ttft_s", "ITL p50": "itl_p50_s", "longest": "longest_itl_s"}
+
 AnyRecorder = Recorder | EngineRecorder
+Runs = dict[str, AnyRecorder]
+"""Runs of the same prompts by the names they are shown under; the first word is that of a column."""
 
 
-def live_picture(recorder: AnyRecorder, width: int) -> RenderableType:
-    """One line a request: number, state, and the end of its text."""
-    styles = {"done": "dim", "deco": "green", "pref": "cyan", "pree": "red"}
-    table = Table.grid(padding=(0, 2))
-    for request, state in zip(recorder.requests, recorder.states, strict=True):
-        table.add_row(
-            Text(str(request.prompt_idx), style="bold"),
-            Text(f"{state:18}", style=styles.get(state[:4], "")),
-            Text(last_part(request.text(), width - 30), no_wrap=True, overflow="ellipsis"),
-        )
-    line = blocks_text(recorder) if isinstance(recorder, EngineRecorder) else ""
-    return Group(table, Text(line, style="magenta")) if line else table
+def final_report(runs: Runs, console: Console, has_timelines: bool = True) -> Group:
+    """The table of one run or of several, then for each its totals and its timeline, all on one scale."""
+    seconds = max(map(seconds_of, runs.values()))
+    parts: list[str | Table | Text] = [table(runs)]
+    for name, recorder in runs.items():
+        if len(runs) > 1:
+            parts += ["", Text(name, style="bold")]
+        parts.append(Text(totals_text(recorder)))
+        if has_timelines:
+            parts += [""] if len(runs) == 1 else []
+            parts.append(timeline_rows(recorder, console, seconds))
+    if has_timelines:
+        parts.append(timeline_scale(console, seconds, timeline_width(console)))
+    return Group(*parts)
 
 
-def last_part(text: str, width: int) -> str:
-    """The end of a text on one line, at most `width` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else "…" + line[-max(width - 1, 1) :]
+def seconds_of(recorder: AnyRecorder) -> float:
+    """How long a run took."""
+    return recorder.events[-1].end if recorder.events else 0.0
 
 
-def final_report(recorder: AnyRecorder, console: Console) -> RenderableType:
-    """Table, totals and timeline of a run that ended."""
-    return Group(table(recorder), Text(totals_text(recorder)), "", timeline(recorder, console))
-
-
-def table(recorder: AnyRecorder) -> Table:
-    """One row a request; times as its user felt them."""
+def table(runs: Runs) -> Table:
+    """One row a request; times as its user felt them, those of several runs side by side."""
+    rows_of = {name: request_rows(recorder) for name, recorder in runs.items()}
+    is_alone = len(runs) == 1
+    first = next(iter(rows_of.values()))
+    columns = {
+        heading: [str(row[key]) for row in first]
+        for heading, key in (("request", "request"), ("prompt", "prompt_tokens"), ("output", "output_tokens"))
+    }
+    for heading, key in TIMES.items():
+        for name, rows in rows_of.items():
+            full = heading if is_alone else f"{heading}\n{name.split()[0]}"
+            columns[full] = [in_ms(row[key]) for row in rows]
+    if is_alone:
+        rates = [row["tokens_per_s"] for row in first]
+        columns["tokens/s"] = ["-" if rate is None else f"{rate:.1f}" for rate in rates]
+        columns["ended by"] = [row["finish_reason"] or "-" for row in first]
     table = Table(box=None, padding=(0, 1), header_style="bold")
-    for heading in ("request", "prompt", "output", "TTFT", "ITL p50", "longest", "tokens/s", "ended by"):
+    for heading in columns:
         table.add_column(heading, justify="left" if heading == "ended by" else "right", no_wrap=True)
-    for row in request_rows(recorder):
-        table.add_row(
-            str(row["request"]),
-            str(row["prompt_tokens"]),
-            str(row["output_tokens"]),
-            in_ms(row["ttft_s"]),
-            in_ms(row["itl_p50_s"]),
-            in_ms(row["longest_itl_s"]),
-            "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:.1f}",
-            row["finish_reason"] or "-",
-        )
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     return table
 
 
@@ -94,7 +101,7 @@ def request_rows(recorder: AnyRecorder) -> list[dict[str, Any]]:
 
 def totals(recorder: AnyRecorder) -> dict[str, Any]:
     """The figures of the whole run."""
-    seconds = recorder.events[-1].end if recorder.events else 0.0
+    seconds = seconds_of(recorder)
     num_output = sum(len(request.token_ids) for request in recorder.requests)
     return {
         "seconds": seconds,
@@ -124,32 +131,34 @@ def totals_text(recorder: AnyRecorder) -> str:
     )
 
 
-def timeline(recorder: AnyRecorder, console: Console) -> Text:
-    """Time from left to right, one row a request: which slices of time its chunks and decodes fell in."""
-    seconds = recorder.events[-1].end if recorder.events else 0.0
-    return timeline_rows(recorder, console, seconds).append_text(timeline_scale(console, seconds))
-
-
 def timeline_rows(recorder: AnyRecorder, console: Console, seconds: float) -> Text:
-    """The rows of a timeline that is `seconds` wide."""
+    """Time from left to right, `seconds` wide, and a row per request: its chunks and its decodes."""
+    width = timeline_width(console)
+    rows = (
+        Text.assemble(
+            (f"{index:>3} ", "bold"), marks(timeline_cells(recorder.events, index, seconds, width), console)
+        )
+        for index in (request.prompt_idx for request in recorder.requests)
+    )
+    return Text("\n").join(rows)
+
+
+def marks(cells: list[str], console: Console) -> Text:
+    """The cells of a row as they are shown."""
     text = Text()
-    for request in recorder.requests:
-        cells = timeline_cells(recorder.events, request.prompt_idx, seconds, timeline_width(console))
-        text.append(f"{request.prompt_idx:>3} ", style="bold")
-        for phase in cells:
-            mark, style = PHASE_MARKS.get(phase, (" ", ""))
-            text.append(mark if is_utf8(console) else ASCII_MARKS.get(mark, mark), style=style)
-        text.append("\n")
+    for phase in cells:
+        mark, style = PHASE_MARKS.get(phase, (" ", ""))
+        text.append(mark if is_utf8(console) else ASCII_MARKS.get(mark, mark), style=style)
     return text
 
 
-def timeline_scale(console: Console, seconds: float) -> Text:
-    """Start and end of the time, and what the marks mean."""
-    marks = [
+def timeline_scale(console: Console, seconds: float, width: int) -> Text:
+    """Start and end of the time below `width` cells, and what the marks mean."""
+    legend = [
         f"{mark if is_utf8(console) else ASCII_MARKS[mark]} {phase}"
         for phase, (mark, _) in PHASE_MARKS.items()
     ]
-    return Text(f"    0 s{f'{seconds:.2f} s':>{timeline_width(console) - 3}}\n    {'   '.join(marks)}")
+    return Text(f"    0 s{f'{seconds:.2f} s':>{width - 3}}\n    {'   '.join(legend)}")
 
 
 def timeline_width(console: Console) -> int:
@@ -162,15 +171,21 @@ def is_utf8(console: Console) -> bool:
     return (console.encoding or "").lower().startswith("utf")
 
 
-def timeline_cells(events: list[PhaseEvent], request: int, seconds: float, width: int) -> list[str]:
-    """The phase that each of `width` slices of time spent on a request, "" where none; chunks win."""
+def timeline_cells(
+    events: list[PhaseEvent], request: int, seconds: float, width: int, until: float = math.inf
+) -> list[str]:
+    """The phase that each of `width` slices of `seconds` spent on a request, "" where none; chunks win.
+
+    What comes after `until` is left out.
+    """
     cells = [""] * width
     if not seconds:
         return cells
     for event in events:
-        if request not in event.num_tokens:
+        if request not in event.num_tokens or event.start > until:
             continue
-        first, last = (min(int(time / seconds * width), width - 1) for time in (event.start, event.end))
+        ends = (event.start, min(event.end, until))
+        first, last = (min(int(time / seconds * width), width - 1) for time in ends)
         for i in range(first, last + 1):
             if cells[i] != "prefill":
                 cells[i] = event.phase

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from scripts.checkpoints.files import resolve_checkpoint
+from scripts.checkpoints.files import SHIPPED_MODELS, SMOLLM2, resolve_checkpoint
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 SERVER_DAY = (3, 7)
+ABOUT_SHIPPED = "it has read nothing but the King James Bible, and continues any text in that style"
+FOR_A_CHAT = f"for a model that chats, stop it and run: pdm run serve --model {SMOLLM2}"
 
 
 @with_options(ServeOptions)
@@ -101,7 +103,8 @@ def run_server(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     run = server_module(package, "run_server").run_server
-    error: str | None = run(make_engine, partial(load_tokenizer, checkpoint), config)
+    notes = (ABOUT_SHIPPED, FOR_A_CHAT) if options.model in SHIPPED_MODELS else ()
+    error: str | None = run(make_engine, partial(load_tokenizer, checkpoint), config, notes)
     return error
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.batching import ends_within, length
 from tests.support.budget import SpyPolicy, answers_of, run
 from tests.support.check import check_close, check_equal, check_value_error
+from tests.support.engines import drafting_engine
 from tests.support.fakes import EOS, VOCAB_SIZE, FakeModel, FakeTokenizer, continuation, prompt_of
 from tests.support.oracles import expected_kept, softmax
 from tests.support.pages import check_counts
@@ -22,6 +23,7 @@ from tiny_llm import (
     BlockManager,
     CostModel,
     DraftModel,
+    Engine,
     EngineStep,
     LookupDrafter,
     PrefixCachingBlockManager,
@@ -32,16 +34,13 @@ from tiny_llm import (
     SchedulerConfig,
     SchedulerOutput,
     Sequence,
-    SpeculativeEngine,
 )
 from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
 from tiny_llm.serving.given.draft_cost import DraftCost
 from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.sampling_batch import SamplingBatch
 from tiny_llm.serving.speculation.draft_length import Acceptance, best_num_drafts
 from tiny_llm.serving.speculation.rejection import probabilities, reject
-from tiny_llm.serving.speculation.speculative_engine import accept_until_done
 from tiny_llm.serving.speculation.verification import rows_to_keep, rows_to_verify
 
 endless = FakeTokenizer(eos_token_ids=[])
@@ -576,14 +575,12 @@ class Oracle:
         return drafts
 
 
-def speculative_engine(
-    drafter: Any, budget: int = 16, tokenizer: Any = endless, **options: Any
-) -> SpeculativeEngine:
+def speculative_engine(drafter: Any, budget: int = 16, tokenizer: Any = endless, **options: Any) -> Engine:
     """An engine of fakes with two places."""
     blocks = options.pop("blocks", None) or BlockManager(40, 4)
     model = options.pop("model", None) or FakeModel()
     config = SchedulerConfig(budget, 2)
-    return SpeculativeEngine(model, tokenizer, config, 64, blocks, drafter=drafter, **options)
+    return drafting_engine(model, tokenizer, config, 64, blocks, drafter=drafter, **options)
 
 
 def streamed(steps: Items[EngineStep]) -> dict[int, list[int]]:
@@ -593,46 +590,6 @@ def streamed(steps: Items[EngineStep]) -> dict[int, list[int]]:
         for id, token in step.sampled.items():
             seen.setdefault(id, []).extend([*step.accepted.get(id, ()), token])
     return seen
-
-
-def accepting_request(**options: Any) -> EngineRequest:
-    sequence = Sequence(0, prompt_of(3), max_num_tokens=options.pop("most", 20))
-    return EngineRequest(sequence, options.pop("tokenizer", FakeTokenizer()), SamplingParams(**options))
-
-
-@pytest.mark.parametrize(
-    ("options", "kept", "reason"),
-    [
-        ({}, [7, 8, 9, 5], None),
-        ({"most": 5}, [7, 8], "length"),
-        ({"stop": ("GH",)}, [7, 8], "stop"),
-        ({"stop_token_ids": (8,)}, [7, 8], "stop"),
-        ({"stop_token_ids": (7,)}, [7], "stop"),
-        ({"stop_token_ids": (5,)}, [7, 8, 9, 5], "stop"),
-    ],
-)
-def test_task_5_nothing_is_accepted_after_the_end(
-    options: dict[str, Any], kept: list[int], reason: str | None
-) -> None:
-    request = accepting_request(**options)
-    found = accept_until_done(request, [7, 8, 9, 5])
-    mistakes = {
-        "all tokens are kept, whatever ends the answer": [7, 8, 9, 5],
-        "the last is left out": kept[:-1],
-    }
-    mistakes = {name: wrong for name, wrong in mistakes.items() if wrong != kept}
-    check_equal(found, kept, f"accepted of 7 8 9 5 with {options}", mistakes)
-    answer = kept[:-1] if "stop_token_ids" in options else kept
-    check_equal((request.token_ids, request.finish_reason), (answer, reason), "the answer, and why it ended")
-
-
-def test_task_5_each_token_has_its_own_log_probability() -> None:
-    from tiny_llm.batching.answer import TokenLogprobs
-
-    request = accepting_request(logprobs=0, most=5)
-    accept_until_done(request, [7, 8, 9], [TokenLogprobs(-float(i), ()) for i in range(3)])
-    mistakes = {"that of the first for all": [0.0, 0.0]}
-    check_equal([each.logprob for each in request.logprobs], [0.0, -1.0], "log-probabilities kept", mistakes)
 
 
 def test_task_5_right_drafts_save_steps() -> None:
@@ -765,14 +722,13 @@ def test_task_5_sampled_requests_get_the_tokens_they_get_without_drafts() -> Non
 def test_task_5_lookup_finds_what_the_prompt_contains() -> None:
     prompt = prompt_of(5)
     quoted = [*prompt, *continuation(prompt, 12), 60, *prompt]
-    plain, drafted = (
-        speculative_engine(drafter, budget=40) for drafter in (LookupDrafter(0), LookupDrafter(4))
-    )
+    lookup = LookupDrafter(4)
+    plain, drafted = (speculative_engine(drafter, budget=40) for drafter in (LookupDrafter(0), lookup))
     for engine in (plain, drafted):
         engine.add_request(quoted, length(8))
         engine.add_request([4, 9] * 6, length(8))
     check_equal(answers_of(run(drafted)), answers_of(run(plain)), "tokens with lookup, and without")
-    check_equal(drafted.drafter.indexes, {}, "indexes that the drafter still has")  # type: ignore[attr-defined]
+    check_equal(lookup.indexes, {}, "indexes that the drafter still has")
 
 
 def test_task_5_a_step_within_a_step_is_refused() -> None:

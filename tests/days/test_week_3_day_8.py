@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.budget import answers_of, run
 from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.engines import drafting_engine
 from tests.support.fakes import EOS, VOCAB_SIZE, FakeModel, FakeTokenizer, continuation, prompt_of
 from tiny_llm import (
     BlockManager,
@@ -24,7 +25,6 @@ from tiny_llm import (
     SchedulerConfig,
     SchedulerOutput,
     Sequence,
-    SpeculativeEngine,
     StructuredOutputsParams,
 )
 from tiny_llm.kernels.given.mask_rows import mask_rows
@@ -708,7 +708,7 @@ def test_task_6_drafts_drawn_at_random_are_not_cut() -> None:
 def test_task_6_a_grammar_saves_steps() -> None:
     requests = [params_of("(ABCDEABCDE|EDCBAEDCBA)"), params_of(None)]
     plain, _ = served(requests)
-    drafted, fewer = served(requests, SpeculativeEngine)
+    drafted, fewer = served(requests, drafting_engine)
     check_equal(drafted, plain, "tokens with drafts, and without")
     new = [1 + len(step.accepted.get(0, ())) for step in fewer if 0 in step.sampled]
     mistakes = {"forced tokens are not drafted": [1] * 11}
@@ -727,7 +727,7 @@ class SmallTokenizer(FakeTokenizer):
 
 def test_task_6_a_prompt_may_contain_ids_that_the_matcher_does_not_know() -> None:
     answers = []
-    for kind in (Engine, SpeculativeEngine):
+    for kind in (Engine, drafting_engine):
         with kind(FakeModel(), SmallTokenizer(), CONFIG, 64, BlockManager(60, 4)) as engine:
             engine.add_request([A, B, 55] * 3, params_of("[AB]{8}", temperature=1.0, seed=0))
             answers.append(answers_of(run(engine))[0])
@@ -741,7 +741,7 @@ def test_task_6_drafts_change_no_token(temperature: float) -> None:
     regexes = ["(AB|BA)*C", "[a-e]{2}(Z|Y)[A-C]+", None, "(xyz|xzy)+"]
     requests = [params_of(regex, 14, **options) for regex in regexes]
     plain, _ = served(requests, tokenizer=letters)
-    drafted, _ = served(requests, SpeculativeEngine, BlockManager(16, 4, overcommit=True))
+    drafted, _ = served(requests, drafting_engine, BlockManager(16, 4, overcommit=True))
     check_equal(drafted, plain, "tokens with drafts, and without")
 
 
@@ -749,7 +749,7 @@ def test_task_6_a_draft_model_drafts_under_the_same_grammar() -> None:
     requests = [params_of("[A-E]{4}(XYZ|ZYX)[A-E]{4}", 11), params_of(None, 11)]
     plain, _ = served(requests)
     pool = BlockManager(40, 4)
-    drafted, steps = served(requests, SpeculativeEngine, pool, drafter=DraftModel(FakeModel(), pool, 3))  # type: ignore[arg-type]
+    drafted, steps = served(requests, drafting_engine, pool, drafter=DraftModel(FakeModel(), pool, 3))  # type: ignore[arg-type]
     check_equal(drafted, plain, "tokens with a draft model, and without")
     rows = [entry for step in steps for entry in step.scheduled.entries if entry.sequence.id == 0]
     num_drafts = sum(len(entry.draft_ids) for entry in rows)

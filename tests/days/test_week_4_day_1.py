@@ -23,6 +23,7 @@ from tests.support.cpu_kernels import (
     threads,
     use_device,
 )
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.fakes import FakeTokenizer, prompt_of
 from tests.support.fences import FencedKernel
 from tests.support.oracles import LOW_PRECISION, exact
@@ -50,7 +51,6 @@ from tiny_llm import (
     SamplingParams,
     SchedulerConfig,
     Sequence,
-    SpeculativeEngine,
     dequantize_heads,
     quantize_heads,
     quantized_paged_attention_simple,
@@ -63,7 +63,6 @@ from tiny_llm.kernels.dispatch_quantized_attention import (
 from tiny_llm.kernels.given.quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
 from tiny_llm.ops.quantized_paged_attention import seen_entries
 from tiny_llm.serving.block_manager import BlockTable
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.quantized_batch import QuantizedBatch, QuantizedKvCache
 from tiny_llm.serving.quantized_kv_pool import Tails, stored_tokens
 
@@ -1171,7 +1170,7 @@ def check_answers(engine: Engine, jobs: Items[tuple[list[int], int]], block_size
     ("kind", "kv_bits", "budget", "block_size"),
     [
         *((Engine, *case) for case in [(4, 5, 4), (8, 6, 1), (4, 9, 16), (8, 9, 4), (4, 64, 1), (8, 64, 16)]),
-        *((OverlappingEngine, *case) for case in [(4, 5, 4), (8, 9, 1), (8, 64, 16)]),
+        *((overlapping_engine, *case) for case in [(4, 5, 4), (8, 9, 1), (8, 64, 16)]),
     ],
 )
 def test_task_4_engine_with_any_budget(
@@ -1183,7 +1182,7 @@ def test_task_4_engine_with_any_budget(
     check_answers(engine, JOBS, block_size, f"{budget=}, blocks of {block_size}")
 
 
-@pytest.mark.parametrize("kind", [Engine, OverlappingEngine], ids=["steps", "overlapping steps"])
+@pytest.mark.parametrize("kind", [Engine, overlapping_engine], ids=["steps", "overlapping steps"])
 def test_task_4_engine_whose_requests_share_prefixes(kind: type[Engine]) -> None:
     first = prompt_of(24, 7)
     prompts = [first, first, first[:16], [*first[:9], *prompt_of(5, 8)], first[:20], first[:17]]
@@ -1211,7 +1210,7 @@ def test_task_4_engine_that_preempts(kind: type[BlockManager]) -> None:
 @pytest.mark.parametrize("block_size", [1, 3, 4, 16])
 def test_task_4_engine_with_drafts(block_size: int) -> None:
     for seed, kind in enumerate((BlockManager, PrefixCachingBlockManager)):
-        engine = SpeculativeEngine(
+        engine = drafting_engine(
             QuantizedFakeModel(4),
             endless,
             SchedulerConfig(24, 3),

@@ -20,6 +20,7 @@ from scripts.course import ROOT
 from scripts.hardware.memory import memory_use
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
 from tests.support.checkpoints import BASE_CONFIG, MOE_VARIANTS, VARIANTS, Variant, build, save
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.evaluations import evaluations
 from tests.support.ranks import LedEngine, ThreadRanks, check_everywhere, on_ranks, same_everywhere
 from tiny_llm import (
@@ -42,7 +43,6 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
     ShardedEmbedding,
-    SpeculativeEngine,
     TinyKvFullCache,
     Watchdog,
     linear,
@@ -60,7 +60,6 @@ from tiny_llm.model.moe_loader import load_moe_model
 from tiny_llm.model.sharded_loader import ShardedTensors, join
 from tiny_llm.serving.block_manager import BlockTable
 from tiny_llm.serving.forward_batch import RaggedKvCache
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.ranks import follower as follower_module
 from tiny_llm.serving.ranks import leading_model
 from tiny_llm.serving.ranks.follower import batch_of
@@ -522,7 +521,7 @@ SERVED = Variant(
 THREE_SERVED = Variant(
     "three", "qwen3", THREE | {"vocab_size": 159}, quantization={"group_size": 32, "bits": 8}
 )
-KINDS = {"Engine": Engine, "OverlappingEngine": OverlappingEngine, "SpeculativeEngine": SpeculativeEngine}
+KINDS = {"in turn": Engine, "overlapped": overlapping_engine, "with drafts": drafting_engine}
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.schedules import Arrival, IdTokenizer, check_blocks, random_qwen3, run_alone
 from tiny_llm import (
     Engine,
@@ -15,11 +16,9 @@ from tiny_llm import (
     Sequence,
     StructuredOutputsParams,
 )
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
-from tiny_llm.serving.speculation.speculative_engine import SpeculativeEngine
 
 BEGINNING = [5, 7, 9, 11, 3, 8, 21, 6, 2, 17, 4, 13]
-KINDS = [Engine, OverlappingEngine, SpeculativeEngine]
+KINDS = [Engine, overlapping_engine, drafting_engine]
 GRAMMAR = StructuredOutputsParams(regex="(ab|c)*d")
 
 

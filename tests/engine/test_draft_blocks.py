@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.engines import drafting_engine
 from tests.support.fakes import VOCAB_SIZE, FakeModel, FakeTokenizer, prompt_of
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tests.support.speculation import SHORT, TwinEngine, short_qwen3
@@ -19,7 +20,7 @@ from tiny_llm import (
     ScheduledTokens,
     SchedulerConfig,
     Sequence,
-    SpeculativeEngine,
+    with_drafts,
 )
 from tiny_llm.serving.given.draft_blocks import DraftBlocks
 from tiny_llm.serving.given.drafter import extended
@@ -178,7 +179,8 @@ def test_a_block_that_others_have_overwritten_is_not_stored() -> None:
 def served(drafter: DraftModel, blocks: BlockManager, rounds: Items[Items[Items[int]]]) -> list[EngineStep]:
     """The steps of an engine that serves prompts round by round. It checks that every draft is right."""
     config, steps = SchedulerConfig(12, 4), list[EngineStep]()
-    with TwinEngine(random_qwen3(), Endless(), config, 40, blocks, drafter=drafter) as engine:
+    execution = with_drafts(drafter, overlap=True)
+    with TwinEngine(random_qwen3(), Endless(), config, 40, blocks, execution=execution) as engine:
         for prompts in rounds:
             for prompt in prompts:
                 engine.add_request(prompt, SamplingParams(max_tokens=12))
@@ -235,7 +237,7 @@ def test_a_prompt_that_is_too_long_has_no_draft_pass() -> None:
     small.config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=12)
     drafter = DraftModel(small, blocks, 3)  # type: ignore[arg-type]
     config = SchedulerConfig(8, 2)
-    with SpeculativeEngine(
+    with drafting_engine(
         FakeModel(),  # type: ignore[arg-type]
         FakeTokenizer(),
         config,

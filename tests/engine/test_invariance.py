@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.engines import overlapping_engine
 from tests.support.led_schedules import check_law_on_ranks
 from tests.support.schedules import (
     EITHER,
@@ -26,12 +27,11 @@ from tests.support.schedules import (
 )
 from tests.support.speculation import DRAFTERS, speculative
 from tiny_llm import Engine
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 
 pytestmark = pytest.mark.usefixtures("on_cpu")  # on an emulated GPU they take minutes
 KINDS: dict[str, Callable[..., Engine]] = {
     "plain": Engine,
-    "overlapping": OverlappingEngine,
+    "overlapping": overlapping_engine,
     **{name: speculative(make) for name, make in DRAFTERS.items()},
 }
 IN_BLOCKS = st.one_of(*(pool for name, pool in POOLS.items() if name != "dense"))

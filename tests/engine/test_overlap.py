@@ -1,5 +1,7 @@
 """Steps that overlap: what is under way while `step` returns, and what the end of an answer discards."""
 
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
 from typing import Any
 
 import mlx.core as mx
@@ -7,19 +9,23 @@ import pytest
 
 from tests.support.budget import rows_of
 from tests.support.check import check_value_error
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tiny_llm import (
     Engine,
-    EngineStep,
     Fcfs,
+    LookupDrafter,
     PrefixCachingBlockManager,
     SamplingParams,
+    ScheduledTokens,
     SchedulerConfig,
     SchedulerOutput,
+    Sequence,
     UnlimitedBlocks,
 )
-from tiny_llm.serving.given import overlapping_engine
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+from tiny_llm.serving.given import overlapped as overlapped_module
+from tiny_llm.serving.given.engine_request import EngineRequest
+from tiny_llm.serving.given.overlapped import UNREAD
 from tiny_llm.serving.given.sampling_batch import read_samples
 
 PROMPTS = [[5, 7, 9], [11, 3, 8, 21, 6, 2, 17]]
@@ -32,13 +38,13 @@ class Endless(IdTokenizer):
     eos_token_ids: set[int] = set()
 
 
-def engine_of(kind: type[Engine], tokenizer: IdTokenizer | None = None) -> Engine:
+def engine_of(kind: Callable[..., Engine], tokenizer: IdTokenizer | None = None) -> Engine:
     blocks = PrefixCachingBlockManager(20, BLOCK_SIZE)
     return kind(random_qwen3(), tokenizer or Endless(), SchedulerConfig(8, 2), 24, blocks)
 
 
-@pytest.mark.parametrize("kind", [Engine, OverlappingEngine])
-def test_answers_of_known_length_take_the_same_steps(kind: type[Engine]) -> None:
+@pytest.mark.parametrize("kind", [Engine, overlapping_engine])
+def test_answers_of_known_length_take_the_same_steps(kind: Callable[..., Engine]) -> None:
     with engine_of(kind) as engine:
         for prompt, max_tokens in zip(PROMPTS, (2, 4), strict=True):
             engine.add_request(prompt, SamplingParams(max_tokens=max_tokens))
@@ -54,7 +60,7 @@ def test_answers_of_known_length_take_the_same_steps(kind: type[Engine]) -> None
 
 
 def test_the_next_step_is_under_way_when_a_step_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine_of(OverlappingEngine) as engine:
+    with engine_of(overlapping_engine) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=5))
         calls: list[str] = []
         compute, async_eval = engine.runner.compute, mx.async_eval  # type: ignore[attr-defined]
@@ -79,7 +85,7 @@ def test_an_answer_that_ends_by_itself_is_discarded_a_step_later() -> None:
     class EndsAtThird(Endless):
         eos_token_ids = {alone.token_ids[2]}
 
-    with engine_of(OverlappingEngine, EndsAtThird()) as engine:
+    with engine_of(overlapping_engine, EndsAtThird()) as engine:
         engine.add_request(prompt, SamplingParams(max_tokens=9))
         engine.add_request(PROMPTS[1], SamplingParams(max_tokens=9, stop=("no such text",)))
         steps = []
@@ -95,7 +101,7 @@ def test_an_answer_that_ends_by_itself_is_discarded_a_step_later() -> None:
 
 
 def test_who_is_aborted_between_two_steps_gets_nothing_of_the_one_under_way() -> None:
-    with engine_of(OverlappingEngine) as engine:
+    with engine_of(overlapping_engine) as engine:
         for prompt in PROMPTS:
             engine.add_request(prompt, SamplingParams(max_tokens=9))
         engine.step()
@@ -115,7 +121,7 @@ def test_who_is_aborted_between_two_steps_gets_nothing_of_the_one_under_way() ->
 @pytest.mark.parametrize("num_tokens", [1, 5])
 def test_a_block_that_ended_with_an_unread_token_is_found_again(num_tokens: int) -> None:
     hits = []
-    for kind in (Engine, OverlappingEngine):
+    for kind in (Engine, overlapping_engine):
         with engine_of(kind) as engine:
             (first,) = engine.generate([PROMPTS[1]], SamplingParams(max_tokens=num_tokens + 1))
             engine.generate([[*PROMPTS[1], *first.token_ids]], SamplingParams(max_tokens=1))
@@ -126,7 +132,7 @@ def test_a_block_that_ended_with_an_unread_token_is_found_again(num_tokens: int)
 def test_penalties_count_the_tokens_that_were_just_sampled() -> None:
     params = [SamplingParams(max_tokens=9, repetition_penalty=1.5, frequency_penalty=1.0), SamplingParams()]
     answers = []
-    for kind in (Engine, OverlappingEngine):
+    for kind in (Engine, overlapping_engine):
         with engine_of(kind) as engine:
             answers.append([result.token_ids for result in engine.generate(PROMPTS, params)])
     with engine_of(Engine) as engine:
@@ -136,7 +142,7 @@ def test_penalties_count_the_tokens_that_were_just_sampled() -> None:
 
 
 def test_log_probabilities_reach_steps_and_results() -> None:
-    with engine_of(OverlappingEngine) as engine:
+    with engine_of(overlapping_engine) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=3))
         engine.add_request(PROMPTS[1], SamplingParams(max_tokens=3, logprobs=2))
         steps = [engine.step() for _ in range(4)]
@@ -161,15 +167,15 @@ def test_the_policy_learns_how_long_each_step_took(monkeypatch: pytest.MonkeyPat
         clock[0] += 5
         return read_samples(*args)
 
-    def accept_late(self: OverlappingEngine, *args: Any) -> EngineStep:
+    def accept_late(self: EngineRequest, *args: Any) -> list[int]:
         clock[0] += 100  # the next step is under way
         return accept(self, *args)
 
-    accept = OverlappingEngine._accept
-    monkeypatch.setattr(overlapping_engine, "read_samples", read_late)
-    monkeypatch.setattr(OverlappingEngine, "_accept", accept_late)
+    accept = EngineRequest.accept_all
+    monkeypatch.setattr(overlapped_module, "read_samples", read_late)
+    monkeypatch.setattr(EngineRequest, "accept_all", accept_late)
     blocks = PrefixCachingBlockManager(20, BLOCK_SIZE)
-    with OverlappingEngine(
+    with overlapping_engine(
         random_qwen3(), Endless(), SchedulerConfig(8, 2), 24, blocks, Learning(), lambda: clock[0]
     ) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=3))
@@ -186,26 +192,28 @@ def test_a_step_within_a_step_is_refused() -> None:
 
     blocks = PrefixCachingBlockManager(20, BLOCK_SIZE)
     config = SchedulerConfig(8, 2)
-    with OverlappingEngine(random_qwen3(), Endless(), config, 24, blocks, Impatient()) as engine:
+    with overlapping_engine(random_qwen3(), Endless(), config, 24, blocks, Impatient()) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=2))
         assert [len(engine.step().finished) for _ in range(2)] == [0, 1]
 
 
 def test_without_a_pool_it_is_an_engine_like_any_other() -> None:
-    with OverlappingEngine(random_qwen3(), Endless(), SchedulerConfig(8, 2), 24, UnlimitedBlocks()) as engine:
+    with overlapping_engine(
+        random_qwen3(), Endless(), SchedulerConfig(8, 2), 24, UnlimitedBlocks()
+    ) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=1))
         assert len(engine.step().finished) == 1
 
 
 def test_an_error_closes_the_engine_and_drops_the_step_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine_of(OverlappingEngine) as engine:
+    with engine_of(overlapping_engine) as engine:
         engine.add_request(PROMPTS[0], SamplingParams(max_tokens=9))
         engine.step()
         monkeypatch.setattr(engine.runner, "compute", None)
         with pytest.raises(TypeError):
             engine.step()
         assert engine.is_closed
-        assert engine._under_way is None  # type: ignore[attr-defined]
+        assert engine.execution._under_way is None  # type: ignore[attr-defined]
         with check_value_error():
             engine.step()
 
@@ -217,8 +225,44 @@ def test_a_step_without_samples_has_ended_before_the_next_begins(monkeypatch: py
         monkeypatch.setattr(
             mx, name, lambda *args, n=name, f=original: calls.append((n, sum(map(len, args)))) or f(*args)
         )
-    with engine_of(OverlappingEngine) as engine:
+    with engine_of(overlapping_engine) as engine:
         engine.add_request([7] * 20, SamplingParams(max_tokens=2))
         engine.step()
         begun = ("async_eval", len(engine.runner.pool.state))  # type: ignore[attr-defined]
         assert calls == [begun, ("synchronize", 0), begun]
+
+
+class Resting(LookupDrafter):
+    """Rests in some steps; notes the tokens that it is asked to continue."""
+
+    def __init__(self, rests: Iterable[bool]) -> None:
+        super().__init__(4, 1, 3)
+        self.answers = iter(rests)
+        self.seen: list[int] = []
+
+    def rests(self, sequences: Items[Sequence]) -> bool:
+        return next(self.answers)
+
+    def wanted(self, entries: Items[ScheduledTokens]) -> dict[int, int]:
+        self.seen += [token for entry in entries for token in entry.sequence.token_ids]
+        return super().wanted(entries)
+
+
+def test_steps_overlap_while_the_drafter_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = Resting([False, True, True, True, False, False, False, True, *[False] * 20])
+    steps, begun = [], []
+    blocks = PrefixCachingBlockManager(20, BLOCK_SIZE)
+    config = SchedulerConfig(8, 2)
+    with drafting_engine(
+        random_qwen3(), Endless(), config, 40, blocks, drafter=drafter, overlap=True
+    ) as engine:
+        engine.add_request(PROMPTS[0], SamplingParams(max_tokens=25))
+        while engine.has_unfinished_requests:
+            steps.append(engine.step())
+            begun.append(engine.execution.without.is_ahead({0: None}))  # type: ignore[attr-defined]
+    assert begun[:8] == [False, True, True, False, False, False, False, False]
+    assert UNREAD not in drafter.seen
+    with engine_of(Engine) as engine:
+        (alone,) = engine.generate([PROMPTS[0]], SamplingParams(max_tokens=21))
+    assert steps[-1].finished[0].token_ids[:21] == alone.token_ids
+    assert any(step.accepted for step in steps)

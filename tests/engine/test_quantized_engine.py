@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.batching import small_model
 from tests.support.budget import answers_of
 from tests.support.check import check_equal, check_value_error
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.fakes import FakeTokenizer, prompt_of
 from tests.support.quantized_fakes import GoodDrafter, QuantizedFakeModel, continuation
 from tests.support.schedules import random_qwen3
@@ -23,12 +24,10 @@ from tiny_llm import (
     QuantizedKvPool,
     SamplingParams,
     SchedulerConfig,
-    SpeculativeEngine,
     UnlimitedBlocks,
     cache_bytes_per_token,
 )
 from tiny_llm.serving.given import default_blocks as default_module
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.quantized_kv_pool import quantized_bytes_per_token
 
 LONGEST = 40
@@ -74,12 +73,12 @@ def engine_of(kind: type[Engine], kv_bits: int, block_size: int, data: st.DataOb
         -(-LONGEST // block_size) + spare, block_size, overcommit
     )
     options: dict[str, Any] = {"kv_bits": kv_bits}
-    if kind is SpeculativeEngine:
+    if kind is drafting_engine:
         options["drafter"] = GoodDrafter(block_size, data.draw(st.integers(0, 9)))
     return kind(QuantizedFakeModel(kv_bits), endless, config, LONGEST, blocks, **options)
 
 
-@pytest.mark.parametrize("kind", [Engine, OverlappingEngine, SpeculativeEngine])
+@pytest.mark.parametrize("kind", [Engine, overlapping_engine, drafting_engine])
 @settings(max_examples=10)
 @given(data=st.data())
 def test_every_request_gets_what_it_gets_alone(kind: type[Engine], data: st.DataObject) -> None:
@@ -113,7 +112,7 @@ REFUSING: dict[str, Callable[[int], object]] = {
     "Engine": lambda kv_bits: Engine(
         small_model(), endless, SchedulerConfig(8, 3), 16, BlockManager(4, 4), kv_bits=kv_bits
     ),
-    "SpeculativeEngine": lambda kv_bits: SpeculativeEngine(
+    "with drafts": lambda kv_bits: drafting_engine(
         small_model(), endless, SchedulerConfig(8, 3), 16, BlockManager(4, 4), kv_bits=kv_bits
     ),
 }

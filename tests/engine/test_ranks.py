@@ -10,7 +10,6 @@ import pytest
 from scripts.checkpoints.files import resolve_checkpoint
 from tests.support.ranks import ThreadRanks, on_ranks
 from tiny_llm import (
-    EngineStep,
     ScheduledTokens,
     SchedulerConfig,
     SchedulerOutput,
@@ -20,30 +19,32 @@ from tiny_llm import (
 from tiny_llm.given.pretrained import load_part
 from tiny_llm.model.given.ranks import OneRank
 from tiny_llm.model.loader import load_model
+from tiny_llm.serving.given.execution import Computed
 from tiny_llm.serving.ranks.given import run_rank
-from tiny_llm.serving.ranks.given.guarded_engine import RankLost, guard_steps
+from tiny_llm.serving.ranks.given.guarded import Guarded, RankLost
 from tiny_llm.serving.ranks.given.warm_up import AloneFirst
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 class Stepping:
-    """An engine whose steps take no time, until one finds a rank lost."""
+    """Computes steps that take no time, until one finds a rank lost."""
 
     error: Exception | None = None
+    complete = release = close = None
 
-    def step(self) -> EngineStep:
+    def compute(self, requests: object) -> Computed:
         if self.error is not None:
             raise self.error
         entry = ScheduledTokens(Sequence(0, [1, 2, 3]), 0, 3, True)
-        return EngineStep(SchedulerOutput((entry,)), {}, ())
+        return Computed(SchedulerOutput((entry,)), {})
 
 
 def test_guarded_steps_are_learned_from() -> None:
-    engine, watchdog = Stepping(), Watchdog(SchedulerConfig(4, 2), 8)
-    guard_steps(engine, watchdog)  # type: ignore[arg-type]
+    watchdog = Watchdog(SchedulerConfig(4, 2), 8)
+    execution = Guarded(Stepping(), watchdog)  # type: ignore[arg-type]
     for _ in range(16):
-        engine.step()
+        execution.compute({})
     assert watchdog.limit == watchdog.at_least
 
 
@@ -57,14 +58,14 @@ def test_guarded_steps_are_learned_from() -> None:
     ids=["ring", "a GPU that waited", "rank 0"],
 )
 def test_a_lost_rank_is_no_error_to_recover_from(error: Exception) -> None:
-    engine = Stepping()
-    guard_steps(engine, Watchdog(SchedulerConfig(4, 2), 8))  # type: ignore[arg-type]
-    engine.error = error
+    stepping = Stepping()
+    execution = Guarded(stepping, Watchdog(SchedulerConfig(4, 2), 8))  # type: ignore[arg-type]
+    stepping.error = error
     with pytest.raises(RankLost):
-        engine.step()
-    engine.error = RuntimeError("another error")
+        execution.compute({})
+    stepping.error = RuntimeError("another error")
     with pytest.raises(RuntimeError, match="another error"):
-        engine.step()
+        execution.compute({})
 
 
 def test_a_part_of_a_model_of_another_family_is_refused(tmp_path: Path) -> None:

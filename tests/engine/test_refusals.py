@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.batching import small_model
 from tests.support.check import check_equal, check_value_error, normal
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.fakes import prompt_of
 from tests.support.ragged import output_of
 from tests.support.schedules import IdTokenizer, random_qwen3
@@ -25,7 +26,6 @@ from tiny_llm import (
     RoPE,
     Sequence,
     SimpleMultiHeadAttention,
-    SpeculativeEngine,
     TinyKvCache,
     TinyKvFullCache,
     batch_generate,
@@ -46,7 +46,6 @@ from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
 from tiny_llm.serving.block_manager import BlockTable
 from tiny_llm.serving.dense_runner import RowKvCaches
 from tiny_llm.serving.forward_batch import RaggedKvCache
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.paged_kv_cache import PagedKvCache
 from tiny_llm.serving.quantized_batch import QuantizedBatch, QuantizedKvCache
 
@@ -205,7 +204,9 @@ def answers(kind: type[Engine], max_seq_len: int) -> list[GenerationResult]:
 
 
 RUNS: dict[str, Callable[[int], list[GenerationResult]]] = {
-    **{kind.__name__: partial(answers, kind) for kind in (Engine, OverlappingEngine, SpeculativeEngine)},
+    "in turn": partial(answers, Engine),
+    "overlapped": partial(answers, overlapping_engine),
+    "with drafts": partial(answers, drafting_engine),
     "BatchGenerator": lambda max_seq_len: batch_generate(
         random_qwen3(), Endless(), LONG_PROMPTS, max_seq_len, 2
     ),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.engines import drafting_engine
 from tests.support.schedules import (
     IdTokenizer,
     random_qwen3,
@@ -24,10 +25,10 @@ from tiny_llm import (
     SamplingParams,
     ScheduledTokens,
     SchedulerConfig,
-    SpeculativeEngine,
     UnlimitedBlocks,
+    with_drafts,
 )
-from tiny_llm.serving.given import draft_runner, speculative_runner
+from tiny_llm.serving.given import draft_runner, verifying_runner
 from tiny_llm.serving.given.drafter import Drafts
 from tiny_llm.serving.given.sampling_batch import SamplingBatch
 from tiny_llm.serving.speculation.rejection import probabilities
@@ -54,9 +55,9 @@ def test_a_draft_model_that_does_not_fit_is_refused_when_the_engine_is_made(wrap
     for own in (size - 1, size + 1):
         other.config = replace(model.config, vocab_size=own)
         with pytest.raises(ValueError, match=f"{own} tokens and the model one of {size}"):
-            SpeculativeEngine(model, Endless(), **limits, drafter=wrap(DraftModel(other, pool)))
+            drafting_engine(model, Endless(), **limits, drafter=wrap(DraftModel(other, pool)))
     with pytest.raises(ValueError, match="other blocks"):
-        SpeculativeEngine(model, Endless(), **limits, drafter=wrap(DraftModel(model, BlockManager(20, 4))))
+        drafting_engine(model, Endless(), **limits, drafter=wrap(DraftModel(model, BlockManager(20, 4))))
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -67,7 +68,7 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
         alone = engine.generate(prompts, params)
     pool = PrefixCachingBlockManager(20, 4)
     drafter = DraftModel(random_qwen3(), pool, 3)
-    with SpeculativeEngine(random_qwen3(), Endless(), config, 30, pool, drafter=drafter) as engine:
+    with Engine(random_qwen3(), Endless(), config, 30, pool, execution=with_drafts(drafter)) as engine:
         for prompt in prompts:
             engine.add_request(prompt, params)
         steps = []
@@ -81,7 +82,7 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
 
 def test_drafts_need_a_pool() -> None:
     with pytest.raises(ValueError, match="UnlimitedBlocks"):
-        SpeculativeEngine(random_qwen3(), Endless(), None, 30, UnlimitedBlocks())
+        drafting_engine(random_qwen3(), Endless(), None, 30, UnlimitedBlocks())
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -92,7 +93,7 @@ def test_a_sampled_answer_does_not_depend_on_the_requests_beside_it() -> None:
         drafter = DraftModel(random_qwen3(seed=5), pool, 3)
         prompts = [[11, 3, 8]] * num_others + [[5, 7, 9]]
         greedy, sampled = SamplingParams(seed=1, max_tokens=16), SamplingParams(1.0, seed=3, max_tokens=16)
-        with SpeculativeEngine(random_qwen3(), Endless(), None, 30, pool, drafter=drafter) as engine:
+        with Engine(random_qwen3(), Endless(), None, 30, pool, execution=with_drafts(drafter)) as engine:
             results = engine.generate(prompts, [*[greedy] * num_others, sampled])
         answers.append(results[-1].token_ids)
     assert answers[0] == answers[1]
@@ -106,7 +107,7 @@ def test_an_aborted_request_has_no_drafts_in_its_last_step() -> None:
 
     pool = BlockManager(20, 4)
     drafter = Aborting(random_qwen3(), pool, 3)  # always right
-    with SpeculativeEngine(random_qwen3(), Endless(), None, 30, pool, drafter=drafter) as engine:
+    with Engine(random_qwen3(), Endless(), None, 30, pool, execution=with_drafts(drafter)) as engine:
         for prompt in ([5, 7, 9], [11, 3, 8]):
             engine.add_request(prompt, SamplingParams(max_tokens=16))
         step = engine.step()
@@ -115,15 +116,16 @@ def test_an_aborted_request_has_no_drafts_in_its_last_step() -> None:
 
 
 def test_drafts_are_looked_up_by_default() -> None:
-    engine = SpeculativeEngine(random_qwen3(), Endless(), None, 30, BlockManager(20, 4))
-    assert isinstance(engine.drafter, LookupDrafter)
-    assert engine.drafter.num_drafts == LookupDrafter().num_drafts
+    engine = drafting_engine(random_qwen3(), Endless(), None, 30, BlockManager(20, 4))
+    drafter = engine.execution.drafter.drafter  # type: ignore[attr-defined]
+    assert isinstance(drafter, LookupDrafter)
+    assert drafter.num_drafts == LookupDrafter().num_drafts
 
 
 def test_a_closed_engine_has_freed_the_pools_of_both_models() -> None:
     blocks = BlockManager(20, 4)
     drafter = DraftModel(random_qwen3(), blocks)
-    engine = SpeculativeEngine(random_qwen3(), Endless(), None, 30, blocks, drafter=drafter)
+    engine = Engine(random_qwen3(), Endless(), None, 30, blocks, execution=with_drafts(drafter))
     engine.generate([[5, 7, 9]], SamplingParams(max_tokens=4))
     pools = [runner.pool for runner in (engine.runner, drafter.runner)]
     assert all(pool.state for pool in pools)
@@ -174,7 +176,7 @@ def transitions(num_requests: int = 400) -> npt.NDArray[np.int64]:
     drafter = DraftsOfSomeLength(Chain(2), pool)  # type: ignore[arg-type]
     config = SchedulerConfig(400, 50)
     params = [replace(KINDS[id % len(KINDS)], seed=id, max_tokens=100) for id in range(num_requests)]
-    with SpeculativeEngine(Chain(1), Endless(), config, 120, pool, drafter=drafter) as engine:  # type: ignore[arg-type]
+    with Engine(Chain(1), Endless(), config, 120, pool, execution=with_drafts(drafter)) as engine:  # type: ignore[arg-type]
         results = engine.generate([[id % VOCAB_SIZE] for id in range(len(params))], params)
     counts = np.zeros((len(KINDS), VOCAB_SIZE, VOCAB_SIZE), np.int64)
     for id, result in enumerate(results):
@@ -207,15 +209,15 @@ def test_drafts_of_a_model_keep_the_distribution() -> None:
 @pytest.mark.parametrize("mistake", ["rows of q mixed up", "one number for both", "one stream for both"])
 def test_these_statistics_notice(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake == "rows of q mixed up":
-        expect = speculative_runner.Verifier.expect
+        expect = verifying_runner.Verifier.expect
 
-        def expect_mixed(self: speculative_runner.Verifier, *args: object) -> None:
+        def expect_mixed(self: verifying_runner.Verifier, *args: object) -> None:
             expect(self, *args)  # type: ignore[arg-type]
             self._probs.reverse()
 
-        monkeypatch.setattr(speculative_runner.Verifier, "expect", expect_mixed)
+        monkeypatch.setattr(verifying_runner.Verifier, "expect", expect_mixed)
     elif mistake == "one number for both":
-        monkeypatch.setattr(speculative_runner, "other_uniform", lambda batch: batch.uniform)
+        monkeypatch.setattr(verifying_runner, "other_uniform", lambda batch: batch.uniform)
     else:
         monkeypatch.setattr(draft_runner, "STREAM", 0)
     assert surprise(transitions(250)) > 20

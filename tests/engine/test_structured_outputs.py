@@ -14,6 +14,7 @@ import pytest
 
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.support.check import check_value_error
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.fakes import EOS, VOCAB_SIZE, FakeModel, FakeTokenizer, prompt_of
 from tests.support.schedules import IdTokenizer
 from tests.support.schemas import ByteTokenizer, TableModel
@@ -27,7 +28,6 @@ from tiny_llm import (
     ScheduledTokens,
     SchedulerConfig,
     Sequence,
-    SpeculativeEngine,
     StructuredOutputsParams,
 )
 from tiny_llm.serving.cost_model import CostModel
@@ -41,7 +41,6 @@ from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.grammars import MOST_CHARACTERS, compile_grammar, compiled, tokenizer_of
 from tiny_llm.serving.given.json_formats import KNOWN_FORMATS, without_unknown_formats
 from tiny_llm.serving.given.json_whitespace import bounded
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 from tiny_llm.serving.structured.masks import MaskedRow, executor, fill_masks
 
 MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
@@ -305,7 +304,7 @@ DEAD_END = {
 
 @pytest.mark.parametrize("min_tokens", [0, 60])
 @pytest.mark.parametrize(
-    "kind", [Engine, OverlappingEngine, SpeculativeEngine], ids=lambda kind: kind.__name__
+    "kind", [Engine, overlapping_engine, drafting_engine], ids=["in turn", "overlapped", "with drafts"]
 )
 def test_a_grammar_that_cannot_go_on_ends_its_answer_with_an_error(
     kind: type[Engine], min_tokens: int
@@ -410,7 +409,7 @@ def test_a_constraint_lives_as_long_as_its_sequence() -> None:
 def test_overlapped_steps_wait_for_grammars() -> None:
     params = SamplingParams(max_tokens=9, structured_outputs=StructuredOutputsParams(regex="[A-F]{3}Z+"))
     answers = []
-    for kind in (Engine, OverlappingEngine):
+    for kind in (Engine, overlapping_engine):
         with kind(FakeModel(), FakeTokenizer(), SchedulerConfig(20, 3), 60, BlockManager(40, 4)) as engine:  # type: ignore[arg-type]
             prompts = [prompt_of(4), prompt_of(6, 1), prompt_of(5, 2)]
             answers.append(engine.generate(prompts, [params, SamplingParams(max_tokens=9), params]))
@@ -430,8 +429,8 @@ def test_a_refused_token_is_named() -> None:
 
 
 def test_forced_tokens_are_drafted_while_the_drafter_rests() -> None:
-    def engine_with(drafter: Drafter) -> SpeculativeEngine:
-        engine = SpeculativeEngine(
+    def engine_with(drafter: Drafter) -> Engine:
+        engine = drafting_engine(
             FakeModel(),  # type: ignore[arg-type]
             FakeTokenizer(),
             SchedulerConfig(20, 3),
@@ -488,24 +487,22 @@ def test_a_drafter_rests_with_the_other_unless_a_decode_is_forced() -> None:
     assert not drafter.rests([free])
 
 
-def test_one_drafter_minds_the_grammars_of_all_requests() -> None:
-    bound = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[AB]+"))
-    other = LookupDrafter()
-    engines = [
-        SpeculativeEngine(FakeModel(), FakeTokenizer(), None, 60, BlockManager(40, 4), drafter=other)  # type: ignore[arg-type]
-        for _ in range(2)
-    ]
-    engines[0].add_request(prompt_of(4))
-    assert engines[0].drafter is other, "nothing to mind yet"
-    requests = [engines[0].requests[engines[0].add_request(prompt_of(4), bound)] for _ in range(2)]
-    engines[0].close()
-    for request in requests:
-        engines[1].restore(request)
-    assert list(engines[1].requests.values()) == requests
-    for engine in engines:
-        minding = engine.drafter
-        assert isinstance(minding, GrammarDrafter)
-        assert (minding.drafter, engine.runner.drafter) == (other, minding)
+def test_a_drafter_keeps_to_grammars_only_in_steps_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for kind in (GrammarDrafter, LookupDrafter):
+        for name in ("wanted", "propose"):
+            original = getattr(kind, name)
+            monkeypatch.setattr(
+                kind, name, lambda *args, k=kind, f=original: asked.append(k.__name__) or f(*args)
+            )
+    bound = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[AB]+"), max_tokens=3)
+    blocks = BlockManager(40, 4)
+    with drafting_engine(FakeModel(), FakeTokenizer(), None, 60, blocks) as engine:
+        for params in (SamplingParams(max_tokens=3), bound, SamplingParams(max_tokens=3)):
+            asked.clear()
+            engine.generate([prompt_of(4)], params)
+            assert ("GrammarDrafter" in asked) == (params is bound)
+            assert asked.count("LookupDrafter") >= asked.count("GrammarDrafter")
 
 
 def test_what_ends_reaches_the_other_drafter() -> None:

@@ -10,17 +10,18 @@ from tests.support.schedules import IdTokenizer
 from tests.support.server_engines import make_engine
 from tiny_llm import (
     BlockManager,
-    EngineStep,
+    Engine,
     SamplingParams,
     ScheduledTokens,
     SchedulerConfig,
     SchedulerOutput,
     Sequence,
-    SpeculativeEngine,
     Watchdog,
     load,
+    with_drafts,
 )
-from tiny_llm.serving.ranks.given.guarded_engine import guard_steps
+from tiny_llm.serving.given.execution import Computed
+from tiny_llm.serving.ranks.given.guarded import Guarded
 from tiny_llm.serving.server.engine_thread import EngineThread
 from tiny_llm.serving.server.given.engine_meter import NUM_STEPS_PER_FIT
 from tiny_llm.serving.server.given.speculation import DrafterFactory
@@ -52,23 +53,25 @@ def has_ended(report: Report, ticket: int) -> bool:
 def test_a_guarded_engine_outlives_the_step_after_which_costs_are_fitted() -> None:
     class Stepping:
         num_steps = 0
+        complete = release = close = None
 
-        def step(self) -> EngineStep:
+        def compute(self, requests: object) -> Computed:
             self.num_steps += 1
             entry = ScheduledTokens(Sequence(0, [1, 2, 3]), 0, 3, True)
-            return EngineStep(SchedulerOutput((entry,)), {}, ())
+            return Computed(SchedulerOutput((entry,)), {})
 
-    engine = Stepping()
-    guard_steps(engine, Watchdog(SchedulerConfig(4, 2), 8))  # type: ignore[arg-type]
+    stepping = Stepping()
+    execution = Guarded(stepping, Watchdog(SchedulerConfig(4, 2), 8))  # type: ignore[arg-type]
     for _ in range(40):
-        engine.step()
-    assert engine.num_steps == 40
+        execution.compute({})
+    assert stepping.num_steps == 40
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_an_engine_can_speculate() -> None:
     model, blocks = load(MODEL)[0], BlockManager(64, 4)
     drafter = DrafterFactory(4)(model, IdTokenizer(), blocks)
-    with SpeculativeEngine(model, IdTokenizer(), max_seq_len=64, blocks=blocks, drafter=drafter) as engine:
+    execution = with_drafts(drafter)
+    with Engine(model, IdTokenizer(), max_seq_len=64, blocks=blocks, execution=execution) as engine:
         (result,) = engine.generate([[1, 2, 3, 1, 2, 3, 1]], SamplingParams(max_tokens=40))
     assert result.token_ids

@@ -4,7 +4,7 @@ import pytest
 
 from tests.server.servers import MODEL
 from tests.support.fakes import FakeModel, FakeTokenizer, prompt_of
-from tests.support.server_engines import GuessingEngine, make_engine
+from tests.support.server_engines import guessing_engine, make_engine
 from tiny_llm import (
     BlockManager,
     CostModel,
@@ -180,7 +180,7 @@ def test_costs_are_fitted_after_every_so_many_steps() -> None:
     assert fits == [NUM_STEPS_PER_FIT, 2 * NUM_STEPS_PER_FIT]
 
 
-@pytest.mark.parametrize("kind", [Engine, GuessingEngine])
+@pytest.mark.parametrize("kind", [Engine, guessing_engine])
 def test_a_step_says_nothing_of_requests_without_a_ticket(kind: type[Engine]) -> None:
     with make_engine(kind, eos_token_ids=()) as engine:
         for _ in range(2):
@@ -196,7 +196,7 @@ def test_a_step_says_nothing_of_requests_without_a_ticket(kind: type[Engine]) ->
         70, *steps[1].scheduled.entries[1][1:3], False, True
     )
     drafts = drafts_of(steps[1], tickets)
-    assert set(drafts) == ({70} if kind is GuessingEngine else set())
+    assert set(drafts) == ({70} if kind is guessing_engine else set())
     for num_drafts, num_accepted in drafts.values():
         assert num_drafts == len(steps[1].scheduled.entries[1].draft_ids)
         assert num_accepted == len(steps[1].accepted.get(1, ()))

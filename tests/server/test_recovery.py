@@ -7,7 +7,7 @@ import pytest
 from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.server_engines import BLOCK_SIZE, ENGINES, StepFailureError, failing, make_engine
 from tiny_llm import Engine, SamplingParams, ScheduledTokens, SchedulerOutput
-from tiny_llm.serving.given import overlapping_engine
+from tiny_llm.serving.given import overlapped as overlapped_module
 from tiny_llm.serving.given.engine_request import EngineRequest
 from tiny_llm.serving.given.sampling_batch import Sampled, StepSamples, read_samples
 from tiny_llm.serving.server.recovery import RecoveringEngine
@@ -113,7 +113,7 @@ def test_a_fault_on_the_device_is_blamed_on_its_request(
             raise StepFailureError
         return read_samples(sampled)
 
-    monkeypatch.setattr(overlapping_engine, "read_samples", read_or_fail)
+    monkeypatch.setattr(overlapped_module, "read_samples", read_or_fail)
     check_only_poison_failed(RecoveringEngine(ENGINES["overlapping"]), poison, num_generated)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.terminals import CTRL_C, Terminal
 from tiny_llm.serving.server.given.run_server import KEEP_ALIVE_SECONDS, listen
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +134,37 @@ def test_a_port_that_is_taken() -> None:
         )
     assert result.returncode == 2
     assert "choose another --host or --port" in result.stderr
+
+
+def test_it_says_where_it_is_what_the_model_can_do_and_which_one_chats() -> None:
+    with serving() as (process, url):
+        lines = [process.stderr.readline() for _ in range(3)]  # type: ignore[union-attr]
+    assert lines[0].endswith(f" ready: {MODEL} on {url}\n")
+    assert "nothing but the King James Bible" in lines[1]
+    assert lines[2].endswith(": pdm run serve --model smollm2\n")
+
+
+def test_of_a_model_from_elsewhere_it_says_where_it_is(tmp_path: Path) -> None:
+    folder = copied(tmp_path, MODEL)
+    with serving("--model", folder, "--served-model-name", "mine") as (process, url):
+        process.send_signal(signal.SIGTERM)
+        ready, *rest = process.stderr.read().splitlines()  # type: ignore[union-attr]
+    assert ready.endswith(f" ready: mine on {url}")
+    assert ["draining" in line for line in rest] == [True]
+
+
+def test_ctrl_c_in_a_terminal_has_a_line_of_its_own() -> None:
+    code = "import runpy\nrunpy.run_module('scripts.run.serve', run_name='__main__', alter_sys=True)"
+    terminal = Terminal(code, "--port", "0")
+    try:
+        terminal.wait_for("--model smollm2")
+        terminal.press(CTRL_C)
+        assert terminal.exit_code() == 0
+        *_, echo, draining = terminal.screen()
+        assert echo == "^C"
+        assert " draining: " in draining
+    finally:
+        terminal.close()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -13,9 +13,10 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.server.servers import MODEL, client_of, in_memory
+from tests.support.engines import drafting_engine
 from tests.support.schemas import ByteTokenizer, TableModel
 from tests.support.server_engines import SECONDS, failing
-from tiny_llm import Engine, PrefixCachingBlockManager, SchedulerConfig, SpeculativeEngine
+from tiny_llm import Engine, PrefixCachingBlockManager, SchedulerConfig
 from tiny_llm.serving.server.given import text_codec
 from tiny_llm.serving.server.given.app import create_app
 from tiny_llm.serving.server.given.config import ServerConfig
@@ -362,7 +363,7 @@ def test_a_grammar_that_cannot_go_on_is_an_error_in_every_protocol(path: str, bo
         assert client.post(COMPLETIONS, json=PROMPT | {"max_tokens": 3}).status_code == 200
 
 
-@pytest.mark.parametrize("kind", [Engine, SpeculativeEngine])
+@pytest.mark.parametrize("kind", [Engine, drafting_engine])
 def test_no_request_sees_the_mask_of_another(kind: type[Engine]) -> None:
     """Also if a step fails meanwhile."""
     bodies: list[tuple[str, dict[str, Any]]] = []

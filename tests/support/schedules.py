@@ -27,6 +27,7 @@ from tiny_llm import (
     EngineStep,
     Fcfs,
     GenerationResult,
+    InTurn,
     LatencyTarget,
     ModelConfig,
     PrefixCachingBlockManager,
@@ -40,13 +41,13 @@ from tiny_llm import (
     Simulator,
     StructuredOutputsParams,
     UnlimitedBlocks,
+    WithDrafts,
 )
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts
 from tiny_llm.serving.given.grammars import compile_grammar
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
+from tiny_llm.serving.given.overlapped import Overlapped
 from tiny_llm.serving.given.policy import Policy
-from tiny_llm.serving.speculation.speculative_engine import SpeculativeEngine
 
 VOCAB_SIZE = 30
 MAX_SEQ_LEN = 40
@@ -532,12 +533,11 @@ class EngineAndSimulator:
         self._num_steps = 0
         self._aborts_in_step: list[Abort] = []
         # What is called once in each step, while it is under way.
-        other = {OverlappingEngine: "compute", SpeculativeEngine: "verify"}
-        names = [name for kind, name in other.items() if isinstance(self.engine, kind)]
-        name = names[0] if names and self.blocks is not None else "run"
-        self.has_own_schedule = name != "run"
-        self._compute = getattr(self.engine.runner, name)
-        setattr(self.engine.runner, name, self._compute_and_abort)
+        execution = self.engine.execution
+        self.has_own_schedule = not isinstance(execution, InTurn)
+        name = {InTurn: "run", Overlapped: "compute", WithDrafts: "verify"}[type(execution)]
+        self._compute = getattr(execution.runner, name)
+        setattr(execution.runner, name, self._compute_and_abort)
 
     def seconds(self, output: SchedulerOutput) -> float:
         """What the step under way takes, whatever is in it."""

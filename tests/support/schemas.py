@@ -11,13 +11,13 @@ import jsonschema
 import mlx.core as mx
 import numpy as np
 
+from tests.support.engines import drafting_engine
 from tiny_llm import (
     BlockManager,
     Engine,
     GenerationResult,
     SamplingParams,
     SchedulerConfig,
-    SpeculativeEngine,
     StructuredOutputsParams,
 )
 
@@ -120,7 +120,7 @@ def random_requests(random: Random, count: int) -> list[Asked]:
 
 def answers(requests: Items[Asked], seed: int, is_speculative: bool) -> list[GenerationResult]:
     """What an engine answers that computes six requests at a time, in a pool that is too small for all."""
-    kind = SpeculativeEngine if is_speculative else Engine
+    kind = drafting_engine if is_speculative else Engine
     pool, config = BlockManager(60, 8, overcommit=True), SchedulerConfig(24, 6)
     with kind(TableModel(seed), ByteTokenizer(), config, 400, pool) as engine:  # type: ignore[arg-type]
         return engine.generate([each.prompt for each in requests], [each.params for each in requests])

@@ -5,6 +5,7 @@ from collections.abc import Sequence as Items
 from threading import Semaphore
 from typing import Any
 
+from tests.support.engines import drafting_engine, overlapping_engine
 from tests.support.fakes import EOS, FakeModel, FakeTokenizer, continuation
 from tiny_llm import (
     Engine,
@@ -14,10 +15,8 @@ from tiny_llm import (
     SchedulerConfig,
     SchedulerOutput,
     Sequence,
-    SpeculativeEngine,
 )
 from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.given.overlapping_engine import OverlappingEngine
 
 SECONDS = 60  # after which a thread counts as stuck
 MAX_SEQ_LEN, BLOCK_SIZE, NUM_BLOCKS = 40, 4, 30
@@ -40,7 +39,7 @@ class ChatFake(FakeTokenizer):
 
 
 def make_engine(
-    kind: type[Engine] = Engine,
+    kind: Callable[..., Engine] = Engine,
     model: FakeModel | None = None,
     eos_token_ids: tuple[int, ...] = (EOS,),
     num_blocks: int = NUM_BLOCKS,
@@ -86,23 +85,22 @@ class Guesses:
         return [1 if (len(tokens) + place) % 5 == 0 else token for place, token in enumerate(drafts)]
 
 
-class GuessingEngine(SpeculativeEngine):
+def guessing_engine(*args: Any) -> Engine:
     """An engine whose drafts are often right."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args, drafter=Guesses())
+    return drafting_engine(*args, drafter=Guesses())
 
 
 ENGINES: dict[str, Callable[..., Engine]] = {
     "plain": lambda model=None: make_engine(Engine, model),
-    "overlapping": lambda model=None: make_engine(OverlappingEngine, model),
-    "speculative": lambda model=None: make_engine(GuessingEngine, model),
+    "overlapping": lambda model=None: make_engine(overlapping_engine, model),
+    "speculative": lambda model=None: make_engine(guessing_engine, model),
 }
 
 
 def failing(engine: Engine, should_fail: Callable[[SchedulerOutput], bool]) -> Engine:
     """Let an engine's steps fail after the model has run, when a function of the step says so."""
-    runner: Any = engine.runner
+    runner: Any = engine.execution.runner  # type: ignore[attr-defined]
+    runner = getattr(runner, "runner", runner)  # the one behind a `VerifyingRunner`
     scheduled, compute = engine.scheduler.schedule, runner.compute
     outputs: list[SchedulerOutput] = []
 

@@ -19,7 +19,7 @@ from tiny_llm import (
     ScheduledTokens,
     SchedulerOutput,
     Sequence,
-    SpeculativeEngine,
+    with_drafts,
 )
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
@@ -89,7 +89,7 @@ class RestingDraftModel(GreedyDraftModel):
         return self.is_resting
 
 
-class TwinEngine(SpeculativeEngine):
+class TwinEngine(Engine):
     """An engine whose draft model is its own model, so that every draft of a greedy request must be right.
 
     A wrong one was guessed from keys that the draft model never stored. No token of an answer would tell.
@@ -133,14 +133,14 @@ DRAFTERS: dict[str, MakeDrafter] = {
 
 
 def speculative(make_drafter: MakeDrafter) -> Callable[..., Engine]:
-    """Makes engines whose drafts come from such a drafter, where they have a pool."""
+    """Makes engines whose drafts come from such a drafter; steps overlap where it rests."""
 
     def make(  # type: ignore[no-untyped-def]
         model, tokenizer, config, max_seq_len, blocks, policy, clock, kv_bits
     ) -> Engine:
         is_twin = make_drafter in TWINS.values() and model is random_qwen3() and kv_bits is None
-        kind = TwinEngine if is_twin else SpeculativeEngine
-        drafter = make_drafter(blocks)
-        return kind(model, tokenizer, config, max_seq_len, blocks, policy, clock, drafter, kv_bits)
+        kind = TwinEngine if is_twin else Engine
+        execution = with_drafts(make_drafter(blocks), overlap=True)
+        return kind(model, tokenizer, config, max_seq_len, blocks, policy, clock, kv_bits, execution)
 
     return make

@@ -1,18 +1,16 @@
 """The commands as a user types them: selection, help, refusals."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.core import TyperGroup
 
 from scripts.book.commands import command_of, scripts
@@ -23,11 +21,11 @@ from scripts.learn.crashes import Crash, add_crash, read_crashes
 from scripts.learn.reset import reset
 from scripts.learn.test import select_tests, what_is_next
 from scripts.run.run_options import RunOptions
-from scripts.run.run_report import live_picture
-from scripts.run.runs import make_recorder, prompts_of
+from scripts.run.runs import prompts_of
 from scripts.sources.files import read_reference, write
 from tests.support.checkpoints import Variant, build, save
 from tests.support.commands import run, run_apart
+from tests.support.terminals import CTRL_C, Terminal
 
 COMMANDS = {name: module for name, module in scripts().items() if module}
 GROUPED = [
@@ -338,12 +336,17 @@ def test_the_demo_s_own_prompts_are_eight_and_one_is_long() -> None:
     assert max(lengths) >= 600
 
 
-def test_demo_prints_plain_lines_where_there_is_no_terminal(two_prompts: str) -> None:
-    options = ("--prompts", two_prompts, "--max-tokens", "5", "--prefill-step", "4")
-    result = run_apart("scripts.run.demo", *options)
-    assert result.returncode == 0, result.stderr
-    for words in ("by the reference, tiny_llm_ref", "request 0 prefill 4/", "request 1 done"):
-        assert words in result.stdout
+def test_demo_prints_its_figures_alone_where_there_is_no_terminal(two_prompts: str) -> None:
+    result = run_apart("scripts.run.demo", "--prompts", two_prompts, "--max-tokens", "5")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "2 requests to qwen3-kjv-4m, served by the reference, tiny_llm_ref"
+    assert [line.split()[0] for line in lines[2:5]] == ["request", "0", "1"]
+    assert [line for line in lines if line in ("whole prompts", "chunks of 64")] == [
+        "whole prompts",
+        "chunks of 64",
+    ]
+    assert len(lines) == 1 + 4 + 2 * (4 + 2) + 2, "a title, a table, two runs, the scale of time"
     assert "\x1b" not in result.stdout
 
 
@@ -362,8 +365,8 @@ def test_demo_and_trace_with_the_learner_s_package_say_so(tmp_path: Path, two_pr
     options = ("--prompts", two_prompts, "--max-tokens", "1", "--mine")
     result = run("scripts.run.demo", *options, folder=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "by your tiny_llm" in result.stdout
-    assert "request 1 done" in result.stdout
+    assert result.stdout.startswith("2 requests to qwen3-kjv-4m, served by your tiny_llm\n")
+    assert "gap between tokens" in result.stdout
     result = run("scripts.run.trace", *options, folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["package"] == "tiny_llm"
@@ -502,17 +505,55 @@ def test_demo_without_prefix_caching_computes_every_prompt(served: Served) -> No
     assert totals["prefill_tokens"] == totals["prompt_tokens"]
 
 
-def test_demo_by_the_engine_shows_states_blocks_and_a_timeline(two_prompts: str) -> None:
+def test_demo_by_the_engine_shows_blocks_and_a_timeline(two_prompts: str) -> None:
     result = run("scripts.run.demo", "--prompts", two_prompts, *SMALL_POOL, "--budget", "7")
     assert result.returncode == 0, result.stderr
     for line in (
-        r"request 0 prefill 7/\d+",
-        r"request \d preempted",
-        r"request 1 done \(length\)",
+        r" 3 \d+ 12 .* length \d+ prompt tokens in",
         r"gap between tokens: p99",
         r"of 4: 0 used, \d+ cached, \d+ free; \d+ of \d+ tokens found in them; \d preemptions?; most in use",
     ):
         assert re.search(line, " ".join(result.stdout.split())), line
+
+
+DEMO = "import runpy\nrunpy.run_module('scripts.run.demo', run_name='__main__', alter_sys=True)"
+
+
+@pytest.fixture
+def watched(two_prompts: str, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    """The demo of two prompts in a terminal, with more options."""
+    terminal = Terminal(DEMO, "--prompts", two_prompts, "--max-tokens", "3", *request.param)
+    yield terminal
+    terminal.close()
+
+
+@pytest.mark.parametrize("watched", [()], indirect=True)
+@pytest.mark.parametrize("moment", ["loading", "slowed down"])
+def test_ctrl_c_leaves_one_word_of_the_demo(watched: Terminal, moment: str) -> None:
+    watched.wait_for(moment)
+    watched.press(CTRL_C)
+    assert watched.exit_code() == 130
+    assert watched.screen() == ["interrupted"]
+
+
+@pytest.mark.parametrize("watched", [("--real-time",)], indirect=True)
+def test_the_demo_ends_with_its_last_picture_and_the_figures(watched: Terminal) -> None:
+    assert watched.exit_code() == 0
+    screen = watched.screen()
+    assert screen[0] == "2 requests to qwen3-kjv-4m, served by the reference, tiny_llm_ref"
+    assert screen[1].endswith(" s, at the speed of the run")
+    assert [line.split()[:1] for line in screen[2:8]] == [
+        [word] for word in ("whole", "0", "1", "chunks", "0", "1")
+    ]
+    assert screen[11].split()[:3] == ["request", "prompt", "output"]
+    assert screen[-1].startswith("gap between tokens")
+
+
+@pytest.mark.parametrize("watched", [("--temperature", "-1")], indirect=True)
+def test_an_error_in_a_terminal_is_one_sentence_too(watched: Terminal) -> None:
+    assert watched.exit_code() == 2
+    (line,) = watched.screen()
+    assert line.startswith("error: temperature (temp) must be 0")
 
 
 def test_demo_refuses_a_request_that_the_pool_cannot_hold(two_prompts: str) -> None:
@@ -520,20 +561,6 @@ def test_demo_refuses_a_request_that_the_pool_cannot_hold(two_prompts: str) -> N
     assert result.returncode == 2
     assert "make the pool larger" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_the_picture_of_the_engine_has_a_line_of_its_blocks(two_prompts: str) -> None:
-    options = RunOptions(engine="serving", blocks=50, block_size=4, prompts=Path(two_prompts))
-    recorder = make_recorder(options, *load_by_name(options.model), prompts_of(options))
-    with recorder.generator:
-        recorder.step()
-        console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-        console.print(live_picture(recorder, 100))
-    first, second = recorder.prompts
-    shared = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b) // 4
-    used = -(-len(first) // 4) - (-len(second) // 4) - shared
-    found = f"{4 * shared} of {len(first) + len(second)} tokens found"
-    assert f"blocks of 4: {used} used, 0 cached, {50 - used} free; {found}" in console.export_text()
 
 
 # --- trace -------------------------------------------------------------------------------------------------

@@ -5,13 +5,10 @@ import importlib
 import importlib.util
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +31,7 @@ from scripts.sources.patch import fill
 from scripts.sources.render import render
 from scripts.sources.symbols import definition_of, holes_of
 from tests.support.commands import run, run_apart, use_own_memory
+from tests.support.terminals import Terminal
 
 COURSE = load_course()
 ALL_TASKS = {task.id for day in COURSE.days for task in day.tasks}
@@ -511,57 +509,6 @@ if len(sys.argv) > 2:
 with usage_errors(), terminal.ended_by_signal(), terminal.key_presses():
     watch.Watcher(Path(sys.argv[1]), command, search).loop(terminal.read_key)
 """
-
-
-class Terminal:
-    """A process in a terminal of its own: what it shows, and keys for it."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.master, self.slave = pty.openpty()
-        self.settings = termios.tcgetattr(self.slave)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", *arguments],
-            cwd=ROOT,
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave,
-        )
-        self.text = ""
-
-    def wait_for(self, words: str) -> None:
-        """Read until the words were shown, and forget what came before them."""
-        while words not in self.text:
-            has_ended = self.process.poll() is not None  # before the last look at what it wrote
-            if not self.read():
-                assert not has_ended, f"{words!r} never came, but: {self.text}"
-                time.sleep(0.05)
-        self.text = self.text.partition(words)[2]
-
-    def read(self) -> bool:
-        """Read what is there, and say whether there was anything."""
-        os.set_blocking(self.master, False)
-        try:
-            self.text += os.read(self.master, 65536).decode(errors="replace")
-        except BlockingIOError:
-            return False
-        return True
-
-    def press(self, key: str) -> None:
-        """Type one key."""
-        os.write(self.master, key.encode())
-
-    def exit_code(self) -> int:
-        """The process's own, when it has ended, with the terminal's settings as they were."""
-        code = self.process.wait()
-        assert termios.tcgetattr(self.slave) == self.settings
-        return code
-
-    def close(self) -> None:
-        """End what is left."""
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
 
 
 @pytest.fixture

@@ -16,8 +16,10 @@ from ..model.qwen3 import Qwen3Model
 from .given.blocks import Blocks
 from .given.default_blocks import default_blocks, make_runner
 from .given.engine_request import EngineRequest
+from .given.execution import Computed, MakeExecution
 from .given.policy import Policy
 from .given.scheduler_output import SchedulerOutput
+from .in_turn import InTurn
 from .scheduler import Scheduler, SchedulerConfig
 
 
@@ -35,6 +37,19 @@ class EngineStep:
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
     accepted: Mapping[int, Items[int]] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls, computed: Computed, accepted: Mapping[int, Items[int]], finished: tuple[GenerationResult, ...]
+    ) -> "EngineStep":
+        """Describe a step by what was computed, what each request accepted of it, and what finished."""
+        return cls(
+            computed.output,
+            {id: tokens[-1] for id, tokens in accepted.items()},
+            finished,
+            {id: each[len(accepted[id]) - 1] for id, each in computed.logprobs.items() if each},
+            {id: tokens[:-1] for id, tokens in accepted.items() if len(tokens) > 1},
+        )
+
 
 class Engine(Closable):
     """Serve requests with one model. Each step computes what fits in one token budget.
@@ -50,6 +65,7 @@ class Engine(Closable):
         policy: as for `Scheduler`.
         clock: returns seconds, counted from any start.
         kv_bits: bits of a quantized value, 4 or 8; quantized keys have 8 (day 4.1). None for floats.
+        execution: makes what computes the steps; in turn by default.
 
     Raises:
         ValueError: `max_seq_len` is no integer, below 1 or above the model's `max_position_embeddings`;
@@ -77,6 +93,7 @@ class Engine(Closable):
         policy: Policy | None = None,
         clock: Callable[[], float] = time.perf_counter,
         kv_bits: int | None = None,
+        execution: MakeExecution = InTurn,
     ) -> None:
         check_max_seq_len(max_seq_len, model)
         config = SchedulerConfig(max_num_prefill_only_tokens=512) if config is None else config
@@ -85,9 +102,9 @@ class Engine(Closable):
         blocks = default_blocks(model, config, max_seq_len, kv_bits) if blocks is None else blocks
         self.scheduler = Scheduler(config, blocks, policy)
         self.runner = make_runner(model, blocks, kv_bits)
+        self.execution = execution(self.scheduler, self.runner, clock)
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
-        self._clock = clock
         self.num_added = 0
         self.is_stepping = False
         self.aborted_in_step: set[int] = set()
@@ -181,6 +198,7 @@ class Engine(Closable):
     def close(self) -> None:
         """Release every cache and drop all unfinished requests."""
         self.is_closed = True
+        self.execution.close()
         self.runner.close()
         for sequence_id in list(self.scheduler.sequences):
             self.scheduler.remove(sequence_id)

@@ -79,3 +79,7 @@ class Prefixes:
             parent = chain[-1] if chain else None
             chain.append(self.child(parent, tuple(sequence.token_ids[end - self.block_size : end])))
         return chain
+
+    def cut(self, sequence: Sequence, num_tokens: int) -> None:
+        """Forget the prefixes of a sequence that reach beyond its first `num_tokens` tokens."""
+        del self.chains.get(sequence, [])[num_tokens // self.block_size :]

@@ -16,8 +16,10 @@ from ..model.qwen3 import Qwen3Model
 from .given.blocks import Blocks
 from .given.default_blocks import default_blocks, make_runner
 from .given.engine_request import EngineRequest, check_request
+from .given.execution import Computed, MakeExecution
 from .given.policy import Policy
 from .given.scheduler_output import SchedulerOutput
+from .in_turn import InTurn
 from .scheduler import Scheduler, SchedulerConfig
 from .sequence import Sequence
 
@@ -36,6 +38,19 @@ class EngineStep:
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
     accepted: Mapping[int, Items[int]] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls, computed: Computed, accepted: Mapping[int, Items[int]], finished: tuple[GenerationResult, ...]
+    ) -> "EngineStep":
+        """Describe a step by what was computed, what each request accepted of it, and what finished."""
+        return cls(
+            computed.output,
+            {id: tokens[-1] for id, tokens in accepted.items()},
+            finished,
+            {id: each[len(accepted[id]) - 1] for id, each in computed.logprobs.items() if each},
+            {id: tokens[:-1] for id, tokens in accepted.items() if len(tokens) > 1},
+        )
+
 
 class Engine(Closable):
     """Serve requests with one model. Each step computes what fits in one token budget.
@@ -51,6 +66,7 @@ class Engine(Closable):
         policy: as for `Scheduler`.
         clock: returns seconds, counted from any start.
         kv_bits: bits of a quantized value, 4 or 8; quantized keys have 8 (day 4.1). None for floats.
+        execution: makes what computes the steps; in turn by default.
 
     Raises:
         ValueError: `max_seq_len` is no integer, below 1 or above the model's `max_position_embeddings`;
@@ -78,6 +94,7 @@ class Engine(Closable):
         policy: Policy | None = None,
         clock: Callable[[], float] = time.perf_counter,
         kv_bits: int | None = None,
+        execution: MakeExecution = InTurn,
     ) -> None:
         check_max_seq_len(max_seq_len, model)
         config = SchedulerConfig(max_num_prefill_only_tokens=512) if config is None else config
@@ -86,9 +103,9 @@ class Engine(Closable):
         blocks = default_blocks(model, config, max_seq_len, kv_bits) if blocks is None else blocks
         self.scheduler = Scheduler(config, blocks, policy)
         self.runner = make_runner(model, blocks, kv_bits)
+        self.execution = execution(self.scheduler, self.runner, clock)
         self.vocab_size = model.config.vocab_size
         self.requests: dict[int, EngineRequest] = {}
-        self._clock = clock
         self.num_added = 0
         self.is_stepping = False
         self.aborted_in_step: set[int] = set()
@@ -140,19 +157,17 @@ class Engine(Closable):
         if self.is_stepping:
             raise ValueError("a step is under way: wait until it has ended")
         with self._closed_on_error(), self.mid_step():
-            start = self._clock()
-            output = self.scheduler.schedule()
-            params = {id: self.requests[id].params for id in output.final_ids}
-            sampled, logprobs = self.runner.run(output, params)
-            self.scheduler.complete(output, sampled)
-            self.scheduler.policy.record(output, self._clock() - start)
-            for request_id, token in sampled.items():
-                self.requests[request_id].accept(token, logprobs.get(request_id))
-            done = [self.requests[request_id] for request_id in sampled if self.requests[request_id].is_done]
+            computed = self.execution.compute(self.requests)
+            accepted = {
+                id: self.requests[id].accept_all(tokens, computed.logprobs.get(id, ()))
+                for id, tokens in computed.token_ids.items()
+            }
+            self.execution.complete(computed, accepted)
+            done = [self.requests[request_id] for request_id in accepted if self.requests[request_id].is_done]
             finished = tuple(request.result() for request in done)
             for request in done:
                 self._forget(request.sequence.id)
-            step = EngineStep(output, sampled, finished, logprobs)
+            step = EngineStep.of(computed, accepted, finished)
             return self.without_aborted(step) if self.aborted_in_step else step
 
     def abort(self, request_id: int) -> bool:
@@ -188,14 +203,11 @@ class Engine(Closable):
         aborted, self.aborted_in_step = self.aborted_in_step, set()
         for request_id in aborted & self.requests.keys():
             self._forget(request_id)
-        sampled = {
-            request_id: token for request_id, token in step.sampled.items() if request_id not in aborted
-        }
-        logprobs = {
-            request_id: each for request_id, each in step.logprobs.items() if request_id not in aborted
-        }
+        sampled = {id: token for id, token in step.sampled.items() if id not in aborted}
         finished = tuple(result for result in step.finished if result.prompt_idx not in aborted)
-        return EngineStep(step.scheduled, sampled, finished, logprobs)
+        logprobs = {id: each for id, each in step.logprobs.items() if id not in aborted}
+        accepted = {id: drafts for id, drafts in step.accepted.items() if id not in aborted}
+        return EngineStep(step.scheduled, sampled, finished, logprobs, accepted)
 
     def generate(
         self,
@@ -257,6 +269,7 @@ class Engine(Closable):
     def close(self) -> None:
         """Release every cache and drop all unfinished requests."""
         self.is_closed = True
+        self.execution.close()
         self.runner.close()
         for sequence_id in list(self.scheduler.sequences):
             self.scheduler.remove(sequence_id)
@@ -273,5 +286,7 @@ class Engine(Closable):
 
     def _forget(self, request_id: int) -> None:
         self.runner.release(request_id)
-        self.scheduler.remove(request_id)
+        self.execution.release(request_id)
+        if request_id in self.scheduler.sequences:  # steps that overlap remove it when its last token is due
+            self.scheduler.remove(request_id)
         del self.requests[request_id]

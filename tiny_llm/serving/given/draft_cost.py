@@ -11,10 +11,11 @@ from ...generation.sampler import SamplingParams
 from ...model.qwen3 import Qwen3Model
 from ..block_manager import BlockManager
 from ..cost_model import CostModel, context_of, fit_cost_model
+from ..engine import Engine
 from ..scheduler import SchedulerConfig
 from ..sequence import Sequence
 from ..speculation.draft_model import DraftModel
-from ..speculation.speculative_engine import SpeculativeEngine
+from ..speculation.with_drafts import with_drafts
 from .drafter import Drafter, Drafts
 from .lookup_drafter import LookupDrafter
 from .scheduler_output import ScheduledTokens, SchedulerOutput
@@ -150,7 +151,8 @@ def measure(
     blocks = BlockManager(num_sequences * -(-most // BLOCK_SIZE), BLOCK_SIZE)
     drafter = ProfiledDrafter(DraftModel(draft, blocks, max(DRAFTS)) if draft else LookupDrafter())
     config = SchedulerConfig(num_sequences * (num_tokens + max(DRAFTS)), num_sequences)
-    with SpeculativeEngine(model, EndlessTokenizer(), config, most, blocks, drafter=drafter) as engine:
+    execution = with_drafts(drafter)
+    with Engine(model, EndlessTokenizer(), config, most, blocks, execution=execution) as engine:
         for _ in range(num_sequences):
             engine.add_request([ANY_TOKEN] * num_tokens)
         engine.step()
@@ -159,7 +161,7 @@ def measure(
             yield timed(engine, drafter, repeats)
 
 
-def timed(engine: SpeculativeEngine, drafter: ProfiledDrafter, repeats: int) -> MeasuredStep:
+def timed(engine: Engine, drafter: ProfiledDrafter, repeats: int) -> MeasuredStep:
     """The median of some steps."""
     seconds, pass_seconds = [], []
     for _ in range(repeats):

@@ -93,6 +93,22 @@ class EngineRequest(Answer):
         elif token in self.tokenizer.eos_token_ids and not self.constraint.is_complete:
             self.finish_reason = "error"
 
+    def accept_all(self, tokens: Items[int], logprobs: Items[TokenLogprobs] = ()) -> list[int]:
+        """Accept tokens, one by one, until the answer ends.
+
+        Args:
+            tokens: at least one.
+            logprobs: one per token, or none at all.
+
+        Returns:
+            The tokens it accepted, the one that ended the answer included. The others are dropped.
+        """
+        for count, token in enumerate(tokens, 1):
+            self.accept(token, logprobs[count - 1] if logprobs else None)
+            if self.is_done:
+                return list(tokens[:count])
+        return list(tokens)
+
     def _append_forced(self, token: int) -> None:
         """Append a forced token, which only `max_tokens` lets end the answer."""
         self.token_ids.append(token)

@@ -18,7 +18,7 @@ from ..follower import Follower
 from ..leading_model import LeadingModel
 from ..message import Kind, send, to_message
 from ..watchdog import Watchdog
-from .guarded_engine import RankLost, is_loss, losses_noticed
+from .guarded import RankLost, is_loss, losses_noticed
 from .warm_up import AloneFirst, warm_up
 
 LOST_EXIT_CODE = 75

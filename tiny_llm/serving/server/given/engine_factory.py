@@ -10,15 +10,16 @@ from ...block_manager import BlockManager
 from ...engine import Engine
 from ...given.blocks import Blocks
 from ...given.default_blocks import default_blocks
+from ...given.execution import MakeExecution
 from ...given.memory import check_memory, pool_bytes
-from ...given.overlapping_engine import OverlappingEngine
+from ...given.overlapped import overlapped
 from ...given.policy import Fcfs, Policy
 from ...prefix_cache import PrefixCachingBlockManager
 from ...priority import Priority
-from ...ranks.given.guarded_engine import guard_steps
+from ...ranks.given.guarded import guarded
 from ...ranks.leading_model import LeadingModel
 from ...scheduler import SchedulerConfig
-from ...speculation.speculative_engine import SpeculativeEngine
+from ...speculation.with_drafts import with_drafts
 from .speculation import DrafterFactory
 
 ModelAndTokenizer = tuple[Qwen3Model, Tokenizer]
@@ -66,12 +67,6 @@ class EngineFactory:
         if self._loaded is None:
             self._loaded = self.load()
         model, tokenizer = self._loaded
-        engine = self._engine(model, tokenizer)
-        if isinstance(model, LeadingModel):
-            guard_steps(engine, model.watchdog)
-        return engine
-
-    def _engine(self, model: Qwen3Model, tokenizer: Tokenizer) -> Engine:
         most = model.config.max_position_embeddings
         max_model_len = most if self.max_model_len is None else self.max_model_len
         if not 1 <= max_model_len <= most:
@@ -80,26 +75,33 @@ class EngineFactory:
             )
         blocks = self._blocks(model, max_model_len)
         policy: Policy = Priority() if self.policy == "priority" else Fcfs()
-        if self.make_drafter is None:
-            return OverlappingEngine(
-                model, tokenizer, self.config, max_model_len, blocks, policy, kv_bits=self.kv_bits
-            )
-        if not isinstance(blocks, BlockManager):
-            raise ValueError(
-                "drafts need a pool of blocks, which this model does not support: turn speculation off"
-            )
-        num_bytes = pool_bytes(model, blocks.num_blocks * blocks.block_size, self.kv_bits)
-        drafter = self.make_drafter(model, tokenizer, blocks, num_bytes, max_model_len)
-        return SpeculativeEngine(
+        execution = self._execution(model, tokenizer, blocks, max_model_len)
+        if isinstance(model, LeadingModel):
+            execution = guarded(execution, model.watchdog)
+        return Engine(
             model,
             tokenizer,
             self.config,
             max_model_len,
             blocks,
             policy,
-            drafter=drafter,
             kv_bits=self.kv_bits,
+            execution=execution,
         )
+
+    def _execution(
+        self, model: Qwen3Model, tokenizer: Tokenizer, blocks: Blocks, max_model_len: int
+    ) -> MakeExecution:
+        """Steps that overlap, except those with drafts."""
+        if self.make_drafter is None:
+            return overlapped
+        if not isinstance(blocks, BlockManager):
+            raise ValueError(
+                "drafts need a pool of blocks, which this model does not support: turn speculation off"
+            )
+        num_bytes = pool_bytes(model, blocks.num_blocks * blocks.block_size, self.kv_bits)
+        drafter = self.make_drafter(model, tokenizer, blocks, num_bytes, max_model_len)
+        return with_drafts(drafter, overlap=True)
 
     def _blocks(self, model: Qwen3Model, max_model_len: int) -> Blocks:
         number, size = self.num_blocks, self.block_size

@@ -5,9 +5,10 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import uvicorn
@@ -34,6 +35,7 @@ class DrainingServer(uvicorn.Server):
     """A server that lets running requests end after the first signal, and exits at once after the second."""
 
     client: EngineClient | None = None
+    notes: Sequence[str] = ()  # logged once it is ready
     deadline: float | None = None  # when draining cuts answers off; None before a signal
 
     is_lost = False
@@ -47,6 +49,8 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM."""
+        if sig == signal.SIGINT and sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has written ^C
         if self.deadline is not None:
             os._exit(SIGNALLED + sig)
         self.deadline = time.monotonic() + self.drain_timeout
@@ -102,17 +106,23 @@ class DrainingServer(uvicorn.Server):
             host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
             names = ", ".join(client.config.model_names)
             log.info("ready: %s on http://%s:%d", names, host, self.config.port)
+            for note in self.notes:
+                log.info("%s", note)
         await client.stopped.wait()
         self.should_exit = True
 
 
 def run_server(
-    make_engine: Callable[[], Engine], load_tokenizer: Callable[[], ChatTokenizer], config: ServerConfig
+    make_engine: Callable[[], Engine],
+    load_tokenizer: Callable[[], ChatTokenizer],
+    config: ServerConfig,
+    notes: Sequence[str] = (),
 ) -> str | None:
     """Serve until a signal comes or the engine fails.
 
     Args:
         make_engine, load_tokenizer, config: as for `create_app`.
+        notes: lines to log below the one that says where it listens.
 
     Returns:
         Why the engine failed while it was serving; None if it did not.
@@ -139,6 +149,7 @@ def run_server(
                 timeout_graceful_shutdown=CLOSING_SECONDS + 1,
             )
         )
+        server.notes = notes
         if threading.current_thread() is threading.main_thread():  # no other may handle signals
             signal.signal(LOST_SIGNAL, server.handle_loss)
         server.run(sockets=[listener])

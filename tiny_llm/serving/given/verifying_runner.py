@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -10,14 +12,11 @@ import numpy.typing as npt
 
 from ...batching.answer import TokenLogprobs
 from ...generation.sampler import SamplingParams
-from ...model.qwen3 import Qwen3Model
-from ..block_manager import BlockManager
 from ..model_runner import ModelRunner
 from ..speculation.rejection import probabilities, reject
 from ..speculation.verification import rows_to_keep, rows_to_verify
-from .best_sampler import best_sampler
-from .drafter import Drafter, Drafts, extended
-from .sampling_batch import BatchSampler, SamplingBatch, StepSamples, check_numbers, random_numbers, read_rows
+from .drafter import Drafts, extended
+from .sampling_batch import BatchSampler, SamplingBatch, check_numbers, random_numbers, read_rows
 from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 NO_DRAFT = -1
@@ -26,33 +25,24 @@ STREAM = 0x2545F4914F6CDD1D
 """Changes random numbers, so that accepting a draft and drawing its replacement use independent ones."""
 
 
-@dataclass(frozen=True)
-class Verified:
+class Verified(NamedTuple):
     """The new tokens of each final entry, by sequence id, and their log-probabilities if asked for."""
 
     token_ids: dict[int, list[int]]
     logprobs: dict[int, list[TokenLogprobs]]
 
 
-class SpeculativeRunner(ModelRunner):
-    """A `ModelRunner` that also samples after each draft.
+class VerifyingRunner:
+    """Compute steps with drafts on the model and the pool of another runner.
 
     Args:
-        model, blocks, kv_bits: as for `ModelRunner`.
-        drafter: where drafts come from; released and closed together with the runner.
+        runner: computes steps without drafts.
     """
 
-    def __init__(
-        self, model: Qwen3Model, blocks: BlockManager, drafter: Drafter, kv_bits: int | None = None
-    ) -> None:
-        self.verifier = Verifier(best_sampler())
-        self.drafter = drafter
-        super().__init__(model, blocks, sampler=self.verifier, kv_bits=kv_bits)
-
-    def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
-        """Compute a step without drafts, as `ModelRunner` does."""
-        self.verifier.expect((), Drafts())
-        return super().run(output, params)
+    def __init__(self, runner: ModelRunner) -> None:
+        self.verifier = Verifier(runner.sampler)
+        self.runner = copy(runner)  # with the same model and pool
+        self.runner.sampler = self.verifier
 
     def verify(
         self, output: SchedulerOutput, params: Mapping[int, SamplingParams], drafts: Drafts
@@ -70,18 +60,18 @@ class SpeculativeRunner(ModelRunner):
         Raises:
             NoNumbersError: as for `check_numbers`, unless it concerns only what follows rejected drafts.
         """
+        self.verifier.expect(output.final if drafts.token_ids else (), drafts)
         if not drafts.token_ids:
-            samples = self.run(output, params)
+            samples = self.runner.run(output, params)
             return Verified(
                 {id: [token] for id, token in samples.token_ids.items()},
-                {id: [samples.logprobs[id]] if id in samples.logprobs else [] for id in samples.token_ids},
+                {id: [logprobs] for id, logprobs in samples.logprobs.items()},
             )
-        self.verifier.expect(output.final, drafts)
-        batch = self.batch_of(output)
+        batch = self.runner.batch_of(output)
         rows = mx.array(rows_to_verify(output.entries, np.array(batch.query_start_loc)))
         entries = [row for entry in output.final for row in rows_of(entry)]
-        sampled = self.compute(replace(batch, logits_indices=rows), entries, params)
-        mx.eval([each.arrays for each in sampled], self.verifier.is_accepted, self.pool.state)
+        sampled = self.runner.compute(replace(batch, logits_indices=rows), entries, params)
+        mx.eval([each.arrays for each in sampled], self.verifier.is_accepted, self.runner.pool.state)
         if not sampled:
             return Verified({}, {})
         token_ids, logprobs = read_rows(sampled[0])
@@ -91,15 +81,6 @@ class SpeculativeRunner(ModelRunner):
             {id: [token_ids[row] for row in rows] for id, rows in kept.items()},
             {id: [logprobs[row] for row in rows if row in logprobs] for id, rows in kept.items()},
         )
-
-    def release(self, sequence_id: int) -> None:
-        """Let the drafter forget a sequence."""
-        self.drafter.release(sequence_id)
-
-    def close(self) -> None:
-        """Free the pool, and close the drafter."""
-        self.drafter.close()
-        super().close()
 
 
 class Verifier:
