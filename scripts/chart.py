@@ -11,6 +11,7 @@ BAR_WIDTH = WIDTH - NAME_WIDTH - VALUE_WIDTH
 ROW, HEADING, TITLE = 20, 30, 26
 PLOT_HEIGHT, LEFT, BOTTOM = 210, 44, 40
 RUN_LEFT = 112
+SWEEP_SECONDS, HELD_SECONDS = 9, 3  # of a run that is played again and again
 LIGHT = ("#1f2328", "#1a5a96", "#b0500f", "#2f7466", "#7a3e9d", "#8a6d00")  # text, then one for each side
 DARK = ("#d5d9de", "#7fb7ee", "#f0a266", "#6fbfae", "#c79bea", "#dcc15a")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4")
@@ -42,19 +43,22 @@ def least_median_most(values: Values) -> list[float]:
     return [float(f"{value:.4g}") for value in (min(values), median(values), max(values))]
 
 
-def draw(chart: Mapping[str, Any], colours: str = "both") -> str:
+def draw(chart: Mapping[str, Any], colours: str = "both", is_moving: bool = False) -> str:
     """A chart as SVG: medians, and from the least to the most of the values.
 
     Args:
         chart: of `bar_chart`, `line_chart` or a run, or read from a record.
         colours: "light" or "dark"; "both" for a file that follows its reader's; "page" for those of the page
             that it becomes a part of.
+        is_moving: a run is played, slowly, again and again, unless its reader's machine asks for less motion.
 
     Raises:
         ValueError: `colours` are others.
     """
     kind = next(kind for kind in KINDS if kind in chart)
     parts, height = KINDS[kind](chart)
+    if is_moving and kind == "run":
+        parts += sweep(chart)
     width = chart.get("width", WIDTH)
     heading = text(0, 14, chart["title"], "title")
     return (
@@ -182,15 +186,35 @@ def run(chart: Mapping[str, Any]) -> tuple[list[str], float]:
     for i, row in enumerate(chart["run"]):
         y = ROW * i
         parts.append(text(0, y + 14, row["name"]))
-        for start, stop in row["chunks"]:
-            parts.append(box(RUN_LEFT + scale * start, y + 4, max(scale * (stop - start) - 1, 1)))
-        parts += [dot(1, RUN_LEFT + scale * moment, y + 10, 2.6) for moment in row["tokens"]]
+        marks = [
+            box(RUN_LEFT + scale * start, y + 4, max(scale * (stop - start) - 1, 1))
+            for start, stop in row["chunks"]
+        ]
+        marks += [dot(1, RUN_LEFT + scale * moment, y + 10, 2.6) for moment in row["tokens"]]
+        parts.append('<g class="marks">' + "\n".join(marks) + "</g>")
     parts.append(f'<path class="axis" d="M{RUN_LEFT} {bottom}H{end}"/>')
     parts += [box(RUN_LEFT + 90, bottom + 7, 18), text(RUN_LEFT + 114, bottom + 17, "chunk of a prompt")]
     parts += [dot(1, RUN_LEFT + 256, bottom + 13, 3), text(RUN_LEFT + 266, bottom + 17, "token of an answer")]
     parts.append(text(RUN_LEFT, bottom + 17, "0 s"))
     parts.append(text(end, bottom + 17, f"{chart['seconds']:.2f} s", anchor="end"))
     return parts, bottom + 24
+
+
+def sweep(chart: Mapping[str, Any]) -> list[str]:
+    """What uncovers the marks of a run from left to right, as its time passed."""
+    end, height = chart["width"] - 10, ROW * len(chart["run"]) + 4
+    width, all_seconds = end - RUN_LEFT, SWEEP_SECONDS + HELD_SECONDS
+    slower = f"slowed down {SWEEP_SECONDS / (chart['seconds'] or SWEEP_SECONDS):.0f} times"
+    times = f'keyTimes="0;{SWEEP_SECONDS / all_seconds};1" dur="{all_seconds}s" repeatCount="indefinite"'
+    return [
+        "<style>.chart .marks{clip-path:url(#swept)}@media(prefers-reduced-motion:reduce)"
+        "{.chart .marks{clip-path:none}.chart .now{display:none}}</style>",
+        f'<clipPath id="swept"><rect x="{RUN_LEFT}" width="{width + 10}" height="{height}">'
+        f'<animate attributeName="width" values="0;{width};{width + 10}" {times}/></rect></clipPath>',
+        f'<path class="axis now" stroke-opacity="0.4" d="M{RUN_LEFT} 0V{height}"><animateTransform '
+        f'attributeName="transform" type="translate" values="0;{width};{width}" {times}/></path>',
+        text(end, 14 - TITLE, slower, "now", anchor="end"),
+    ]
 
 
 def box(x: float, y: float, width: float) -> str:

@@ -82,7 +82,7 @@ def write_page_charts(folders: Folders, file: Path) -> None:
         if name and record and record.chart:
             folders.charts.mkdir(exist_ok=True)
             for colours in ("light", "dark"):
-                svg = draw(record.chart, colours)
+                svg = draw(record.chart, colours, is_moving=True)
                 (folders.charts / f"{name}-{colours}.svg").write_text(svg, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The map of the course with what passes now; tests run only if their outcome is not remembered."""
+"""The engine, lit by what passes now, and tasks; tests run only if their outcome is not remembered."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ from rich.text import Text
 from scripts.command import run_command
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
+from scripts.learn.engine_lines import engine_lines
 from scripts.learn.learner import PACKAGE, Package, check_syntax, import_error, read_package
 from scripts.learn.optional import choose_gpu, chosen_gpu, remembered_gpu
 from scripts.learn.remembered import Memory, day_name
@@ -48,11 +49,13 @@ def main(
     gpu: ChosenGpu = None,
     package: Package = PACKAGE,
 ) -> None:
-    """Draw the map of the course with what passes now, and the speed of each day that was measured.
+    """Draw the engine, with the parts that pass now lit, and list the tasks of the day that is next.
 
-    A day is done when its core tasks are. An optional task counts from the first function that you write of
-    it. Unless you choose, kernels in Metal are core on a Mac, those in CUDA beside an NVIDIA driver, and
-    elsewhere both are optional.
+    With --week, list the tasks of that week, or of one day. Below is the speed of each day that was measured.
+
+    A day is done when its core tasks are, and its part of the engine is half lit when some of them are. An
+    optional task counts from the first function that you write of it. Unless you choose, kernels in Metal are
+    core on a Mac, those in CUDA beside an NVIDIA driver, and elsewhere both are optional.
 
     A task's tests run once one of its functions is written, and again only after a file that they depend on
     has changed.
@@ -69,8 +72,15 @@ def main(
         check_syntax(sources, package)
         for of_day in states_by_day(sources, days, Memory(sources, fresh)):
             show_progress("")
-            print_day(of_day, console)
+            if week is not None:
+                print_day(of_day, console)
             states += of_day
+    if week is None:
+        for line in engine_lines(states):
+            console.print(line, soft_wrap=True)
+        if state := first_unsolved(states):
+            console.print()
+            print_day([each for each in states if each.day == state.day], console)
     print_speeds(console)
     print_next(states, console)
 

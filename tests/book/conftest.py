@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.book.figure_pages import open_browser
+from scripts.book.browser import open_browser
 
 
 @pytest.fixture(scope="module")

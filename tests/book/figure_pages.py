@@ -1,38 +1,18 @@
-"""Pages from file:// with a figure each, and the browser that shows them."""
+"""Pages from file:// with a figure each, in a browser."""
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page
 
 from scripts.course import ROOT
 
 VIZ = ROOT / "book" / "viz"
 COLOURS = {"light": ("#ffffff", "#000000"), "navy": ("#161923", "#bcbdd0"), "rust": ("#e1e1db", "#262625")}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SERIOUS = ("serious", "critical")
 TIMEOUT = 10_000  # milliseconds
-NO_BROWSER = "needs Chromium: `apt-get install chromium`, or its path in the variable CHROMIUM"
-
-
-@contextmanager
-def open_browser() -> Iterator[Browser]:
-    """Chromium without a window."""
-    found = [os.environ.get("CHROMIUM"), *map(shutil.which, BROWSERS)]
-    path = next((each for each in found if each), None)
-    if path is None:
-        pytest.fail(NO_BROWSER)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def scripts() -> list[Path]:
