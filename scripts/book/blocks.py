@@ -10,6 +10,7 @@ from scripts.book.problems import ChapterError
 from scripts.book.records import Record
 
 OPTION = re.compile(r"(?<= )(-[\w-]+)")
+COLUMNS = re.compile(r"\S {2,}\S.* {2,}\S|[\u2500-\u259f]")  # a row of a table, or a drawing of characters
 
 
 def one_line(text: str) -> str:
@@ -25,9 +26,15 @@ def command_block(command: str) -> str:
 
 
 def output_block(output: str) -> str:
-    """What something printed; nothing if it printed nothing."""
+    """What something printed; nothing if it printed nothing. Columns are kept on a narrow page, too."""
     text = output.strip("\n")
-    return f'<pre class="output"><samp>{one_line(text)}</samp></pre>' if text else ""
+    kind = "output columns" if COLUMNS.search(text) else "output"
+    return f'<pre class="{kind}"><samp>{one_line(text)}</samp></pre>' if text else ""
+
+
+def folded_block(code: str) -> str:
+    """Code in Markdown that is read on a click."""
+    return f'<details class="folded"><summary>The code</summary>\n\n{code}\n\n</details>'
 
 
 def recorded_block(record: Record, options: dict[str, str]) -> str:

@@ -1,5 +1,6 @@
-"""The table of hardware reports, one row per machine, made from their files."""
+"""Where the course works, as far as hardware reports say: an answer, and a row per machine."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.book.blocks import one_line, output_block
@@ -9,12 +10,12 @@ from scripts.hardware.report import Report, Result, read_reports, shown
 SPEED = "speed beside mlx-lm"
 ENGINES = ("tiny-llm", "mlx-lm as installed")
 WORKLOADS = ("prefill of 512", "decode alone", "decode of 8")
-COLUMNS = ("machine", "system", "MLX", "course", "parts passed", *WORKLOADS)
-BACKENDS = {"Metal": "Apple silicon (Metal)", "CUDA": "an NVIDIA card (CUDA)", "CPU": "a Linux CPU"}
+COLUMNS = ("machine", "what happened", *WORKLOADS, "with")
+BACKENDS = {"CPU": "a Linux CPU", "Metal": "a Mac with Apple silicon", "CUDA": "an NVIDIA card"}
 
 
 def hardware_table(folder: Path) -> str:
-    """The table, and a sentence that names the backends without a report.
+    """The answer and the table.
 
     Raises:
         ChapterError: there is no report, or one is not as it should be.
@@ -28,18 +29,23 @@ def hardware_table(folder: Path) -> str:
     head = "".join(f"<th>{column}</th>" for column in COLUMNS)
     rows = "".join(row_of(report) + "".join(map(failure_row, report.failed)) for report in reports)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    gaps = sentence_of_gaps({report.versions["backend"] for report in reports})
-    return f'<div class="table-wrapper">{table}</div>\n\n{gaps}'
+    return f'{answer(reports)}\n\n<div class="table-wrapper">{table}</div>'
 
 
-def sentence_of_gaps(backends: set[str]) -> str:
-    """What has not run anywhere yet; nothing if everything has."""
-    missing = [name for backend, name in BACKENDS.items() if backend not in backends]
-    if not missing:
-        return ""
-    return (
-        f"**No report has come from {' or from '.join(missing)} yet.** "
-        "What we know about the course there comes from tests on Linux that stand in for the machine."
+def answer(reports: Sequence[Report]) -> str:
+    """Where the course works, where parts of it failed, and where no one has run it yet."""
+    reported = {report.versions["backend"] for report in reports}
+    failing = {report.versions["backend"] for report in reports if report.failed}
+    sentences = {
+        "**On {}, it works:** every part of the reports below passed.": reported - failing,
+        "**On {}, parts of it failed:** the table below shows their output.": failing,
+        "**On {}, no one has reported a run yet.** The code is complete, but so far it has run "
+        "only in emulation, on Linux: expect surprises there.": BACKENDS.keys() - reported,
+    }
+    return " ".join(
+        sentence.format(" and on ".join(name for kind, name in BACKENDS.items() if kind in kinds))
+        for sentence, kinds in sentences.items()
+        if kinds
     )
 
 
@@ -47,14 +53,14 @@ def row_of(report: Report) -> str:
     """One machine."""
     machine, versions = report.machine, report.versions
     gpu = "" if machine["gpu"] in ("none", machine["processor"]) else f", {machine['gpu']}"
+    size = f"{machine['cores']} cores, {machine['memory_gb']} GB{gpu}"
     num_passed = sum(part.outcome == "passed" for part in report.parts)
+    num_parts = f"{num_passed} of {len(report.parts)}" if report.failed else f"all {num_passed}"
     cells = [
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB{gpu}",
-        str(machine["system"]),
-        f"{versions['mlx']}, {versions['backend']}",
-        f"{versions['course']}, {report.date}",
-        f"{num_passed} of {len(report.parts)}",
+        f"{machine['processor']}, {size}, {machine['system']}",
+        f"{num_parts} parts passed",
         *(speed_of(report, workload) for workload in WORKLOADS),
+        f"MLX {versions['mlx']} ({versions['backend']}), course {versions['course']}, {report.date}",
     ]
     return "<tr>" + "".join(f"<td>{one_line(cell)}</td>" for cell in cells) + "</tr>"
 

@@ -16,6 +16,7 @@ from scripts.book.figures import chart_block, figure_block, parse_figure, script
 from scripts.book.folders import Folders
 from scripts.book.hardware import hardware_table
 from scripts.book.inline import Handlers, replace_inline
+from scripts.book.margin import MarginNotes, read_notes
 from scripts.book.maths import render_math
 from scripts.book.names import check_code
 from scripts.book.outputs import Outputs
@@ -27,6 +28,7 @@ from scripts.book.symbols import find_symbol, reference_text, starter_text, test
 from scripts.book.tasks import find_task, task_command, task_head
 from scripts.course import ROOT, Day, load_course
 
+GLOSSARY = "glossary.md"
 DAY_PAGE = re.compile(r"week-(\d+)/day-(\d+)\.md$")
 FOREIGN = re.compile(r"<!--\s*foreign:(?P<names>.*?)-->", re.S)
 PLAIN_FENCES = ("text", "cpp", "c", "json", "toml", "diff")
@@ -74,6 +76,12 @@ class Page:
     def foreign(self) -> frozenset[str]:
         """Names in backticks that belong to other programs, from comments `<!-- foreign: a b -->`."""
         return frozenset(name for found in FOREIGN.finditer(self.source) for name in found["names"].split())
+
+    @cached_property
+    def margin(self) -> MarginNotes:
+        """The notes beside its text, from the glossary if the book has one."""
+        glossary = self.folders.src / GLOSSARY
+        return MarginNotes(read_notes(glossary.read_text(encoding="utf-8") if glossary.is_file() else ""))
 
     @property
     def to_root(self) -> str:
@@ -139,7 +147,7 @@ class Page:
     def render_segment(self, segment: Segment, outputs: dict[int, str]) -> str:
         """Text or a fence, as Markdown for mdBook."""
         if isinstance(segment, Text):
-            return self.render_text(segment.text, segment.line)
+            return self.render_text(self.margin.add_to(segment.text), segment.line)
         try:
             lines = self.render_fence(segment, outputs).split("\n")
         except ChapterError as error:
@@ -212,7 +220,9 @@ class Page:
         """What a fence becomes."""
         if fence.kind == "python":
             output = blocks.output_block(outputs.get(fence.line, ""))
-            return f"```python\n{fence.body}\n```\n\n{output}\n"
+            code = f"```python\n{fence.body}\n```"
+            parts = [output, blocks.folded_block(code)] if "folded" in fence.options else [code, output]
+            return "\n\n".join(parts) + "\n"
         if fence.kind == "console":
             return "\n\n".join(self.render_command(shown) for shown in self.commands_of(fence)) + "\n"
         if fence.kind == "predict":

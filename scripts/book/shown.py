@@ -48,7 +48,7 @@ def question_of(fence: Fence) -> Question:
 def python_of(fence: Fence) -> tuple[Code | None, bool]:
     """The Python of a fence and whether it is run; None if it has none."""
     if fence.kind == "python":
-        options = fence.allow("shown", "varies")
+        options = fence.allow("shown", "varies", "folded")
         return Code(fence.line + 1, fence.body, "varies" in options), "shown" not in options and is_python(
             fence.body
         )

@@ -1,11 +1,11 @@
 """Every page of the built book in a browser: no complaint, no request outside, keyboard, themes, widths, axe.
 
-A page is loaded once for each width, and its tests share it.
+A page is loaded once, on a phone in the dark, and its tests share it; then it gets wide and light.
 
 Needs the book in book/build/ (`pdm run book build`).
 """
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page
 from scripts.book.folders import Folders
 from scripts.chart import FONT
 from tests.book.figure_pages import new_page, serious_faults
+from tests.book.page_faults import TWO_FRAMES, covered_notes, other_fonts, too_wide, without_hint
 
 BUILD = Folders().build
 PAGES = sorted(
@@ -22,7 +23,8 @@ PAGES = sorted(
 )
 NARROW, WIDE = 390, 1400
 THEMES = {"light": "light", "dark": "navy"}
-FOCUSABLE = "a[href], button, input, select, summary, [tabindex='0']"
+SCHEMES = {NARROW: "dark", WIDE: "light"}
+FOCUSABLE = ".viz a[href], button, input, select, summary, [tabindex='0']"  # other links are always reached
 
 
 @dataclass
@@ -47,12 +49,38 @@ def open_page(browser: Browser, file: Path, width: int, scheme: str = "light") -
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """A page of the book, loaded in the dark if it is narrow and in the light if it is wide."""
+def loaded() -> dict[str, Opened]:
+    """The page that was opened last, by its name."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, request: pytest.FixtureRequest, loaded: dict[str, Opened]) -> Opened:
+    """A page of the book in a width and its theme."""
     name, width = request.param
-    opened = open_page(browser, BUILD / name, width, "dark" if width == NARROW else "light")
-    yield opened
-    opened.page.close()
+    if name in loaded:
+        widen(loaded[name].page)
+    else:
+        for other in loaded.values():
+            other.page.close()
+        loaded.clear()
+        loaded[name] = open_page(browser, BUILD / name, width, SCHEMES[width])
+    return loaded[name]
+
+
+def widen(page: Page) -> None:
+    """Make a narrow page as it is where there is room: with the table of contents beside it, and light."""
+    page.set_viewport_size({"width": WIDE, "height": 900})
+    page.evaluate(
+        """() => {
+            const toggle = document.getElementById("mdbook-sidebar-toggle");
+            if (!toggle) return; // a page that mdBook has not made
+            document.querySelector(".page-wrapper").style.transition = "none";
+            toggle.click();
+        }"""
+    )
+    check_theme(page, SCHEMES[WIDE])
+    page.evaluate(TWO_FRAMES)
 
 
 def each_page(*widths: int) -> pytest.MarkDecorator:
@@ -76,18 +104,6 @@ def check_theme(page: Page, scheme: str) -> None:
     )
 
 
-def too_wide(page: Page) -> list[str]:
-    """What a page scrolls in sideways: the column of the text, or one of those around it."""
-    return page.evaluate(
-        """() => {
-            const found = [];
-            for (let each = document.querySelector("main"); each; each = each.parentElement)
-                if (each.scrollWidth > each.clientWidth) found.push(`${each.tagName} ${each.id}`);
-            return found;
-        }"""
-    )
-
-
 def test_the_book_is_built() -> None:
     sources = {file.relative_to(Folders().src).as_posix() for file in Folders().src.rglob("*.md")}
     wanted = {name.replace(".md", ".html") for name in sources - {"SUMMARY.md"}}
@@ -102,6 +118,10 @@ def test_a_page_renders_without_fault(opened: Opened) -> None:
     for is_open in (False, True):
         set_details(page, is_open)
         assert too_wide(page) == []
+        assert without_hint(page) == []
+        if page.viewport_size["width"] == WIDE:
+            assert covered_notes(page) == []
+            assert other_fonts(page) == []
     assert opened.complaints == []
     assert [url for url in opened.requests if not url.startswith(("file://", "data:"))] == []
 
@@ -119,11 +139,11 @@ def test_drawings_are_legible_on_a_phone(opened: Opened) -> None:
 
 @each_page(NARROW, WIDE)
 def test_a_page_can_be_read_in_both_themes(opened: Opened) -> None:
-    first, other = ("dark", "light") if opened.page.viewport_size["width"] == NARROW else ("light", "dark")
-    for scheme in (first, other, first):
-        check_theme(opened.page, scheme)
+    own, other = ("dark", "light") if opened.page.viewport_size["width"] == NARROW else ("light", "dark")
+    check_theme(opened.page, own)
     set_details(opened.page, is_open=True)
-    assert serious_faults(opened.page) == []  # dark where narrow, light where wide
+    assert serious_faults(opened.page) == []
+    check_theme(opened.page, other)
     assert opened.complaints == []
 
 
@@ -155,6 +175,7 @@ def test_the_keyboard_reaches_everything(opened: Opened) -> None:
     wanted = page.evaluate(
         """selector => {
             window.notReached = new Set();
+            for (const link of document.querySelectorAll("main :not(.viz *) > a[href]")) link.tabIndex = -1;
             for (const element of document.querySelectorAll(selector)) {
                 const box = element.getBoundingClientRect();
                 const isShown = box.width > 0 && getComputedStyle(element).visibility === "visible";
@@ -201,6 +222,29 @@ def test_an_answer_opens_by_keyboard(browser: Browser) -> None:
     assert answer.locator("> :not(summary)").first.is_visible()
 
 
+def test_folded_code_is_printed(browser: Browser) -> None:
+    page = open_page(browser, BUILD / "week-1" / "day-1.html", WIDE).page
+    code = page.locator("details.folded:not([open]) code").first
+    is_visible = "element => element.checkVisibility({ contentVisibilityAuto: true })"
+    assert not code.evaluate(is_visible)
+    page.emulate_media(media="print")
+    assert code.evaluate(is_visible)
+
+
+def test_a_shadow_is_where_something_is_cut_off(browser: Browser) -> None:
+    page = open_page(browser, BUILD / "week-1" / "day-1.html", NARROW).page
+    output = page.locator("pre.columns").first
+    shadows = []
+    for place in ("0", "(element.scrollWidth - element.clientWidth) / 2", "element.scrollWidth"):
+        output.evaluate(f"element => {{ element.scrollLeft = {place}; }}")
+        page.evaluate(TWO_FRAMES)
+        shadow = output.evaluate("element => getComputedStyle(element).boxShadow")
+        shadows.append(
+            ["left" if x > 0 else "right" for x in map(float, re.findall(r"(-?[\d.]+)px 0px", shadow)) if x]
+        )
+    assert shadows == [["right"], ["left", "right"], ["left"]]
+
+
 def test_copying_gives_the_command_alone(browser: Browser) -> None:
     file = first_page_with('class="console"')
     assert file is not None
@@ -237,5 +281,7 @@ def test_arrow_keys_of_a_control_do_not_turn_the_page(browser: Browser) -> None:
 def test_the_search_finds_a_word(browser: Browser) -> None:
     page = open_page(browser, BUILD / "index.html", WIDE).page
     page.keyboard.press("s")
-    page.keyboard.type("softmax")
-    page.wait_for_selector("#mdbook-searchresults li")
+    for word in ("softmax", "looking_back"):  # the second is only in folded code
+        page.locator("#mdbook-searchbar").fill("")
+        page.keyboard.type(word)
+        page.locator("#mdbook-searchresults li", has_text=word).first.wait_for()

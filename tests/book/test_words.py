@@ -213,6 +213,30 @@ def test_answers_are_computed_by_the_reference(tmp_path: Path) -> None:
     assert page.counts["fences run"] == 2
 
 
+@pytest.mark.parametrize("info", ["python,folded", "python,varies,folded"])
+def test_folded_code_stands_below_its_output_and_is_run(tmp_path: Path, info: str) -> None:
+    page = page_of(tmp_path, f"Text.\n\n```{info}\nn = 3\nprint(n)\n```\n\n```python\nprint(n + 4)\n```")
+    assert page.found == []
+    before, code = page.rendered.split('<details class="folded"><summary>The code</summary>')
+    assert before.strip() == 'Text.\n\n<pre class="output"><samp>3</samp></pre>'
+    assert code.startswith("\n\n```python\nn = 3\nprint(n)\n```\n\n</details>")
+    assert "<samp>7</samp>" in code
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        ("a name:   and a sentence that may be broken", "output"),
+        ("chunk    TTFT  gap\n    8  911 ms    1", "output columns"),
+        ("│██  │", "output columns"),
+    ],
+)
+def test_only_columns_are_never_broken(tmp_path: Path, output: str, kind: str) -> None:
+    keep_records(folders_in(tmp_path), record_of("pdm run doctor", output))
+    text = page_of(tmp_path, "```console\n$ pdm run doctor\n```").rendered
+    assert f'<pre class="{kind}">' in text
+
+
 def test_code_that_is_shown_is_not_run(tmp_path: Path) -> None:
     assert faults_of(tmp_path, "```python,shown\nraise ValueError\n```") == []
 
@@ -226,6 +250,7 @@ def test_code_that_is_shown_is_not_run(tmp_path: Path) -> None:
         ("```python\nx = 1\nx = (\n```", 4, "this is not Python"),
         ("```python\nx=1\n```", 4, "ruff would write this otherwise"),
         ("```python\nx = 1\nassert x == 2\n```", 5, "this code fails: AssertionError"),
+        ("```python,folded\nx = 1\nassert x == 2\n```", 5, "this code fails: AssertionError"),
         ("```python,hidden\nx = 1\n```", 3, "a python fence has no option 'hidden'"),
         ("```python, shown\nx = 1\n```", 3, "is not a kind of fence"),
         ("```console\npdm run doctor\n```", 4, "each after `$ `"),
