@@ -5,22 +5,33 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from scripts.command import run_command
 from scripts.course import ROOT, Course, Gpu, load_course
-from scripts.errors import usage_errors
-from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
+from scripts.errors import (
+    INTERRUPTED_EXIT_CODE,
+    SIGNALLED,
+    handled,
+    say_interrupted,
+    signals_held,
+    usage_errors,
+)
+from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash, session_begun
 from scripts.learn.optional import chosen_gpu
 from scripts.learn.speeds import COMMAND, FIRST_DAY
 from scripts.packages import choose_package
+from scripts.waiting import hand_over
 
 MAX_CRASHES = 10
+POLL_SECONDS = 0.05
 MOST_WORKERS = 4  # each takes half a gigabyte
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
@@ -79,9 +90,11 @@ def run_pytest(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, FOLDER: folder, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which take long
         for _ in range(MAX_CRASHES):
-            with subprocess.Popen(command, env=environment) as process:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's, which sums up and ends
-                exit_code = process.wait()
+            exit_code, ended_by = wait_for(command, environment, Path(folder))
+            if ended_by is not None:
+                if exit_code != INTERRUPTED_EXIT_CODE:  # of a session, which says so itself
+                    say_interrupted()
+                return SIGNALLED + ended_by
             if exit_code >= 0:
                 return exit_code
             name = signal.Signals(-exit_code).name
@@ -92,6 +105,34 @@ def run_pytest(arguments: Sequence[str]) -> int:
             add_crash(Path(folder), crash)
     print(f"\nThe tests were ended by {name}. `-- -k NAME` runs one test alone, `-- -v` names each.")
     return 128 - exit_code
+
+
+def wait_for(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> tuple[int, int | None]:
+    """Run pytest; return its exit code, and the signal that ended it early.
+
+    Pytest holds Ctrl-C back until its session begins, and is ended by one before. In a session, it gets a
+    terminal's Ctrl-C by itself, sums up and ends.
+    """
+    received: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for process in started:
+            if number != signal.SIGINT or not session_begun(folder).exists():
+                process.terminate()
+
+    with handled(pass_on):
+        with signals_held([signal.SIGINT]):
+            started.append(subprocess.Popen(command, env=environment))
+        for process in started:
+            if received:  # while it started
+                process.terminate()
+            while process.poll() is None and not session_begun(folder).exists():
+                time.sleep(POLL_SECONDS)
+            hand_over()
+            process.wait()
+    return started[0].returncode, received[0] if received else None
 
 
 def what_is_next(course: Course, week: int, day: int, task: int | None, gpu: Gpu) -> list[str]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from kernel_runtime.native import use_one_blas_thread
+from scripts.checkpoints.files import SHIPPED_MODEL, SHIPPED_MODELS, resolve_checkpoint
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.packages import learners_package, sentences_of
@@ -52,6 +53,8 @@ def main(
 
         if chat and not text.strip():
             raise ValueError("the message is empty: write something to answer")
+        if mine and model in SHIPPED_MODELS:  # whose products are small
+            use_one_blas_thread()
         package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
         with sentences_of(package) if mine else nullcontext():
             sampling = (temperature, top_p, top_k, min_p, seed)
