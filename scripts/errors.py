@@ -12,12 +12,16 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+TYPE_CHECKING = False  # of `typing`, which takes a while to import
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
 SIGNALLED = 128
 """What shells add to a signal's number."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-COMMAND = "TINY_LLM_COMMAND"
+COMMAND = "COURSE_COMMAND"
 """In the environment of a command and of what it starts: the command's process id."""
 
 
@@ -36,7 +40,7 @@ def begin() -> bool:
     return is_first
 
 
-def leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
+def leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
     """End the process on the spot."""
     say_interrupted()
     os._exit(SIGNALLED + number)
@@ -82,8 +86,10 @@ def usage_errors() -> Iterator[None]:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USAGE_EXIT_CODE)
-    except KeyboardInterrupt:
-        say_interrupted()
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and not received:
+            raise
+        say_interrupted()  # typer makes a SystemExit of Ctrl-C, without a word
         sys.exit(SIGNALLED + received[0] if received else INTERRUPTED_EXIT_CODE)
 
 

@@ -26,6 +26,7 @@ class Line:
     """The line at the cursor of a terminal, drawn anew each second with the seconds so far."""
 
     def __init__(self) -> None:
+        self.file: int | None = None  # the terminal's, wherever a test sends what is printed
         self.text = ""
         self.since = 0.0
         self.is_at_start = True  # the cursor, of a line
@@ -64,12 +65,13 @@ class Line:
 
     def draw(self, text: str) -> None:
         """Write past all buffers; a terminal that is gone misses nothing."""
+        assert self.file is not None
         with suppress(OSError):
-            os.write(2, text.encode(errors="replace"))
+            os.write(self.file, text.encode(errors="replace"))
 
     def forget(self) -> None:
         """Start anew in a process that was forked: the line is its parent's."""
-        self.__init__()  # type: ignore[misc]
+        self.text, self.lock, self.thread = "", threading.RLock(), None
 
 
 class Stream:
@@ -106,9 +108,12 @@ LINE = Line()
 
 def show_progress(text: str) -> None:
     """Replace the line, in a terminal only; no text removes it."""
-    if not isinstance(sys.stderr, Stream):
-        if not text or not sys.stderr.isatty() or JSON in sys.argv:
+    if text and not (sys.stderr.isatty() and JSON not in sys.argv):
+        return
+    if LINE.file is None:
+        if not text:
             return
+        LINE.file = os.dup(sys.stderr.fileno())
         if sys.stdout.isatty():
             sys.stdout = Stream(sys.stdout, LINE)
         sys.stderr = Stream(sys.stderr, LINE)

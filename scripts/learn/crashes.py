@@ -40,7 +40,7 @@ class Crash:
         )
 
 
-def session_begun(folder: Path) -> Path:
+def tests_begun(folder: Path) -> Path:
     """The file that is there once the tests take Ctrl-C themselves."""
     return folder / "begun"
 

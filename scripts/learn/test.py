@@ -1,5 +1,6 @@
 """Run the tests of the whole course, a week, a day or a task."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
+import psutil
 import typer
 
 from scripts.command import run_command
@@ -24,7 +26,7 @@ from scripts.errors import (
     signals_held,
     usage_errors,
 )
-from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash, session_begun
+from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash, tests_begun
 from scripts.learn.optional import chosen_gpu
 from scripts.learn.speeds import COMMAND, FIRST_DAY
 from scripts.packages import choose_package
@@ -110,7 +112,7 @@ def run_pytest(arguments: Sequence[str]) -> int:
 def wait_for(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> tuple[int, int | None]:
     """Run pytest; return its exit code, and the signal that ended it early.
 
-    Pytest holds Ctrl-C back until its session begins, and is ended by one before. In a session, it gets a
+    Pytest holds Ctrl-C back until its first test begins, and is ended by one before. From then on, it gets a
     terminal's Ctrl-C by itself, sums up and ends.
     """
     received: list[int] = []
@@ -119,20 +121,28 @@ def wait_for(command: Sequence[str], environment: Mapping[str, str], folder: Pat
     def pass_on(number: int, frame: FrameType | None) -> None:
         received.append(number)
         for process in started:
-            if number != signal.SIGINT or not session_begun(folder).exists():
-                process.terminate()
+            if number != signal.SIGINT or not tests_begun(folder).exists():
+                end_tree(process)
 
     with handled(pass_on):
         with signals_held([signal.SIGINT]):
             started.append(subprocess.Popen(command, env=environment))
         for process in started:
             if received:  # while it started
-                process.terminate()
-            while process.poll() is None and not session_begun(folder).exists():
+                end_tree(process)
+            while process.poll() is None and not tests_begun(folder).exists():
                 time.sleep(POLL_SECONDS)
             hand_over()
             process.wait()
     return started[0].returncode, received[0] if received else None
+
+
+def end_tree(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process and all that it has started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+    process.kill()
 
 
 def what_is_next(course: Course, week: int, day: int, task: int | None, gpu: Gpu) -> list[str]:

@@ -1,6 +1,7 @@
 """Ctrl-C in a terminal ends every command with one line, at any moment, and leaves no process behind."""
 
 import re
+import signal
 import time
 import uuid
 from itertools import cycle
@@ -12,6 +13,8 @@ import pytest
 from scripts.book.commands import scripts
 from tests.support.terminal import Terminal
 
+ENDED = (0, 1, -signal.SIGINT)
+"""Codes of a command that had ended before, the last one while Python cleared up."""
 MARK = "COURSE_TEST_MARK"
 CTRL_C = "\x03"
 MOMENTS = (0.5, 0.15, 0.3, 0.9)
@@ -81,7 +84,7 @@ def shown(text: str) -> list[str]:
 def test_ctrl_c_ends_a_command_with_one_line(name: str, moment: float, tmp_path: Path) -> None:
     for seconds in (0.0, moment):
         code, text = interrupted(name, tmp_path, seconds)
-        while code in (0, 1) and "interrupted" not in text and seconds:  # it had ended before
+        while code in ENDED and "interrupted" not in text and seconds:
             seconds = seconds / 2 if seconds > 0.01 else 0.0
             code, text = interrupted(name, tmp_path, seconds)
         assert "Traceback" not in text
