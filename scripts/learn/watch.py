@@ -131,6 +131,7 @@ class Watcher:
         if key == "n" and self.search is None:
             self.start_search()
         elif key == "h" and self.current is not None:
+            show_progress("")
             subprocess.run(self.command("hint", *self.current), cwd=ROOT)
 
     def start_search(self) -> None:

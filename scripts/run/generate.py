@@ -12,6 +12,7 @@ from scripts.checkpoints.files import SHIPPED_MODEL, SHIPPED_MODELS, resolve_che
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.packages import learners_package, sentences_of
+from scripts.waiting import show_progress
 
 Prompt = Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -48,7 +49,10 @@ def main(
     """
     with usage_errors():
         checkpoint = resolve_checkpoint(model)
+        if prompt == "-":
+            show_progress("")  # where someone may be typing
         text = sys.stdin.read() if prompt == "-" else prompt
+        show_progress(f"loading {model}")
         from scripts.run.writing import write  # seconds of imports, after the cheap checks
 
         if chat and not text.strip():
