@@ -81,23 +81,25 @@ class Stream:
         self._stream, self._line = stream, line
 
     def write(self, text: str) -> int:
-        """Write a text, without the line."""
+        """Write a text in the place of the line, or of the "^C" that a terminal shows at the start of one."""
         with self._line.lock:
             self._line.show("")
+            if self._line.is_at_start:
+                self._line.draw(CLEAR)
             last = text[text.rfind("\n") + 1 :]
             if text:  # what hides or shows the cursor doesn't move it
                 self._line.is_at_start = last.startswith("\x1b[?") if last else True
             return self._stream.write(text)
 
     def writelines(self, texts: list[str]) -> None:
-        """Write texts, without the line."""
+        """Write texts likewise."""
         for text in texts:
             self.write(text)
 
     @property
     def line_start(self) -> str:
-        """What brings the cursor to an empty line: that of the terminal's own "^C", unless it has text."""
-        return CLEAR if self._line.is_at_start else "\n"
+        """What a line of its own begins with: a line end where the cursor is behind a text."""
+        return "" if self._line.is_at_start else "\n"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
