@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.errors import COMMAND, INTERRUPTED_EXIT_CODE, say_interrupted
+from scripts.errors import COMMAND, INTERRUPTED_EXIT_CODE, leave, say_interrupted
 from scripts.learn.crashes import FOLDER, tests_begun
 from scripts.waiting import show_progress
 
@@ -19,8 +19,10 @@ class Interrupts:
         os.environ.pop(COMMAND, None)  # a command that a test starts is nobody's part
 
     def pytest_sessionstart(self) -> None:
-        """Show what takes seconds from here on."""
+        """Show what takes seconds from here on, and let a Ctrl-C meanwhile end the session, not the process."""
         show_progress("reading the tests")
+        if signal.getsignal(signal.SIGINT) is leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def pytest_runtest_logstart(self) -> None:
         """Before the first test, take Ctrl-C, which pytest turns into a summary; until then `test` ends all.
