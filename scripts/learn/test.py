@@ -1,39 +1,26 @@
 """Run the tests of the whole course, a week, a day or a task."""
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
-import psutil
 import typer
 
 from scripts.command import run_command
 from scripts.course import ROOT, Course, Gpu, load_course
-from scripts.errors import (
-    INTERRUPTED_EXIT_CODE,
-    SIGNALLED,
-    handled,
-    say_interrupted,
-    signals_held,
-    usage_errors,
-)
-from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash, tests_begun
+from scripts.errors import usage_errors
+from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
 from scripts.learn.optional import chosen_gpu
+from scripts.learn.pytest_process import wait_for
 from scripts.learn.speeds import COMMAND, FIRST_DAY
 from scripts.packages import choose_package
-from scripts.waiting import hand_over
 
 MAX_CRASHES = 10
-POLL_SECONDS = 0.05
 MOST_WORKERS = 4  # each takes half a gigabyte
 
 Week = Annotated[int | None, typer.Option(help="Only this week.")]
@@ -92,11 +79,7 @@ def run_pytest(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, FOLDER: folder, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which take long
         for _ in range(MAX_CRASHES):
-            exit_code, ended_by = wait_for(command, environment, Path(folder))
-            if ended_by is not None:
-                if exit_code != INTERRUPTED_EXIT_CODE:  # of a session, which says so itself
-                    say_interrupted()
-                return SIGNALLED + ended_by
+            exit_code = wait_for(command, environment, Path(folder))
             if exit_code >= 0:
                 return exit_code
             name = signal.Signals(-exit_code).name
@@ -107,42 +90,6 @@ def run_pytest(arguments: Sequence[str]) -> int:
             add_crash(Path(folder), crash)
     print(f"\nThe tests were ended by {name}. `-- -k NAME` runs one test alone, `-- -v` names each.")
     return 128 - exit_code
-
-
-def wait_for(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> tuple[int, int | None]:
-    """Run pytest; return its exit code, and the signal that ended it early.
-
-    Pytest holds Ctrl-C back until its first test begins, and is ended by one before. From then on, it gets a
-    terminal's Ctrl-C by itself, sums up and ends.
-    """
-    received: list[int] = []
-    started: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        for process in started:
-            if number != signal.SIGINT or not tests_begun(folder).exists():
-                end_tree(process)
-
-    with handled(pass_on):
-        with signals_held([signal.SIGINT]):
-            started.append(subprocess.Popen(command, env=environment))
-        for process in started:
-            if received:  # while it started
-                end_tree(process)
-            while process.poll() is None and not tests_begun(folder).exists():
-                time.sleep(POLL_SECONDS)
-            hand_over()
-            process.wait()
-    return started[0].returncode, received[0] if received else None
-
-
-def end_tree(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process and all that it has started."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            child.kill()
-    process.kill()
 
 
 def what_is_next(course: Course, week: int, day: int, task: int | None, gpu: Gpu) -> list[str]:

@@ -19,7 +19,7 @@ class Interrupts:
         os.environ.pop(COMMAND, None)  # a command that a test starts is nobody's part
 
     def pytest_sessionstart(self) -> None:
-        """Show what takes seconds from here on, and let a Ctrl-C meanwhile end the session, not the process."""
+        """Show what takes seconds from here on. A command that runs pytest itself lets it take Ctrl-C."""
         show_progress("reading the tests")
         if signal.getsignal(signal.SIGINT) is leave:
             signal.signal(signal.SIGINT, signal.default_int_handler)

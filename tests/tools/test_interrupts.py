@@ -1,6 +1,6 @@
 """Ctrl-C in a terminal ends every command with one line, at any moment, and leaves no process behind."""
 
-import re
+import os
 import signal
 import time
 import uuid
@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from scripts.book.commands import scripts
-from tests.support.terminal import Terminal
+from tests.support.terminals import CTRL_C, Terminal
 
 ENDED = (0, 1, -signal.SIGINT)
 """Codes of a command that had ended before, the last one while Python cleared up."""
 MARK = "COURSE_TEST_MARK"
-CTRL_C = "\x03"
+PYTHON = "import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 MOMENTS = (0.5, 0.15, 0.3, 0.9)
 """Seconds after the first line, one for each command: they spread over imports and work."""
 COMMANDS = {
@@ -45,15 +45,15 @@ def test_no_command_is_left_out() -> None:
     assert COMMANDS.keys() == scripts().keys() - {"check"}
 
 
-def interrupted(name: str, folder: Path, moment: float) -> tuple[int, str]:
-    """Exit code of a command that gets a Ctrl-C at a moment after its first line, and what it shows."""
+def interrupted(name: str, folder: Path, moment: float) -> tuple[int, list[str], str]:
+    """Exit code, screen and all output of a command that gets a Ctrl-C at a moment after its first line."""
     arguments = [
         {"OUT": str(folder / "run.json"), "FOLDER": str(folder)}.get(word, word) for word in COMMANDS[name]
     ]
     module = scripts()[name]
-    mark = uuid.uuid4().hex
+    mark = os.environ[MARK] = uuid.uuid4().hex
     start = ["-m", module] if name == "doctor" else ["scripts/setup.py", *(["-m", module] if module else [])]
-    terminal = Terminal(*start, *arguments, environment={MARK: mark})
+    terminal = Terminal(PYTHON, *start, *arguments)
     try:
         terminal.wait_for("starting")
         time.sleep(moment)
@@ -61,9 +61,9 @@ def interrupted(name: str, folder: Path, moment: float) -> tuple[int, str]:
         code = terminal.exit_code()
         left = [each for each in psutil.process_iter() if has_mark(each, mark)]
         assert psutil.wait_procs(left, timeout=60)[1] == []
+        return code, terminal.screen(), terminal.all_text
     finally:
         terminal.close()
-    return code, terminal.text
 
 
 def has_mark(process: psutil.Process, mark: str) -> bool:
@@ -74,18 +74,15 @@ def has_mark(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def shown(text: str) -> list[str]:
-    """The lines that a terminal shows in the end."""
-    lines = [line.rpartition("\r\x1b[K")[2].rstrip("\r") for line in text.split("\n")]
-    return [re.sub(r"\x1b\[[\d?;]*\w", "", line) for line in lines if line]
-
-
 @pytest.mark.parametrize(("name", "moment"), [*zip(COMMANDS, cycle(MOMENTS), strict=False)])
-def test_ctrl_c_ends_a_command_with_one_line(name: str, moment: float, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_command_with_one_line(
+    name: str, moment: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, "")
     for seconds in (0.0, moment):
-        code, text = interrupted(name, tmp_path, seconds)
+        code, screen, text = interrupted(name, tmp_path, seconds)
         while code in ENDED and "interrupted" not in text and seconds:
             seconds = seconds / 2 if seconds > 0.01 else 0.0
-            code, text = interrupted(name, tmp_path, seconds)
+            code, screen, text = interrupted(name, tmp_path, seconds)
         assert "Traceback" not in text
-        assert (code, shown(text)[-1:], text.count("interrupted")) == (130, ["interrupted"], 1), text
+        assert (code, screen[-1:], text.count("interrupted")) == (130, ["interrupted"], 1), text
