@@ -85,4 +85,4 @@ def test_ctrl_c_ends_a_command_with_one_line(
             seconds = seconds / 2 if seconds > 0.01 else 0.0
             code, screen, text = interrupted(name, tmp_path, seconds)
         assert "Traceback" not in text
-        assert (code, screen[-1:], text.count("interrupted")) == (130, ["interrupted"], 1), text
+        assert (code, screen[-1:], screen.count("interrupted")) == (130, ["interrupted"], 1), text
