@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -277,6 +278,15 @@ def num_blas_calls() -> int | None:
         return ctypes.c_long.in_dll(ctypes.CDLL(None), "tiny_llm_blas_calls").value
     except ValueError:
         return None
+
+
+def use_one_blas_thread() -> None:
+    """Keep OpenBLAS from dividing small products among threads, which takes twenty times what they do.
+
+    Its threads wait for each other in loops that keep their cores busy.
+    """
+    with suppress(AttributeError):  # OpenBLAS is not in its place
+        ctypes.CDLL(None).scipy_openblas_set_num_threads(1)
 
 
 replace_reference_blas()

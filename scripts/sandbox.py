@@ -31,6 +31,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scripts.course import ROOT
+from scripts.errors import ENDING_SIGNALS, signals_held
 from scripts.sources.files import write
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ SECONDS_TO_WAIT = 300
 """After which a run waits for what never comes."""
 StartMethod = Literal["fork", "spawn"]
 START_METHOD: StartMethod = "spawn" if sys.platform == "darwin" else "fork"
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IN_MEMORY = Path("/dev/shm")  # of Linux; on a disk, to write a package takes a third of a short run
 PLUGIN = "_hypothesis_pytestplugin"
 SLOW_IMPORTS = (
@@ -143,16 +143,6 @@ def start(run: Run, folder: Path, start_method: StartMethod) -> Running:
         process.start()
     sender.close()
     return Running(run, process, receiver, folder)
-
-
-@contextlib.contextmanager
-def signals_held() -> Generator[None, None, None]:
-    """Hold back what would end the process; a child that starts meanwhile goes on holding it back."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def send_outcome(run: Run, folder: Path, sender: Connection) -> None:

@@ -10,18 +10,31 @@ The Linux backend is MLX's CPU one; `TINY_LLM_BACKEND=cuda` in a new environment
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":  # first of all, so that Ctrl-C is quiet while the others are imported
+    import errors
+    import waiting
+
+    if errors.begin():
+        waiting.show_progress("starting")
+    # Importing the package takes what this script installs; the two are its modules from now on.
+    sys.modules.update({"scripts.errors": errors, "scripts.waiting": waiting})
+else:
+    from scripts import errors, waiting
+
 import argparse
 import hashlib
 import importlib.util
 import os
 import runpy
+import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # importing the package takes what this script installs
+if __name__ == "__main__":
     from machine import Finding, check_machine, check_python
 else:
     from scripts.machine import Finding, check_machine, check_python
@@ -31,6 +44,8 @@ LOCK_FILE = ROOT / "pdm.lock"
 STAMP_FILE = Path(sys.prefix) / "tiny-llm-setup.txt"
 BACKENDS = ("cpu", "cuda")
 USE_KERNELS = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the set-up's, and ends this process without a word
 import mlx.core as mx
 from tiny_llm_ref.given.accelerate import best_operations, best_paged_attention
 best_operations(mx.float32), best_paged_attention(mx.float32)  # the type of the models that ship
@@ -51,10 +66,12 @@ def main() -> None:
     parser.add_argument("--dev", action="store_true", help="the linter and the type checker too")
     parser.add_argument("--group", action="append", default=[], choices=OPTIONAL_GROUPS, help="a group more")
     arguments = parser.parse_args(own)
-    has_installed = set_up({*arguments.group} | ({"dev"} if arguments.dev else set()))
+    with errors.usage_errors():
+        has_installed = set_up({*arguments.group} | ({"dev"} if arguments.dev else set()))
     if module:
         os.chdir(ROOT)
         if has_installed:  # what Python has read of its environment is not so any more
+            waiting.show_progress("")
             os.execv(sys.executable, [sys.executable, "-m", *module])
         else:
             run_module(*module)
@@ -139,7 +156,9 @@ def install(groups: set[str]) -> None:
 def compile_kernels() -> None:
     """Fill the cache of compiled code, so that no later command seems to hang; what fails there says why."""
     print("Compiling the kernels, once.", file=sys.stderr)
+    waiting.show_progress("compiling")
     subprocess.run([sys.executable, "-c", USE_KERNELS], cwd=ROOT)
+    waiting.show_progress("")
 
 
 def ensure_pip() -> None:
@@ -189,30 +208,25 @@ def load_toml(text: str) -> dict[str, Any]:
 
 def run_with_counter(command: list[str]) -> int:
     """Run pip with one line of progress in a terminal, and all it said if it fails."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
     lines, num_collected = [], 0
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("Collecting "):
-            num_collected += 1
-            show_progress(f"{num_collected} {line.split()[1]}")
-        elif line.startswith("Installing "):
-            show_progress("unpacking")
-    show_progress("")
-    if process.wait() != 0:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if line.startswith("Collecting "):
+                    num_collected += 1
+                    waiting.show_progress(f"{num_collected} {line.split()[1]}")
+                elif line.startswith("Installing "):
+                    waiting.show_progress("unpacking")
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)  # which lets pip clear up, as it does where it got one itself
+            raise
+    waiting.show_progress("")
+    if process.returncode != 0:
         sys.stderr.writelines(line for line in lines if not line.startswith("Ignoring "))
     return process.returncode
 
 
-def show_progress(text: str) -> None:
-    """Replace the line of progress, in a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text[:70]}", end="", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    main()

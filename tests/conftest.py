@@ -1,21 +1,20 @@
 """One suite for two packages: the tests import `tiny_llm`, and --ref makes that name mean the reference."""
 
-import ctypes
 import functools
 import gc
 import itertools
 import os
-import signal
 from collections.abc import Generator, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
 import scripts  # noqa: F401  loads a fast BLAS, which must come before MLX
+from kernel_runtime.native import use_one_blas_thread
 from scripts.hardware.precision import use_full_float32
 from scripts.packages import choose_package
+from tests.support.interrupts import Interrupts
 from tests.support.laws import (
     NUM_GUARDED,
     choose_examples,
@@ -33,16 +32,9 @@ NAMED_ONLY = tuple(
 LONGEST_ID = 40  # characters
 
 
-def use_one_blas_thread() -> None:
-    """Keep OpenBLAS from dividing small products among threads: that takes twenty times what they do."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # for the processes that tests start
-    with suppress(AttributeError):
-        ctypes.CDLL(None).scipy_openblas_set_num_threads(1)
-
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # shells turn it off for what runs in the background
 use_full_float32()
 os.environ.setdefault("TINY_LLM_KERNELS", "own")  # no race decides a test
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # for the processes that tests start
 use_one_blas_thread()
 found_failing = database_of(failed_once())
 settings.register_profile(  # how long a machine takes decides no test
@@ -73,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         choose_package(reference=config.getoption("--ref"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+    config.pluginmanager.register(Interrupts())
     if config.getoption("--gpu"):
         config.pluginmanager.register(LeftOut(config.getoption("--gpu")))
     if config.option.tbstyle == "auto":

@@ -10,6 +10,7 @@ from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.group import add_later, main_of, new_group
 
+PYTEST = ("-m", "scripts.learn.pytest_process")
 FOR_PYTEST = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = new_group()
@@ -83,9 +84,9 @@ def test_clients(context: typer.Context) -> None:
 
 
 def run_pytest(groups: list[str], folder: str, arguments: list[str]) -> None:
-    """Become pytest, once the packages of these groups are installed."""
+    """Run pytest in place of this process, once the packages of these groups are installed."""
     options = [option for group in groups for option in ("--group", group)]
-    command = [sys.executable, "scripts/setup.py", *options, "-m", "pytest", folder, "--ref", *arguments]
+    command = [sys.executable, "scripts/setup.py", *options, *PYTEST, folder, "--ref", *arguments]
     os.chdir(ROOT)
     os.execv(sys.executable, command)
 

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from scripts.author.damage_kinds import damage
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
-from scripts.errors import usage_errors
+from scripts.errors import ENDING_SIGNALS, signals_held, usage_errors
 from scripts.packages import choose_package
 
 SECONDS_PER_LOAD = 60
@@ -60,15 +60,25 @@ def load_apart(
     remaining = iter(seeds)
     seed = next(remaining, None)
     while seed is not None:
-        with ProcessPoolExecutor(1, spawn, choose_package, (ref,)) as process:
+        with ProcessPoolExecutor(1, spawn, start_loading, (ref,)) as process:
             is_alive = True
             while is_alive and seed is not None:
                 try:
-                    yield seed, process.submit(load, seed).result()
+                    with signals_held():  # the first one starts the process
+                        result = process.submit(load, seed)
+                    yield seed, result.result()
                 except BrokenProcessPool:
                     is_alive = False
                     yield seed, f"the process died, or took more than {SECONDS_PER_LOAD} s"
                 seed = next(remaining, None)
+
+
+def start_loading(ref: bool) -> None:
+    """Choose the package, in a process that what would end it ends at once and without a word."""
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+    choose_package(ref)
 
 
 def load_damaged(seed: int) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from scripts.course import ROOT
-from scripts.errors import usage_errors
+from scripts.errors import INTERRUPTED_EXIT_CODE, usage_errors
 from scripts.learn.test import workers
 from tests.support.laws import FAILED_ONCE, failed_once
 
@@ -55,8 +55,8 @@ def main(minutes: Minutes = 10, first_seed: Seed = None, words: Words = "") -> N
         if exit_code == pytest.ExitCode.NO_TESTS_COLLECTED:
             with usage_errors():
                 raise ValueError(f"no law has the words {words!r}: leave -k out to try all of them")
-        if exit_code == pytest.ExitCode.INTERRUPTED:
-            sys.exit(130)
+        if exit_code == INTERRUPTED_EXIT_CODE:
+            sys.exit(exit_code)
         if exit_code != 0:
             keep(found.failing)
             print(f"repeat it: pdm run author laws --seed {seed + rounds}" + f" -k '{words}'" * bool(words))

@@ -7,6 +7,7 @@ from scripts.book.folders import Folders
 from scripts.book.problems import ChapterError
 from scripts.book.segments import Fence, split_page
 from scripts.book.shown import python_of
+from scripts.waiting import show_progress
 
 
 def run_page(folders: Folders, chapter: str, mine: bool) -> None:
@@ -33,6 +34,7 @@ def run_page(folders: Folders, chapter: str, mine: bool) -> None:
     for code in codes:
         console.rule(f"line {code.line}", align="left")
         console.print(Syntax(code.code, "python", background_color="default", word_wrap=True))
+        show_progress("running")
         answer = run(code.code, code.line, namespace)
         if "error" in answer:
             num_stopped += 1

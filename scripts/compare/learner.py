@@ -19,7 +19,7 @@ from scripts.learn.learner import check_syntax, functions_of_tasks, read_package
 from scripts.sources.chunks import is_defined
 from scripts.sources.files import REFERENCE, Sources, Symbol, module_name, read_reference, write
 from scripts.sources.patch import fill
-from scripts.sources.render import rendered
+from scripts.sources.render import starter_of
 from scripts.sources.symbols import holes_of, split
 
 NAME = "tiny_llm"
@@ -104,7 +104,7 @@ def filled_package(folder: Path, course: Course) -> Iterator[tuple[Learner, Libr
     """
     sources = read_package(folder)
     check_syntax(sources, folder)
-    starter = rendered((), course)
+    starter = starter_of(course)
     symbols = symbols_by_function(starter, course)
     # Modules and classes that the learner lacks come along: the course may have grown since they began.
     reference = read_reference()

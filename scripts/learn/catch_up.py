@@ -22,7 +22,7 @@ from scripts.learn.learner import (
 from scripts.learn.optional import chosen_gpu
 from scripts.sources.files import Sources, Symbol, read_reference
 from scripts.sources.patch import fill
-from scripts.sources.render import rendered
+from scripts.sources.render import starter_of
 from scripts.sources.symbols import holes_of
 
 To = Annotated[str, typer.Option(help="The last day to fill, as w2d3.", metavar="wWdD")]
@@ -50,7 +50,7 @@ def main(to: To, fill_all: All = False, yes: Yes = False, package: Package = PAC
             print(f"nothing to fill: every {kind}function up to {to} is already written in {shown(package)}")
             return
         change(package, before, after, yes)
-        for name in mixed_classes(rendered((), course), before, after):
+        for name in mixed_classes(starter_of(course), before, after):
             print(f"note: {name} is now partly yours and partly the reference's; the tests say if they agree")
 
 
@@ -74,7 +74,7 @@ def catch_up(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     Raises:
         ValueError: a module is missing.
     """
-    starter = rendered((), course)
+    starter = starter_of(course)
     symbols = functions_of_tasks(starter, course, chosen)
     require_modules(sources, symbols)
     return fill(sources, starter, read_reference(), symbols)

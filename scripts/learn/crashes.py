@@ -40,6 +40,11 @@ class Crash:
         )
 
 
+def tests_begun(folder: Path) -> Path:
+    """The file that is there once the tests take Ctrl-C themselves."""
+    return folder / "begun"
+
+
 def running_test(folder: Path) -> Path:
     """The file with the name of the test that runs; behind it Python writes its lines when it crashes."""
     return folder / "test"

@@ -20,6 +20,7 @@ from scripts.sources.chunks import HOLE
 from scripts.sources.files import Sources, Symbol, is_python, source_files, write
 from scripts.sources.render import owned_functions
 from scripts.sources.symbols import holes_of
+from scripts.waiting import show_progress
 
 PACKAGE = ROOT / "tiny_llm"
 NOTHING_CHANGED_EXIT_CODE = 1
@@ -116,6 +117,7 @@ def change(package: Path, before: Sources, after: Sources, yes: bool) -> None:
     if not yes and not is_confirmed(f"Change {len(changed)} file{'s' * (len(changed) > 1)}?"):
         print("nothing was changed")
         sys.exit(NOTHING_CHANGED_EXIT_CODE)
+    show_progress("importing the package")
     if reason := import_error(after):
         raise ValueError(f"tiny_llm would not import, so nothing was changed: {reason}")
     try:

@@ -19,8 +19,8 @@ from scripts.learn.remembered import Memory, day_name
 from scripts.learn.speeds import print_speeds
 from scripts.learn.task_state import TaskState, Written, task_of
 from scripts.sandbox import Outcome, Run, run_all
-from scripts.setup import show_progress
 from scripts.sources.files import Sources
+from scripts.waiting import show_progress
 
 MAX_PROCESSES = 2
 WITHOUT_GPU = (

@@ -19,7 +19,7 @@ from scripts.learn.learner import (
 )
 from scripts.sources.files import Sources, read_reference
 from scripts.sources.patch import dig
-from scripts.sources.render import rendered
+from scripts.sources.render import starter_of
 
 Week = Annotated[int, typer.Option(help="The week.")]
 DayNumber = Annotated[int, typer.Option("--day", help="The day of the week.")]
@@ -51,7 +51,7 @@ def reset(sources: Sources, course: Course, chosen: set[str]) -> Sources:
     Raises:
         ValueError: a module is missing, or a function became something else.
     """
-    starter = rendered((), course)
+    starter = starter_of(course)
     symbols = functions_of_tasks(starter, course, chosen)
     require_modules(sources, symbols)
     return dig(sources, starter, read_reference(), symbols)

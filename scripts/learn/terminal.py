@@ -3,12 +3,10 @@
 import contextlib
 import os
 import select
-import signal
 import sys
 import termios
 import tty
 from collections.abc import Iterator
-from types import FrameType
 
 
 @contextlib.contextmanager
@@ -21,27 +19,6 @@ def key_presses() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
-
-
-@contextlib.contextmanager
-def ended_by_signal() -> Iterator[None]:
-    """Run every `finally` before SIGTERM or a closed window ends the process."""
-    received: list[int] = []
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        if received:
-            sys.exit(128 + received[0])
-        raise
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def read_key() -> str:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from scripts.course import ROOT, Course, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
 from scripts.learn.optional import chosen_gpu
+from scripts.learn.pytest_process import wait_for
 from scripts.learn.speeds import COMMAND, FIRST_DAY
 from scripts.packages import choose_package
 
@@ -79,9 +79,7 @@ def run_pytest(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, FOLDER: folder, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which take long
         for _ in range(MAX_CRASHES):
-            with subprocess.Popen(command, env=environment) as process:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is pytest's, which sums up and ends
-                exit_code = process.wait()
+            exit_code = wait_for(command, environment, Path(folder))
             if exit_code >= 0:
                 return exit_code
             name = signal.Signals(-exit_code).name

@@ -19,9 +19,9 @@ from scripts.errors import usage_errors
 from scripts.learn.learner import PACKAGE, check_syntax, read_package
 from scripts.learn.progress import DayNumber, Week, chosen_days
 from scripts.learn.search import DAY_SOLVED, FOUND, Skip, TaskNumber, asked_id, skipped_ids, task_by_id
-from scripts.learn.terminal import ended_by_signal, key_presses, read_key
-from scripts.setup import show_progress
+from scripts.learn.terminal import key_presses, read_key
 from scripts.sources.files import SUFFIXES
+from scripts.waiting import show_progress
 
 KEY_POLL_MS = 150
 ALL = "every task"
@@ -42,7 +42,7 @@ def main(week: Week = None, day: DayNumber = None, task: TaskNumber = None, skip
         options = search_options(week, day, skip or (), task)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise ValueError("watch needs a terminal for its keys: use `pdm run progress` without one")
-        with ended_by_signal(), key_presses():
+        with key_presses():
             search = partial(search_command_line, options=options)
             Watcher(PACKAGE, command_line, search, "every task asked for" if options else ALL).loop(read_key)
 
@@ -131,6 +131,7 @@ class Watcher:
         if key == "n" and self.search is None:
             self.start_search()
         elif key == "h" and self.current is not None:
+            show_progress("")
             subprocess.run(self.command("hint", *self.current), cwd=ROOT)
 
     def start_search(self) -> None:

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
+from kernel_runtime.native import use_one_blas_thread
+from scripts.checkpoints.files import SHIPPED_MODEL, SHIPPED_MODELS, resolve_checkpoint
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.packages import learners_package, sentences_of
+from scripts.waiting import show_progress
 
 Prompt = Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -47,11 +49,16 @@ def main(
     """
     with usage_errors():
         checkpoint = resolve_checkpoint(model)
+        if prompt == "-":
+            show_progress("")  # where someone may be typing
         text = sys.stdin.read() if prompt == "-" else prompt
+        show_progress(f"loading {model}")
         from scripts.run.writing import write  # seconds of imports, after the cheap checks
 
         if chat and not text.strip():
             raise ValueError("the message is empty: write something to answer")
+        if mine and model in SHIPPED_MODELS:  # whose products are small
+            use_one_blas_thread()
         package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
         with sentences_of(package) if mine else nullcontext():
             sampling = (temperature, top_p, top_k, min_p, seed)

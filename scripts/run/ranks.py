@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from types import FrameType
 
-from scripts.errors import USAGE_EXIT_CODE
+from scripts.errors import SIGNALLED, USAGE_EXIT_CODE, say_interrupted
 from scripts.run.rank_process import RankProcess
 from tiny_llm_ref.serving.ranks.given.run_rank import LOST_EXIT_CODE, LOST_SIGNAL
 
@@ -211,8 +211,9 @@ def report(first: int, codes: Mapping[int, int], hung: Sequence[int], signals: S
     code = codes[first]
     if code in (0, USAGE_EXIT_CODE):
         return code
-    if first == 0 and any(code in (-number, 128 + number) for number in signals):
-        return 128 + abs(code) % 128
+    if first == 0 and any(code in (-number, SIGNALLED + number) for number in signals):
+        say_interrupted()
+        return SIGNALLED + abs(code) % SIGNALLED
     print(f"error: rank {first} {how_it_ended(code)}; all ranks were stopped", file=sys.stderr)
     return 1
 

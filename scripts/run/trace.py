@@ -32,6 +32,7 @@ from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.options import with_options
 from scripts.run.run_options import RunOptions
+from scripts.waiting import progress_of, show_progress
 
 VIEWER = ROOT / "book" / "viz" / "timeline.html"
 RUN_GOES_HERE = '<script src="run-timeline.js"></script>'
@@ -65,12 +66,16 @@ def record(options: RunOptions, prompts: list[str], package: ModuleType) -> dict
     """Load, serve, and return the trace."""
     from scripts.checkpoints.models import load_by_name
     from scripts.run.run_report import as_json, totals_text
-    from scripts.run.runs import make_recorder, serve
+    from scripts.run.runs import make_recorder
 
+    show_progress(f"loading {options.model}")
     model, tokenizer = load_by_name(options.model, package)
     recorder = make_recorder(options, model, tokenizer, prompts, package)
     with recorder.generator:
-        serve(recorder)
+        while recorder.has_work:
+            recorder.step()
+            num_done = sum(request.is_done for request in recorder.requests)
+            show_progress(progress_of("serving", num_done, len(recorder.requests)))
         print(totals_text(recorder))
         return {"package": package.__name__, **as_json(recorder, options.settings())}
 

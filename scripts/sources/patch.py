@@ -15,6 +15,7 @@ from scripts.sources.fill import OTHER_NAME, fill_source
 from scripts.sources.imports import aliases_of, with_aliases
 from scripts.sources.symbols import split, split_like
 from scripts.sources.unbound import unbound
+from scripts.waiting import counted
 
 SHELLS = ("import", "include", "close")
 """Kinds of chunks that bind names without defining anything."""
@@ -102,7 +103,7 @@ def each_source(
 ) -> Sources:
     """All sources, changed where a symbol is; the file's name stands before the sentence of a ValueError."""
     result = dict(sources)
-    for path in dict.fromkeys(path for path, _ in symbols):
+    for path in counted("writing", dict.fromkeys(path for path, _ in symbols)):
         try:
             result[path] = change(path, [name for other, name in symbols if other == path])
         except ValueError as error:

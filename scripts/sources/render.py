@@ -4,6 +4,7 @@
 constants and imports that only the removed bodies used go with them.
 """
 
+import functools
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from scripts.sources.chunks import Chunk, drop_unused, droppable, join
 from scripts.sources.files import Sources, is_python, module_name, read_reference, write
 from scripts.sources.imports import LINE_LENGTH
 from scripts.sources.symbols import split, words_of
+from scripts.waiting import counted
 
 
 def render(solved: Collection[str], course: Course | None = None) -> Sources:
@@ -32,6 +34,13 @@ def render(solved: Collection[str], course: Course | None = None) -> Sources:
 def rendered(solved: Collection[str], course: Course) -> Sources:
     """The same, but with imports that nothing uses any more."""
     return {path: render_source(path, source, course, solved) for path, source in read_reference().items()}
+
+
+@functools.cache
+def starter_of(course: Course) -> Sources:
+    """What `rendered` makes with nothing solved, made once; a terminal shows how far that is."""
+    files = counted("reading the course", read_reference().items())
+    return {path: render_source(path, source, course, ()) for path, source in files}
 
 
 def render_source(path: Path, source: str, course: Course, solved: Collection[str]) -> str:

@@ -313,7 +313,7 @@ def check_stopped(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate()
     assert (process.returncode, stdout) == (130, "")
-    assert stderr.endswith("\nstopped: the same command again fetches what is missing\n")
+    assert stderr.endswith("\nstopped: the same command again fetches what is missing\ninterrupted\n")
     assert "Traceback" not in stderr
 
 

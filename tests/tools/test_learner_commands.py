@@ -506,7 +506,7 @@ programs = {
 search = watch.search_command_line
 if len(sys.argv) > 2:
     search = lambda *_: [sys.executable, "-c", programs[sys.argv[2]]]
-with usage_errors(), terminal.ended_by_signal(), terminal.key_presses():
+with usage_errors(), terminal.key_presses():
     watch.Watcher(Path(sys.argv[1]), command, search).loop(terminal.read_key)
 """
 

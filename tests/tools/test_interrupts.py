@@ -1,0 +1,88 @@
+"""Ctrl-C in a terminal ends every command with one line, at any moment, and leaves no process behind."""
+
+import os
+import signal
+import time
+import uuid
+from itertools import cycle
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scripts.book.commands import scripts
+from tests.support.terminals import CTRL_C, Terminal
+
+ENDED = (0, 1, -signal.SIGINT)
+"""Codes of a command that had ended before, the last one while Python cleared up."""
+MARK = "COURSE_TEST_MARK"
+PYTHON = "import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+MOMENTS = (0.5, 0.15, 0.3, 0.9)
+"""Seconds after the first line, one for each command: they spread over imports and work."""
+COMMANDS = {
+    "setup": ("--group", "book"),
+    "demo": (),
+    "generate": ("x",),
+    "serve": ("--port", "0"),
+    "trace": ("--out", "OUT"),
+    "get-model": ("qwen3-kjv-4m",),
+    "test": ("--ref", "--week", "1", "--day", "1"),
+    "hint": ("--week", "1", "--day", "1", "--task", "1", "--again"),
+    "progress": ("--week", "1"),
+    "watch": ("--week", "1"),
+    "compare": ("--week", "1", "--day", "1"),
+    "catch-up": ("--to", "w1d1"),
+    "reset": ("--week", "1", "--day", "1", "--task", "1"),
+    "doctor": (),
+    "book": ("check",),
+    "bench": ("chunking",),
+    "hardware-report": ("--part", "doctor", "--output", "FOLDER"),
+    "author": ("states",),
+}
+
+
+def test_no_command_is_left_out() -> None:
+    assert COMMANDS.keys() == scripts().keys() - {"check"}
+
+
+def interrupted(name: str, folder: Path, moment: float) -> tuple[int, list[str], str]:
+    """Exit code, screen and all output of a command that gets a Ctrl-C at a moment after its first line."""
+    arguments = [
+        {"OUT": str(folder / "run.json"), "FOLDER": str(folder)}.get(word, word) for word in COMMANDS[name]
+    ]
+    module = scripts()[name]
+    mark = os.environ[MARK] = uuid.uuid4().hex
+    start = ["-m", module] if name == "doctor" else ["scripts/setup.py", *(["-m", module] if module else [])]
+    terminal = Terminal(PYTHON, *start, *arguments)
+    try:
+        terminal.wait_for("starting")
+        time.sleep(moment)
+        terminal.press(CTRL_C)
+        code = terminal.exit_code()
+        left = [each for each in psutil.process_iter() if has_mark(each, mark)]
+        assert psutil.wait_procs(left, timeout=60)[1] == []
+        return code, terminal.screen(), terminal.all_text
+    finally:
+        terminal.close()
+
+
+def has_mark(process: psutil.Process, mark: str) -> bool:
+    """Whether a process was started by the command of a mark."""
+    try:
+        return process.environ().get(MARK) == mark
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.parametrize(("name", "moment"), [*zip(COMMANDS, cycle(MOMENTS), strict=False)])
+def test_ctrl_c_ends_a_command_with_one_line(
+    name: str, moment: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, "")
+    for seconds in (0.0, moment):
+        code, screen, text = interrupted(name, tmp_path, seconds)
+        while code in ENDED and "interrupted" not in text and seconds:
+            seconds = seconds / 2 if seconds > 0.01 else 0.0
+            code, screen, text = interrupted(name, tmp_path, seconds)
+        assert "Traceback" not in text
+        assert (code, screen[-1:], screen.count("interrupted")) == (130, ["interrupted"], 1), text
