@@ -41,8 +41,7 @@ from tiny_llm.serving.server.admission import (
 from tiny_llm.serving.server.capacity import highest_rate, poisson_arrivals
 from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
 from tiny_llm.serving.server.engine_thread import EngineThread, LiveRequest
-from tiny_llm.serving.server.given.thread_law import check_plain
-from tiny_llm.serving.server.given.thread_messages import (
+from tiny_llm.serving.server.given.mailbox import (
     Abort,
     Command,
     Increment,
@@ -53,6 +52,7 @@ from tiny_llm.serving.server.given.thread_messages import (
     Stopped,
     Submit,
 )
+from tiny_llm.serving.server.given.thread_law import check_plain
 from tiny_llm.serving.server.recovery import RecoveringEngine
 from tiny_llm.serving.server.text_increments import TextIncrements, cut_off, num_held_back
 

@@ -19,8 +19,8 @@ from tiny_llm.serving.server.given import engine_client
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.engine_client import EngineClient, Running
 from tiny_llm.serving.server.given.errors import ApiError
+from tiny_llm.serving.server.given.mailbox import Increment, Report, StepReport, Stopped
 from tiny_llm.serving.server.given.record import RequestRecord
-from tiny_llm.serving.server.given.thread_messages import Increment, Report, StepReport, Stopped
 
 CONFIG = ServerConfig((MODEL,), SchedulerConfig(8, 4))
 

@@ -16,8 +16,8 @@ from tests.support.server_engines import ENGINES, SECONDS, GatedModel, failing, 
 from tiny_llm import Engine, SamplingParams
 from tiny_llm.serving.server.engine_thread import EngineThread, end_streams
 from tiny_llm.serving.server.given import thread_end
+from tiny_llm.serving.server.given.mailbox import Increment, Loaded, Report, StepReport, Stopped
 from tiny_llm.serving.server.given.thread_law import check_plain
-from tiny_llm.serving.server.given.thread_messages import Increment, Loaded, Report, StepReport, Stopped
 
 
 class Watched:

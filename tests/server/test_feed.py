@@ -12,8 +12,8 @@ from tests.support.server_engines import NUM_BLOCKS, SECONDS
 from tiny_llm import SchedulerConfig
 from tiny_llm.serving.server.given.config import ServerConfig
 from tiny_llm.serving.server.given.feed import MOST_REQUESTS, MOST_STEPS, Feed
+from tiny_llm.serving.server.given.mailbox import EngineStats, Row, StepReport
 from tiny_llm.serving.server.given.record import RequestRecord
-from tiny_llm.serving.server.given.thread_messages import EngineStats, Row, StepReport
 
 
 class Alive:

@@ -18,9 +18,9 @@ from tiny_llm.serving.server.given.chat import ChatEndpoint
 from tiny_llm.serving.server.given.completion_objects import Choice
 from tiny_llm.serving.server.given.completions import AnswerPart, CompletionEndpoint, Endpoint
 from tiny_llm.serving.server.given.fields import ChatRequest, CompletionRequest
+from tiny_llm.serving.server.given.mailbox import Increment
 from tiny_llm.serving.server.given.serve_completion import CompletionReply
 from tiny_llm.serving.server.given.text_codec import TextCodec
-from tiny_llm.serving.server.given.thread_messages import Increment
 
 CHAT = {"messages": [{"role": "user", "content": "HI"}]}
 PROMPT = {"prompt": "HI"}

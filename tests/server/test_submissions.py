@@ -10,7 +10,7 @@ from tiny_llm import SamplingParams
 from tiny_llm.serving.server.admission import Admission
 from tiny_llm.serving.server.given.engine_client import NUM_SEEDS, Running
 from tiny_llm.serving.server.given.job import Job
-from tiny_llm.serving.server.given.thread_messages import Increment
+from tiny_llm.serving.server.given.mailbox import Increment
 
 
 class Submissions:

@@ -104,7 +104,7 @@ ROWS_OF_SERVING = [
         "server.disconnects",
         "server.engine_thread",
         "server.given.engine_meter",
-        "server.given.thread_messages",
+        "server.given.mailbox",
         "server.given.thread_end",
         "server.given.thread_law",
         "server.recovery",

@@ -13,17 +13,8 @@ from ...generation.sampler import SamplingParams
 from ..engine import Engine
 from ..given.engine_request import EngineRequest
 from .given.engine_meter import EngineMeter, drafts_of, rows_of
+from .given.mailbox import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Submit
 from .given.thread_end import join_native
-from .given.thread_messages import (
-    Abort,
-    Command,
-    Increment,
-    Loaded,
-    Report,
-    StepReport,
-    Stop,
-    Submit,
-)
 from .recovery import RecoveringEngine, ServedStep
 from .text_increments import TextIncrements
 

@@ -14,19 +14,9 @@ from ..engine import Engine
 from ..given.engine_request import EngineRequest
 from ..given.scheduler_output import SchedulerOutput
 from .given.engine_meter import EngineMeter, drafts_of, rows_of
+from .given.mailbox import Abort, Command, Increment, Loaded, Report, StepReport, Stop, Stopped, Submit
 from .given.thread_end import join_native
 from .given.thread_law import explained
-from .given.thread_messages import (
-    Abort,
-    Command,
-    Increment,
-    Loaded,
-    Report,
-    StepReport,
-    Stop,
-    Stopped,
-    Submit,
-)
 from .recovery import RecoveringEngine, ServedStep
 from .text_increments import TextIncrements
 

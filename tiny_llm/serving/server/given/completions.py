@@ -13,9 +13,9 @@ from .completion_objects import (
 )
 from .fields import ChoiceFields, CompletionRequest
 from .job import Job
+from .mailbox import Increment
 from .params import completion_params, prompts_of
 from .text_codec import TextCodec
-from .thread_messages import Increment
 from .token_texts import GrowingText, TokenBytes, readable_key
 
 

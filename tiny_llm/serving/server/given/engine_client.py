@@ -17,9 +17,9 @@ from ..engine_thread import EngineThread
 from .config import ServerConfig
 from .errors import ApiError
 from .feed import Feed
+from .mailbox import Increment, Loaded, Report, StepReport, Stopped
 from .prometheus_metrics import PrometheusMetrics
 from .record import RequestRecord
-from .thread_messages import Increment, Loaded, Report, StepReport, Stopped
 
 State = Literal["loading", "ready", "draining", "stopped"]
 NUM_SEEDS = 2**64

@@ -11,7 +11,7 @@ from ...engine import Engine, EngineStep
 from ...given.scheduler_output import SchedulerOutput
 from ...prefix_cache import PrefixCachingBlockManager
 from ...sequence import Sequence
-from .thread_messages import EngineStats, Row
+from .mailbox import EngineStats, Row
 
 NUM_STEPS, NUM_STEPS_PER_FIT = 256, 64
 

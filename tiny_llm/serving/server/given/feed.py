@@ -10,8 +10,8 @@ import msgspec
 from sse_starlette import ServerSentEvent
 
 from .config import ServerConfig
+from .mailbox import EngineStats, Loaded, Row, StepReport
 from .record import RequestRecord
-from .thread_messages import EngineStats, Loaded, Row, StepReport
 
 INTERVAL = 0.1
 MOST_STEPS, MOST_REQUESTS = 512, 64

@@ -9,8 +9,8 @@ from ....generation.sampler import SamplingParams
 from ..admission import Reservation
 from .engine_client import NUM_SEEDS, EngineClient, Running
 from .errors import ApiError
+from .mailbox import Increment
 from .record import RequestRecord
-from .thread_messages import Increment
 
 
 @dataclass

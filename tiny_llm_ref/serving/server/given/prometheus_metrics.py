@@ -2,9 +2,9 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from .mailbox import Loaded, StepReport
 from .record import RequestRecord
 from .speculation import accepted_by_position
-from .thread_messages import Loaded, StepReport
 
 SECONDS = (
     0.001,
