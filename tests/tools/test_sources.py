@@ -1,6 +1,7 @@
 """Sources in chunks, and holes in C++, Metal and CUDA sources: made, filled, and made again."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from scripts.sources.files import SUFFIXES, Sources, write
 from scripts.sources.fill import is_imported
 from scripts.sources.imports import with_aliases
 from scripts.sources.rename import renamed
-from scripts.sources.render import render, render_source
+from scripts.sources.render import render, render_source, starter_of
 from scripts.sources.symbols import definition_of, holes_of, split
 
 KERNEL = r"""// Sums of rows, { as ( an [ example.
@@ -426,11 +427,13 @@ REFERENCE = {
 
 
 @pytest.fixture
-def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
+def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sources]:
     """The made-up package with nothing solved, whose reference is the reference for now."""
     write(REFERENCE, tmp_path / "reference")
     monkeypatch.setattr(files, "REFERENCE", tmp_path / "reference")
-    return render((), COURSE)
+    starter_of.cache_clear()
+    yield render((), COURSE)
+    starter_of.cache_clear()
 
 
 def test_the_starter_has_every_file_and_a_hole_for_every_symbol(starter: Sources) -> None:
@@ -466,6 +469,7 @@ def test_helpers_of_one_task_go_between_those_of_another(starter: Sources) -> No
         "float largest() { return A + C; }\n\nfloat add_up() { return B; }\n"
     )
     (files.REFERENCE / ROWS).write_text(source)
+    starter_of.cache_clear()
     for task in sorted(ALL_TASKS):
         before = reset({**REFERENCE, ROWS: source}, COURSE, {task})
         assert before[ROWS].count("constexpr") == {"2.3.1": 2, "2.5.1": 1}[task]
