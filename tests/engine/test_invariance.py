@@ -46,14 +46,14 @@ def with_features(draw: st.DrawFn, pools: st.SearchStrategy[Pool | None]) -> Eng
     return replace(schedule, kv_bits=draw(bits), is_sparse=draw(EITHER))
 
 
-@settings(max_examples=50, **no_health_checks)
+@settings(max_examples=30, **no_health_checks)
 @given(schedules())
 def test_output_does_not_depend_on_the_schedule(schedule: Schedule) -> None:
     check_law(schedule)
 
 
 @pytest.mark.parametrize("pools", list(POOLS))
-@settings(max_examples=50, **no_health_checks)
+@settings(max_examples=30, **no_health_checks)
 @given(data=st.data())
 def test_output_does_not_depend_on_the_engine_s_schedule(pools: str, data: st.DataObject) -> None:
     check_engine_law(data.draw(engine_schedules(POOLS[pools], is_constrained=EITHER)))
@@ -63,7 +63,7 @@ def test_output_does_not_depend_on_the_engine_s_schedule(pools: str, data: st.Da
     ("kind", "pools"),
     [(kind, pools) for kind in KINDS for pools in POOLS if pools != "dense" or kind not in DRAFTERS],
 )
-@settings(max_examples=12, **no_health_checks)
+@settings(max_examples=8, **no_health_checks)
 @given(data=st.data())
 def test_no_feature_changes_a_token(kind: str, pools: str, data: st.DataObject) -> None:
     check_engine_law(data.draw(with_features(POOLS[pools])), KINDS[kind])
