@@ -58,6 +58,9 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
             if options.ranks > 1 and not is_rank():
                 package.shard_config(read_json(checkpoint / "config.json"), options.ranks)  # or refuse
                 sys.exit(run_ranks([sys.executable, "-m", "scripts.run.serve", *sys.argv[1:]], options.ranks))
+            if is_rank():  # waits for others in native code, where no handler in Python would run
+                for number in (signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_DFL)
             ranks = importlib.import_module(f"{package.__name__}.model.given.ranks").join_ranks()
             if ranks.rank:
                 sys.exit(follow(checkpoint, package, ranks))

@@ -85,4 +85,6 @@ def test_ctrl_c_ends_a_command_with_one_line(
             seconds = seconds / 2 if seconds > 0.01 else 0.0
             code, screen, text = interrupted(name, tmp_path, seconds)
         assert "Traceback" not in text
+        if code in ENDED and "interrupted" not in text:
+            continue  # it had ended before the signal came
         assert (code, screen[-1:], screen.count("interrupted")) == (130, ["interrupted"], 1), text
