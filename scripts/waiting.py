@@ -23,7 +23,7 @@ JSON = "--json"
 
 
 class Line:
-    """The line at the cursor of a terminal, drawn anew each second with the seconds so far."""
+    """The line at the cursor of a terminal, redrawn each second with the time so far."""
 
     def __init__(self) -> None:
         self.file: int | None = None  # the terminal's, wherever a test sends what is printed
@@ -70,7 +70,7 @@ class Line:
             os.write(self.file, text.encode(errors="replace"))
 
     def forget(self) -> None:
-        """Start anew in a process that was forked: the line is its parent's."""
+        """Start over in a forked process: the line belongs to its parent."""
         self.text, self.lock, self.thread = "", threading.RLock(), None
 
 

@@ -51,7 +51,7 @@ def load_figures(context: MiniRacer) -> None:
 
 
 class PlayedFigure:
-    """A figure with the attributes that a page gives it; it is opened anew for each."""
+    """A figure, freshly opened, with the attributes that a page gives it."""
 
     def __init__(self, context: MiniRacer, page: str, name: str) -> None:
         words = map(parse_figure, WORD.findall(page_text(page)))

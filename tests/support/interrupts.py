@@ -16,7 +16,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.has_begun = self.is_interrupted = False
-        os.environ.pop(COMMAND, None)  # a command that a test starts is nobody's part
+        os.environ.pop(COMMAND, None)  # a command that a test starts is on its own
 
     def pytest_sessionstart(self) -> None:
         """Show what takes seconds from here on. A command that runs pytest itself lets it take Ctrl-C."""

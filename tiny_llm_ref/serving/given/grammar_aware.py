@@ -1,4 +1,4 @@
-"""Another drafter, which keeps to grammars in steps where a request has one."""
+"""A drafter that keeps to grammars, in the steps in which a request has one."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
@@ -12,9 +12,9 @@ from .scheduler_output import ScheduledTokens, SchedulerOutput
 
 
 class GrammarAwareDrafter:
-    """Ask a drafter by itself, or through a `GrammarDrafter` if a sequence has a grammar.
+    """Ask a drafter directly, or through a `GrammarDrafter` if a sequence has a grammar.
 
-    So day 3.6 needs nothing of day 3.8.
+    Without grammars, day 3.6 therefore needs nothing from day 3.8.
 
     Args:
         drafter: where drafts come from.

@@ -34,16 +34,11 @@ class StepUnderWay:
 NO_STEP = StepUnderWay(SchedulerOutput(()), ())
 
 
-def overlapped(
-    scheduler: Scheduler,
-    runner: Runner,
-    clock: Callable[[], float],
-    may_run_ahead: Callable[[], bool] = lambda: True,
-) -> Execution:
+def overlapped(scheduler: Scheduler, runner: Runner, clock: Callable[[], float]) -> Execution:
     """Make an `Overlapped`; for a runner that has no pool, an `InTurn`."""
     if not isinstance(runner, ModelRunner):
         return InTurn(scheduler, runner, clock)
-    return Overlapped(scheduler, runner, clock, may_run_ahead)
+    return Overlapped(scheduler, runner, clock)
 
 
 class Overlapped:
