@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from scripts.book.commands import scripts
+from scripts.errors import handled
 from tests.support.terminals import CTRL_C, Terminal
 
 ENDED = (0, 1, -signal.SIGINT)
@@ -88,3 +89,14 @@ def test_ctrl_c_ends_a_command_with_one_line(
         if code in ENDED and "interrupted" not in text:
             continue  # it had ended before the signal came
         assert (code, screen[-1:], screen.count("interrupted")) == (130, ["interrupted"], 1), text
+
+
+def test_a_signal_that_is_turned_off_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with handled(lambda *_: None):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,10 +1,11 @@
 """The line of a command that has nothing to print yet: in a terminal only, and never beside a text."""
 
+import os
 import subprocess
 import sys
 
 from scripts.course import ROOT
-from scripts.waiting import progress_of
+from scripts.waiting import Line, progress_of
 from tests.support.terminals import Terminal
 
 CODE = """
@@ -50,3 +51,17 @@ def test_programs_that_read_the_output_get_nothing_of_it() -> None:
 
 def test_a_bar_of_nothing_is_empty() -> None:
     assert progress_of("items", 0, 0) == f"items [{'-' * 20}] 0 of 0"
+
+
+def test_a_forked_process_leaves_its_parents_line_alone() -> None:
+    reading, writing = os.pipe()
+    line = Line()
+    line.file = writing
+    line.show("at work")
+    before = os.read(reading, 100)
+    assert b"at work" in before
+    line.forget()
+    line.show("")
+    os.close(writing)
+    assert os.read(reading, 100) == b""
+    os.close(reading)
