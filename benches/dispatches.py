@@ -33,8 +33,8 @@ from tiny_llm_ref import (
     SchedulerOutput,
     Sequence,
 )
+from tiny_llm_ref.accelerated import accelerate
 from tiny_llm_ref.generation.generate import to_logprobs
-from tiny_llm_ref.given import accelerate
 from tiny_llm_ref.kernels.dispatch_paged_attention import dispatch_paged_attention
 from tiny_llm_ref.model.loader import load_model
 

@@ -36,10 +36,10 @@ class TinyLlm:
 
         from benches.newest import Newest
         from kernel_runtime.checkpoint import stored_dtype
-        from tiny_llm_ref.given.accelerate import best_operations
+        from tiny_llm_ref.accelerated.accelerate import best_operations
         from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
-        from tiny_llm_ref.model.given.operations import PLAIN_OPERATIONS, Operations
         from tiny_llm_ref.model.loader import load_model
+        from tiny_llm_ref.model.operations import PLAIN_OPERATIONS, Operations
         from tiny_llm_ref.ops.flash_attention import flash_attention
         from tiny_llm_ref.ops.quantize import quantized_matmul_simple
 

@@ -72,7 +72,7 @@ class Ours:
 
     def start(self, tokens: list[int]) -> None:
         from tiny_llm_ref import BlockManager, Engine, SamplingParams, SchedulerConfig, UnlimitedBlocks
-        from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
+        from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
         if self.engine is not None:
             self.engine.close()

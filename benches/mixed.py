@@ -28,8 +28,8 @@ from tiny_llm_ref import (
     Sequence,
     UnlimitedBlocks,
 )
-from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
-from tiny_llm_ref.serving.given.blocks import Blocks
+from tiny_llm_ref.scheduling.blocks import Blocks
+from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
 CHUNKS = (16, 64, 256)
 BLOCK_SIZE = 16

@@ -13,8 +13,8 @@ from tiny_llm_ref import (
     SchedulerConfig,
     UnlimitedBlocks,
 )
-from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
-from tiny_llm_ref.serving.given.blocks import Blocks
+from tiny_llm_ref.scheduling.blocks import Blocks
+from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
 BLOCK_SIZE = 16
 Prompts = Sequence[Sequence[int]]

@@ -18,10 +18,10 @@ from benches.rounds import Repeats, Rounds
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref.given.accelerate import best_operations
+from tiny_llm_ref.accelerated.accelerate import best_operations
 from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
-from tiny_llm_ref.model.given.operations import Operations
 from tiny_llm_ref.model.loader import load_model
+from tiny_llm_ref.model.operations import Operations
 from tiny_llm_ref.model.qwen3 import Qwen3Model
 from tiny_llm_ref.ops.flash_attention import flash_attention
 

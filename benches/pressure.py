@@ -33,7 +33,7 @@ from tiny_llm_ref import (
     Sequence,
     percentile,
 )
-from tiny_llm_ref.serving.given.policy import Policy
+from tiny_llm_ref.scheduling.policy import Policy
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper

@@ -32,7 +32,7 @@ from tiny_llm_ref import (
     scaled_dot_product_attention_grouped,
 )
 from tiny_llm_ref.model.roofline import cache_bytes_per_token
-from tiny_llm_ref.serving.quantized_kv_pool import quantized_bytes_per_token
+from tiny_llm_ref.paging.quantized_kv_pool import quantized_bytes_per_token
 
 BLOCK_SIZE = 16
 CHUNK = 128  # tokens that are stored at once

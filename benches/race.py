@@ -64,7 +64,7 @@ def main(mine: Mine = False, fresh: Fresh = False) -> None:
 
 def race(package: ModuleType, is_fresh: bool) -> Iterator[Outcome]:
     """The outcome of each operation's race for a package, from the table that is kept or timed now."""
-    accelerate = importlib.import_module(f"{package.__name__}.given.accelerate")
+    accelerate = importlib.import_module(f"{package.__name__}.accelerated.accelerate")
     table = replace(accelerate.own_table(), announce=lambda: None)  # the bar of progress does
     title, notes = f"racing {package.__name__}", Console(stderr=True)
     for contest in track(accelerate.all_contests(), title, console=notes, disable=not notes.is_terminal):

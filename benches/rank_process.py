@@ -18,8 +18,8 @@ from kernel_runtime.checkpoint import load_tokenizer
 from scripts.checkpoints.models import load_by_name
 from scripts.hardware.precision import use_full_float32
 from tiny_llm_ref import ModelConfig, Qwen3Model, SchedulerConfig
-from tiny_llm_ref.model.given.ranks import FRAME, Ranks, join_ranks
-from tiny_llm_ref.serving.ranks.given.run_rank import Leader, follow
+from tiny_llm_ref.model.ranks import FRAME, Ranks, join_ranks
+from tiny_llm_ref.ranks.run_rank import Leader, follow
 
 BATCHES = (1, 8, 32)
 MAX_SEQ_LEN = 128

@@ -33,8 +33,8 @@ from tiny_llm_ref import (
     SchedulerConfig,
     Sequence,
 )
-from tiny_llm_ref.serving.given.blocks import Blocks
-from tiny_llm_ref.serving.given.policy import Policy
+from tiny_llm_ref.scheduling.blocks import Blocks
+from tiny_llm_ref.scheduling.policy import Policy
 
 BLOCK_SIZE = 16
 PROMPT_LENGTHS = range(1, 1 + BLOCK_SIZE)  # as many sequences as in any other step begin a block in each

@@ -28,7 +28,7 @@ from tiny_llm_ref import (
     SchedulerConfig,
     overlapped,
 )
-from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
+from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
 ONE_BUDGET, WHOLE, OVERLAPPED = "one budget", "whole prompts", "overlapped"
 BLOCK_SIZE = 16

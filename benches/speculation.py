@@ -34,16 +34,16 @@ from tiny_llm_ref import (
     with_drafts,
 )
 from tiny_llm_ref.generation.generate import Tokenizer
-from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
-from tiny_llm_ref.serving.given.adaptive_drafter import (
+from tiny_llm_ref.speculation.adaptive_drafter import (
     FIRST_RATE,
     MOST_DRAFTS,
     AdaptiveDrafter,
 )
-from tiny_llm_ref.serving.given.draft_cost import DraftCost, profiled
-from tiny_llm_ref.serving.given.draft_runner import note_on_context
-from tiny_llm_ref.serving.given.drafter import Drafter
-from tiny_llm_ref.serving.speculation.draft_length import Acceptance
+from tiny_llm_ref.speculation.draft_cost import DraftCost, profiled
+from tiny_llm_ref.speculation.draft_length import Acceptance
+from tiny_llm_ref.speculation.draft_runner import note_on_context
+from tiny_llm_ref.speculation.drafter import Drafter
+from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
 BLOCK_SIZE = 16
 PROMPT = 96  # tokens of a prompt

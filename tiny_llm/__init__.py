@@ -5,21 +5,27 @@ from kernel_runtime import native  # noqa: F401  before MLX is loaded
 # isort: split
 from kernel_runtime import device  # noqa: F401  before anything is computed
 
+from .accelerated.pretrained import load
 from .batching.answer import GenerationResult
 from .batching.batch_generator import BatchGenerator, batch_generate
-from .batching.chunk_policy import AdaptiveChunker, PriorityScheduler, select_optimal_chunk_size
-from .batching.chunked_prefill import (
+from .batching.prefill_metrics import ChunkedPrefillMetrics, RequestTimes, percentile
+from .batching.request import Request
+from .engine.dense_runner import DenseRunner
+from .engine.engine import Engine, EngineStep
+from .engine.in_turn import InTurn
+from .engine.model_runner import ModelRunner
+from .engine.overlapped import overlapped
+from .exercises.chunk_policy import AdaptiveChunker, PriorityScheduler, select_optimal_chunk_size
+from .exercises.chunked_prefill import (
     chunked_attention_mask,
     chunked_prefill_schedule,
     num_prefill_steps,
     repaired_prefill_schedule,
 )
-from .batching.prefill_metrics import ChunkedPrefillMetrics, RequestTimes, percentile
-from .batching.request import Request
+from .exercises.closed_forms import num_prefill_steps_of_two
 from .generation.generate import simple_generate, simple_generate_with_kv_cache
-from .generation.given.structured_outputs import StructuredOutputsParams
 from .generation.sampler import SamplingParams, make_sampler
-from .given.pretrained import load
+from .generation.structured_outputs import StructuredOutputsParams
 from .model.config import ModelConfig
 from .model.dense_kv_cache import BatchingKvCache, TinyKvFullCache
 from .model.embedding import Embedding, QuantizedEmbedding
@@ -53,36 +59,30 @@ from .ops.quantize import (
 )
 from .ops.quantized_blocks import dequantize_heads, quantize_heads
 from .ops.quantized_paged_attention import quantized_paged_attention_simple
-from .serving.block_manager import BlockManager
-from .serving.closed_forms import num_prefill_steps_of_two
-from .serving.cost_model import CostModel, fit_cost_model
-from .serving.dense_runner import DenseRunner
-from .serving.engine import Engine, EngineStep
-from .serving.forward_batch import ForwardBatch
-from .serving.given.blocks import UnlimitedBlocks
-from .serving.given.lookup_drafter import LookupDrafter
-from .serving.given.overlapped import overlapped
-from .serving.given.policy import Fcfs
-from .serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
-from .serving.given.serving_metrics import ServingMetrics, Slo
-from .serving.in_turn import InTurn
-from .serving.latency_target import LatencyTarget
-from .serving.model_runner import ModelRunner
-from .serving.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
-from .serving.prefix_cache import PrefixCachingBlockManager
-from .serving.priority import Priority
-from .serving.quantized_kv_pool import QuantizedKvPool
-from .serving.ranks.follower import Follower
-from .serving.ranks.leading_model import LeadingModel
-from .serving.ranks.watchdog import Watchdog
-from .serving.scheduler import Scheduler, SchedulerConfig
-from .serving.sequence import Sequence
-from .serving.simulator import SimulatedRequest, Simulator
-from .serving.speculation.draft_model import DraftModel
-from .serving.speculation.prompt_lookup import PromptLookup
-from .serving.speculation.with_drafts import WithDrafts, with_drafts
-from .serving.structured.constraint import Constraint
-from .serving.structured.grammar_drafter import GrammarDrafter
+from .paging.forward_batch import ForwardBatch
+from .paging.paged_kv_cache import PagedKvCache, PagedKvPool, slot_mapping
+from .paging.quantized_kv_pool import QuantizedKvPool
+from .ranks.follower import Follower
+from .ranks.leading_model import LeadingModel
+from .ranks.watchdog import Watchdog
+from .scheduling.block_manager import BlockManager
+from .scheduling.blocks import UnlimitedBlocks
+from .scheduling.policy import Fcfs
+from .scheduling.prefix_cache import PrefixCachingBlockManager
+from .scheduling.priority import Priority
+from .scheduling.scheduler import Scheduler, SchedulerConfig
+from .scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
+from .scheduling.sequence import Sequence
+from .simulation.cost_model import CostModel, fit_cost_model
+from .simulation.latency_target import LatencyTarget
+from .simulation.serving_metrics import ServingMetrics, Slo
+from .simulation.simulator import SimulatedRequest, Simulator
+from .speculation.draft_model import DraftModel
+from .speculation.grammar_drafter import GrammarDrafter
+from .speculation.lookup_drafter import LookupDrafter
+from .speculation.prompt_lookup import PromptLookup
+from .speculation.with_drafts import WithDrafts, with_drafts
+from .structured.constraint import Constraint
 
 __all__ = [
     "AdaptiveChunker",

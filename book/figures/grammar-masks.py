@@ -6,8 +6,8 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from tiny_llm_ref import StructuredOutputsParams, load
-from tiny_llm_ref.serving.given.grammars import compile_grammar
-from tiny_llm_ref.serving.structured.masks import MaskedRow, fill_masks
+from tiny_llm_ref.structured.grammars import compile_grammar
+from tiny_llm_ref.structured.masks import MaskedRow, fill_masks
 
 MODEL = Path("models/qwen3-kjv-4m")
 SCHEMA = {

@@ -5,9 +5,9 @@ import mlx.core as mx
 from tiny_llm_ref import ScheduledTokens, SchedulerOutput, Sequence
 from tiny_llm_ref.ops.quantized_blocks import quantize_heads
 from tiny_llm_ref.ops.quantized_paged_attention import quantized_paged_attention_simple
-from tiny_llm_ref.serving.block_manager import BlockTable
-from tiny_llm_ref.serving.quantized_batch import QuantizedBatch
-from tiny_llm_ref.serving.quantized_kv_pool import QuantizedKvPool
+from tiny_llm_ref.paging.quantized_batch import QuantizedBatch
+from tiny_llm_ref.paging.quantized_kv_pool import QuantizedKvPool
+from tiny_llm_ref.scheduling.block_manager import BlockTable
 
 COLOURS = ("#d97a1f", "#3b82c4")
 BLOCK_SIZE, NUM_BLOCKS, D = 4, 8, 64

@@ -3,8 +3,8 @@
 import numpy as np
 
 from tiny_llm_ref import PagedKvPool, ScheduledTokens, Sequence
-from tiny_llm_ref.serving.block_manager import BlockTable
-from tiny_llm_ref.serving.forward_batch import batch_slots, flatten, pad_block_tables
+from tiny_llm_ref.paging.forward_batch import batch_slots, flatten, pad_block_tables
+from tiny_llm_ref.scheduling.block_manager import BlockTable
 
 COLOURS = ("#d97a1f", "#3b82c4", "#4f9d69")
 BLOCK_SIZE, NUM_BLOCKS, CELL = 4, 8, 34

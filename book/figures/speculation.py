@@ -6,8 +6,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from tiny_llm_ref import BlockManager, PromptLookup, ScheduledTokens, Scheduler, SchedulerConfig, Sequence
-from tiny_llm_ref.serving.forward_batch import flatten
-from tiny_llm_ref.serving.speculation.verification import rows_to_keep, rows_to_verify
+from tiny_llm_ref.paging.forward_batch import flatten
+from tiny_llm_ref.speculation.verification import rows_to_keep, rows_to_verify
 
 QUOTING = "the cat sat on the mat . say it again : the cat"
 PLAIN = "a dog"

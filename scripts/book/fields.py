@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from scripts.book.problems import ChapterError
-from tiny_llm_ref.serving.server.given import anthropic_fields, fields, response_fields
+from tiny_llm_ref.http_server import anthropic_fields, fields, response_fields
 
 COLUMNS = ("field", "values", "use")
 USES = {

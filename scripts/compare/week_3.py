@@ -146,7 +146,7 @@ def rejected(tiny: Library) -> Tree:
 
 def server(tiny: Library, module: str) -> Tree:
     """A module of the server. Importing the package does not import the server."""
-    return importlib.import_module(f"{tiny.package.__name__}.serving.server.{module}")
+    return importlib.import_module(f"{tiny.package.__name__}.server.{module}")
 
 
 def increments(tiny: Library) -> Tree:

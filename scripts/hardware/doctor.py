@@ -41,7 +41,7 @@ import os
 from kernel_runtime import native
 if native.kernels_mode() != "off":
     os.environ["TINY_LLM_KERNELS"] = "own"  # whether the kernels work, not whether they win
-from tiny_llm_ref.given import accelerate
+from tiny_llm_ref.accelerated import accelerate
 print(accelerate.best_operations().matmul is not None, native.num_blas_calls() is not None)
 """
 COMPILER_FIX = "update the C++ compiler, or name another one in the variable CXX"

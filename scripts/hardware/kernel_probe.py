@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from kernel_runtime.launch import Language, Target, default_target
-from tiny_llm_ref.kernels.given.gpu_operations import quantized_matmul_gpu
+from tiny_llm_ref.kernels.gpu_operations import quantized_matmul_gpu
 from tiny_llm_ref.kernels.quantized_matmul import multiply_simple
 from tiny_llm_ref.ops.quantize import QuantizedWeights
 

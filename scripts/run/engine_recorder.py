@@ -6,7 +6,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from scripts.run.run_log import PhaseEvent, RunLog
 from tiny_llm_ref import Engine, EngineStep, GenerationResult, SamplingParams
-from tiny_llm_ref.serving.given.engine_request import EngineRequest
+from tiny_llm_ref.engine.engine_request import EngineRequest
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tiny_llm_ref import Engine as ServingEngine
     from tiny_llm_ref import Qwen3Model, SamplingParams
-    from tiny_llm_ref.serving.given.blocks import Blocks
+    from tiny_llm_ref.scheduling.blocks import Blocks
 
 QUESTIONS = Path(__file__).with_name("demo_prompts.json")
 OWN_PROMPTS = "demo_prompts.json"  # beside a checkpoint that is no assistant

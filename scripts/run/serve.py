@@ -22,11 +22,11 @@ from scripts.run.serve_options import ServeOptions
 
 if TYPE_CHECKING:
     from tiny_llm_ref import SchedulerConfig
-    from tiny_llm_ref.model.given.ranks import Ranks
-    from tiny_llm_ref.serving.ranks.given.run_rank import Leader
-    from tiny_llm_ref.serving.server.given.config import ServerConfig
-    from tiny_llm_ref.serving.server.given.engine_factory import EngineFactory
-    from tiny_llm_ref.serving.server.given.speculation import DrafterFactory
+    from tiny_llm_ref.http_server.config import ServerConfig
+    from tiny_llm_ref.http_server.engine_factory import EngineFactory
+    from tiny_llm_ref.http_server.speculation import DrafterFactory
+    from tiny_llm_ref.model.ranks import Ranks
+    from tiny_llm_ref.ranks.run_rank import Leader
 
 
 SERVER_DAY = (3, 7)
@@ -61,7 +61,7 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
             if is_rank():  # waits for others in native code, where no handler in Python would run
                 for number in (signal.SIGTERM, signal.SIGHUP):
                     signal.signal(number, signal.SIG_DFL)
-            ranks = importlib.import_module(f"{package.__name__}.model.given.ranks").join_ranks()
+            ranks = importlib.import_module(f"{package.__name__}.model.ranks").join_ranks()
             if ranks.rank:
                 sys.exit(follow(checkpoint, package, ranks))
             serve(options, checkpoint, package, ranks)
@@ -185,12 +185,12 @@ def make_drafter_factory(options: ServeOptions, package: ModuleType) -> "Drafter
 
 def server_module(package: ModuleType, name: str) -> ModuleType:
     """A given module of the package's server."""
-    return importlib.import_module(f"{package.__name__}.serving.server.given.{name}")
+    return importlib.import_module(f"{package.__name__}.http_server.{name}")
 
 
 def rank_module(package: ModuleType) -> ModuleType:
     """What the package does in each rank of several."""
-    return importlib.import_module(f"{package.__name__}.serving.ranks.given.run_rank")
+    return importlib.import_module(f"{package.__name__}.ranks.run_rank")
 
 
 def leave_torch_out() -> None:

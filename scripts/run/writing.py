@@ -91,7 +91,7 @@ def load(package: ModuleType, checkpoint: Path) -> tuple[Any, "TokenizerWrapper"
     except NotImplementedError as error:
         inner = f"{package.__name__}.model"
         try:
-            plain = importlib.import_module(f"{inner}.given.plain_checkpoint")
+            plain = importlib.import_module(f"{inner}.plain_checkpoint")
             config_and_weights = plain.read_plain_checkpoint(checkpoint, fastest_dtype())
         except ValueError:
             raise error from None

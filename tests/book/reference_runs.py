@@ -15,7 +15,7 @@ from tiny_llm_ref import (
     Simulator,
     TinyKvFullCache,
 )
-from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
+from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
 
 class Clock:

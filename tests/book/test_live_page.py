@@ -17,7 +17,7 @@ from tests.server.servers import app_of, client_of, on_socket, wait_for
 from tests.support.fakes import FakeModel
 from tests.support.server_engines import make_engine
 from tiny_llm import Engine
-from tiny_llm.serving.server.given.engine_client import EngineClient
+from tiny_llm.http_server.engine_client import EngineClient
 
 LIVE = ROOT / "book" / "live"
 NARROW, WIDE = 360, 1400
@@ -283,7 +283,7 @@ def test_a_request_that_ended_unseen_is_dropped(live: MiniRacer) -> None:
 
 
 def test_the_timeline_is_that_of_the_book() -> None:
-    from tiny_llm.serving.server.given.page import BOOK, FILES
+    from tiny_llm.http_server.page import BOOK, FILES
 
     assert BOOK / "viz" == VIZ
     assert all((BOOK / path).is_file() for path, _ in FILES.values())

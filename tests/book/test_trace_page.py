@@ -19,7 +19,7 @@ from tests.book.figure_pages import VIZ, new_page, plain_numbers, serious_faults
 from tests.book.reference_runs import Clock, PacedModel
 from tests.book.twins import twin
 from tiny_llm_ref import BatchGenerator, SamplingParams
-from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
+from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
 NUM_CASES = 1000
 

@@ -10,7 +10,7 @@ from py_mini_racer import MiniRacer
 
 from tests.book.reference_runs import play, play_budget
 from tests.book.twins import NUM_CASES, twin_fixture
-from tiny_llm_ref.batching.chunked_prefill import (
+from tiny_llm_ref.exercises.chunked_prefill import (
     chunked_attention_mask,
     chunked_prefill_schedule,
     num_prefill_steps,

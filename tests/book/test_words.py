@@ -92,7 +92,11 @@ def test_the_reference_and_a_test_are_shown_whole(tmp_path: Path) -> None:
         ),
         ("{{#ref kernels.cpu.rms_norm.rms_norm}}", "week-1/day-4.md", "week 2 day 5 task 4 asks for"),
         ("{{#ref ops.positional_encoding.RoPE._rotate}}", "week-1/day-2.md", "week 1 day 2 task 2 asks for"),
-        ("{{#ref batching.chunked_prefill._take_chunk}}", "week-2/day-7.md", "only the solution of this day"),
+        (
+            "{{#ref exercises.chunked_prefill._take_chunk}}",
+            "week-2/day-7.md",
+            "only the solution of this day",
+        ),
         ("{{#starter ops.positional_encoding.RoPE._rotate}}", "week-1/day-2.md", "the starter has no"),
         ("{{#test week_9_day_1.test_x}}", "week-2/day-7.md", "there is no tests/days/test_week_9_day_1.py"),
         ("{{#test week_1_day_1.test_x}}", "week-2/day-7.md", "tests/days/test_week_1_day_1.py has no test_x"),

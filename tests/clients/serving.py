@@ -6,9 +6,9 @@ from pathlib import Path
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.servers import on_socket
 from tiny_llm import Engine, SamplingParams, SchedulerConfig, load
-from tiny_llm.serving.server.given.app import create_app
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.engine_factory import EngineFactory
+from tiny_llm.http_server.app import create_app
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.http_server.engine_factory import EngineFactory
 
 MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 

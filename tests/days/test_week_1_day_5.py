@@ -40,10 +40,10 @@ from tiny_llm import (
     load,
     scaled_dot_product_attention_grouped,
 )
-from tiny_llm.model.given.operations import Operations
-from tiny_llm.model.given.plain_checkpoint import read_plain_checkpoint
 from tiny_llm.model.kv_cache import DenseKvCache
 from tiny_llm.model.loader import Tensors, build_model, load_model
+from tiny_llm.model.operations import Operations
+from tiny_llm.model.plain_checkpoint import read_plain_checkpoint
 from tiny_llm.model.plain_loader import build_plain_model
 from tiny_llm.ops.positional_encoding import LinearScaling, Llama3Scaling, YarnScaling
 

@@ -43,8 +43,8 @@ from tiny_llm import (
     quantized_matmul_simple,
     scaled_dot_product_attention_grouped,
 )
-from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import Quantization, Tensors, load_model
+from tiny_llm.model.operations import Operations
 from tiny_llm.ops.packing import pack, unpack
 
 # --- task 1 ------------------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ from tests.support.quantized import (
     random_words,
 )
 from tiny_llm import QuantizedWeights
+from tiny_llm.kernels import gpu_operations
 from tiny_llm.kernels import quantized_matmul as dispatch
-from tiny_llm.kernels.given import gpu_operations
-from tiny_llm.kernels.given.gpu_operations import quantized_matmul_gpu
+from tiny_llm.kernels.gpu_operations import quantized_matmul_gpu
 from tiny_llm.kernels.quantized_matmul import (
     dequantize,
     multiply_simd,
@@ -48,8 +48,8 @@ from tiny_llm.kernels.quantized_matmul import (
     quantized_matmul,
     quantized_matmul_cpu,
 )
-from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import load_model
+from tiny_llm.model.operations import Operations
 
 ORDERS = [FORWARD, BACKWARD, *range(2, 7)]
 LAYOUTS = [(bits, group_size) for bits in (4, 8) for group_size in (32, 64, 128)]

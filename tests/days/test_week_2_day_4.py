@@ -35,8 +35,8 @@ from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
 from tests.support.precision import check_types
 from tiny_llm import flash_attention, scaled_dot_product_attention_grouped
-from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import load_model
+from tiny_llm.model.operations import Operations
 from tiny_llm.ops.attention import Mask
 from tiny_llm.ops.flash_attention import (
     SoftmaxState,

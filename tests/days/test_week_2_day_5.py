@@ -38,16 +38,17 @@ from tests.support.oracles import LOW_PRECISION, Array, exact, grouped_attention
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
 from tiny_llm import ModelConfig, scaled_dot_product_attention_grouped
-from tiny_llm.given.fused_parts import FusedNorm, FusedRope, fused_mlp
+from tiny_llm.accelerated import fused_operations
+from tiny_llm.accelerated.fused_operations import rms_norm, rotate, swiglu
+from tiny_llm.accelerated.fused_parts import FusedNorm, FusedRope, fused_mlp
 from tiny_llm.kernels import dispatch_attention as attention_module
+from tiny_llm.kernels import gpu_operations
 from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_cpu
-from tiny_llm.kernels.given import fused_operations, gpu_operations
-from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, swiglu
-from tiny_llm.kernels.given.gpu_operations import flash_attention_gpu
-from tiny_llm.kernels.given.gpu_sizes import HEAD_DIMS
+from tiny_llm.kernels.gpu_operations import flash_attention_gpu
+from tiny_llm.kernels.gpu_sizes import HEAD_DIMS
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
-from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import load_model
+from tiny_llm.model.operations import Operations
 from tiny_llm.ops.attention import Mask
 
 Shape = tuple[int, int, int, int, int, int]

@@ -63,10 +63,10 @@ from tiny_llm import (
     scaled_dot_product_attention_grouped,
     simple_generate_with_kv_cache,
 )
-from tiny_llm.serving.cost_model import context_of
-from tiny_llm.serving.dense_runner import RowKvCaches
-from tiny_llm.serving.given.sampling_batch import SamplingBatch
-from tiny_llm.serving.scheduler import next_tokens
+from tiny_llm.engine.dense_runner import RowKvCaches
+from tiny_llm.engine.sampling_batch import SamplingBatch
+from tiny_llm.scheduling.scheduler import next_tokens
+from tiny_llm.simulation.cost_model import context_of
 
 tokenizer = FakeTokenizer()
 endless = FakeTokenizer(eos_token_ids=[])

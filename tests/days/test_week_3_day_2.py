@@ -43,7 +43,7 @@ from tiny_llm import (
     TinyKvFullCache,
 )
 from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
-from tiny_llm.serving.paged_kv_cache import slot_mapping
+from tiny_llm.paging.paged_kv_cache import slot_mapping
 
 H, D = 2, 5
 

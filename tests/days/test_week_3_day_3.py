@@ -56,24 +56,24 @@ from tiny_llm import (
     Sequence,
     paged_attention_simple,
 )
+from tiny_llm.engine import model_runner
+from tiny_llm.engine.batch_sampler import draw as draw_tokens
+from tiny_llm.engine.batch_sampler import kept_tokens, sample_batch
+from tiny_llm.engine.sampling_batch import BatchSampler, SamplingBatch
 from tiny_llm.kernels import dispatch_paged_attention as fast_module
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention, paged_attention_cpu
-from tiny_llm.kernels.given.gpu_sizes import HEAD_DIMS
-from tiny_llm.kernels.given.paged_gpu import paged_attention_gpu
+from tiny_llm.kernels.gpu_sizes import HEAD_DIMS
+from tiny_llm.kernels.paged_gpu import paged_attention_gpu
 from tiny_llm.ops import paged_attention as array_module
 from tiny_llm.ops.paged_attention import attend_alike, padded_slots, paged_attention
-from tiny_llm.serving import model_runner
-from tiny_llm.serving.batch_sampler import draw as draw_tokens
-from tiny_llm.serving.batch_sampler import kept_tokens, sample_batch
-from tiny_llm.serving.block_manager import BlockTable
-from tiny_llm.serving.forward_batch import (
+from tiny_llm.paging.forward_batch import (
     RaggedKvCache,
     batch_slots,
     flatten,
     logits_indices,
     pad_block_tables,
 )
-from tiny_llm.serving.given.sampling_batch import BatchSampler, SamplingBatch
+from tiny_llm.scheduling.block_manager import BlockTable
 
 # Task 1: a step end to end
 

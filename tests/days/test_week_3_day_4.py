@@ -48,7 +48,7 @@ from tiny_llm import (
     SchedulerConfig,
     Sequence,
 )
-from tiny_llm.serving.block_hashes import Prefix, Prefixes, chain_hash
+from tiny_llm.scheduling.block_hashes import Prefix, Prefixes, chain_hash
 
 TELLING = ["chain", "block alone", "no order"]  # hashes under which these prompts do not collide
 PROMPT = tuple(prompt_of(11))

@@ -39,9 +39,9 @@ from tiny_llm import (
     UnlimitedBlocks,
     fit_cost_model,
 )
-from tiny_llm.serving.cost_model import context_of
-from tiny_llm.serving.given.blocks import Blocks
-from tiny_llm.serving.latency_target import Demand
+from tiny_llm.scheduling.blocks import Blocks
+from tiny_llm.simulation.cost_model import context_of
+from tiny_llm.simulation.latency_target import Demand
 
 endless = FakeTokenizer(eos_token_ids=[])
 

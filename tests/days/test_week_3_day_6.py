@@ -35,13 +35,13 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
-from tiny_llm.serving.given.draft_cost import DraftCost
-from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.given.sampling_batch import SamplingBatch
-from tiny_llm.serving.speculation.draft_length import Acceptance, best_num_drafts
-from tiny_llm.serving.speculation.rejection import probabilities, reject
-from tiny_llm.serving.speculation.verification import rows_to_keep, rows_to_verify
+from tiny_llm.engine.sampling_batch import SamplingBatch
+from tiny_llm.speculation.adaptive_drafter import AdaptiveDrafter
+from tiny_llm.speculation.draft_cost import DraftCost
+from tiny_llm.speculation.draft_length import Acceptance, best_num_drafts
+from tiny_llm.speculation.drafter import Drafts
+from tiny_llm.speculation.rejection import probabilities, reject
+from tiny_llm.speculation.verification import rows_to_keep, rows_to_verify
 
 endless = FakeTokenizer(eos_token_ids=[])
 

@@ -29,19 +29,19 @@ from tiny_llm import (
     Simulator,
 )
 from tiny_llm.batching.answer import TokenLogprobs
-from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.server import engine_thread
-from tiny_llm.serving.server.admission import (
+from tiny_llm.engine.engine_request import EngineRequest
+from tiny_llm.server import engine_thread
+from tiny_llm.server.admission import (
     Admission,
     QueueFullError,
     RemainingWork,
     Reservation,
     seconds_until_room,
 )
-from tiny_llm.serving.server.capacity import highest_rate, poisson_arrivals
-from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
-from tiny_llm.serving.server.engine_thread import EngineThread, LiveRequest
-from tiny_llm.serving.server.given.mailbox import (
+from tiny_llm.server.capacity import highest_rate, poisson_arrivals
+from tiny_llm.server.disconnects import ClientGoneError, unless_disconnected
+from tiny_llm.server.engine_thread import EngineThread, LiveRequest
+from tiny_llm.server.mailbox import (
     Abort,
     Command,
     Increment,
@@ -52,9 +52,9 @@ from tiny_llm.serving.server.given.mailbox import (
     Stopped,
     Submit,
 )
-from tiny_llm.serving.server.given.thread_law import check_plain
-from tiny_llm.serving.server.recovery import RecoveringEngine
-from tiny_llm.serving.server.text_increments import TextIncrements, cut_off, num_held_back
+from tiny_llm.server.recovery import RecoveringEngine
+from tiny_llm.server.text_increments import TextIncrements, cut_off, num_held_back
+from tiny_llm.server.thread_law import check_plain
 
 # Task 1: text as it comes
 

@@ -27,12 +27,12 @@ from tiny_llm import (
     Sequence,
     StructuredOutputsParams,
 )
-from tiny_llm.kernels.given.mask_rows import mask_rows
-from tiny_llm.serving.given.constraints import constrain
-from tiny_llm.serving.given.drafter import Drafts, extended
-from tiny_llm.serving.given.grammars import compile_grammar
-from tiny_llm.serving.structured import masks
-from tiny_llm.serving.structured.masks import MaskedRow, fill_masks, mask_rows_simple, masked_rows
+from tiny_llm.kernels.mask_rows import mask_rows
+from tiny_llm.speculation.drafter import Drafts, extended
+from tiny_llm.structured import masks
+from tiny_llm.structured.grammars import compile_grammar
+from tiny_llm.structured.masks import MaskedRow, fill_masks, mask_rows_simple, masked_rows
+from tiny_llm.structured.step_masks import constrain
 
 # Token 1 is "A", 2 is "B" and so on; 0 ends the text.
 A, B, C, D, E = range(1, 6)

@@ -60,11 +60,11 @@ from tiny_llm.kernels.dispatch_quantized_attention import (
     dispatch_quantized_attention,
     quantized_paged_attention_cpu,
 )
-from tiny_llm.kernels.given.quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
+from tiny_llm.kernels.quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
 from tiny_llm.ops.quantized_paged_attention import seen_entries
-from tiny_llm.serving.block_manager import BlockTable
-from tiny_llm.serving.quantized_batch import QuantizedBatch, QuantizedKvCache
-from tiny_llm.serving.quantized_kv_pool import Tails, stored_tokens
+from tiny_llm.paging.quantized_batch import QuantizedBatch, QuantizedKvCache
+from tiny_llm.paging.quantized_kv_pool import Tails, stored_tokens
+from tiny_llm.scheduling.block_manager import BlockTable
 
 # Task 1: a grid for each group
 

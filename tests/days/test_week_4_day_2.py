@@ -52,9 +52,9 @@ from tiny_llm.kernels.dispatch_grouped_matmul import (
     grouped_matmul_cpu,
     grouped_matmul_mlx,
 )
-from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import Quantization, Tensors
 from tiny_llm.model.moe_loader import build_moe, flatten_experts, take_experts
+from tiny_llm.model.operations import Operations
 
 Integers = npt.NDArray[np.int64]
 

@@ -51,20 +51,20 @@ from tiny_llm import (
     shard_tensors,
     step_seconds,
 )
-from tiny_llm.given.accelerate import best_operations
-from tiny_llm.given.best_grouped_matmul import best_grouped_matmul
-from tiny_llm.given.pretrained import load_part
-from tiny_llm.model.given.ranks import FRAME, OneRank
+from tiny_llm.accelerated.accelerate import best_operations
+from tiny_llm.accelerated.best_grouped_matmul import best_grouped_matmul
+from tiny_llm.accelerated.pretrained import load_part
 from tiny_llm.model.loader import load_model
 from tiny_llm.model.moe_loader import load_moe_model
+from tiny_llm.model.ranks import FRAME, OneRank
 from tiny_llm.model.sharded_loader import ShardedTensors, join
-from tiny_llm.serving.block_manager import BlockTable
-from tiny_llm.serving.forward_batch import RaggedKvCache
-from tiny_llm.serving.ranks import follower as follower_module
-from tiny_llm.serving.ranks import leading_model
-from tiny_llm.serving.ranks.follower import batch_of
-from tiny_llm.serving.ranks.message import Kind, from_message, receive, send, to_message
-from tiny_llm.serving.ranks.watchdog import FIRST_SECONDS
+from tiny_llm.paging.forward_batch import RaggedKvCache
+from tiny_llm.ranks import follower as follower_module
+from tiny_llm.ranks import leading_model
+from tiny_llm.ranks.follower import batch_of
+from tiny_llm.ranks.message import Kind, from_message, receive, send, to_message
+from tiny_llm.ranks.watchdog import FIRST_SECONDS
+from tiny_llm.scheduling.block_manager import BlockTable
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 Numbers = np.ndarray[Any, Any]

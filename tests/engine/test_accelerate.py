@@ -17,7 +17,7 @@ from scripts.course import ROOT, load_course
 from scripts.sources.files import read_reference, write
 from scripts.sources.render import render
 from tests.support.checkpoints import VARIANTS, build, save
-from tiny_llm.given.accelerate import best_operations
+from tiny_llm.accelerated.accelerate import best_operations
 
 PROGRAM = """
 import sys
@@ -26,8 +26,8 @@ import scripts, tiny_llm, numpy
 import mlx.core as mx
 from dataclasses import replace
 from pathlib import Path
-from tiny_llm.given import pretrained
-from tiny_llm.given.accelerate import best_operations
+from tiny_llm.accelerated import pretrained
+from tiny_llm.accelerated.accelerate import best_operations
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.loader import load_model
 best = best_operations(getattr(mx, sys.argv[6]))
@@ -168,7 +168,7 @@ def check_one_is_left_out(
         ),
         (
             "cpu",
-            "kernels/given/integer_matmul.cpp",
+            "accelerated/integer_matmul.cpp",
             "return sums + grid.biases * x_sum;",
             "return sums - grid.biases * x_sum;",
             "integer_matmul",
@@ -184,7 +184,7 @@ def check_one_is_left_out(
         ),
         (
             "cpu",
-            "kernels/given/swiglu_halves.cpp",
+            "accelerated/swiglu_halves.cpp",
             "*up = gate + size;",
             "*up = gate;",
             "swiglu",
@@ -192,7 +192,7 @@ def check_one_is_left_out(
         ),
         (
             "cpu",
-            "kernels/given/split_heads.cpp",
+            "accelerated/split_heads.cpp",
             "if (part == 2) continue;",
             "",
             "split_heads",
@@ -216,7 +216,7 @@ def check_one_is_left_out(
         ),
         (
             "gpu",
-            f"kernels/given/{TARGET.language}/tiled_matmul{SUFFIXES[TARGET.language]}",
+            f"accelerated/{TARGET.language}/tiled_matmul{SUFFIXES[TARGET.language]}",
             "T(scale * float(code) + bias)",
             "T(scale * float(code))",
             "tiled_matmul",
@@ -224,7 +224,7 @@ def check_one_is_left_out(
         ),
         (
             "gpu",
-            f"kernels/given/{TARGET.language}/tiled_attention{SUFFIXES[TARGET.language]}",
+            f"accelerated/{TARGET.language}/tiled_attention{SUFFIXES[TARGET.language]}",
             "total * shrink + added",
             "total + added",
             "tiled_attention",

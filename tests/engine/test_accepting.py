@@ -8,7 +8,7 @@ from tests.support.check import check_equal
 from tests.support.fakes import FakeTokenizer, prompt_of
 from tiny_llm import SamplingParams, Sequence
 from tiny_llm.batching.answer import TokenLogprobs
-from tiny_llm.serving.given.engine_request import EngineRequest
+from tiny_llm.engine.engine_request import EngineRequest
 
 
 def accepting_request(**options: Any) -> EngineRequest:

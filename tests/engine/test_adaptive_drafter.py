@@ -6,9 +6,10 @@ from collections.abc import Sequence as Items
 import pytest
 
 from tiny_llm import CostModel, LookupDrafter, SamplingParams, Sequence
-from tiny_llm.serving.given import draft_cost
-from tiny_llm.serving.given.adaptive_drafter import RESTS_BETWEEN_TRIALS, STEPS_OF_REST, AdaptiveDrafter
-from tiny_llm.serving.given.draft_cost import (
+from tiny_llm.scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
+from tiny_llm.speculation import draft_cost
+from tiny_llm.speculation.adaptive_drafter import RESTS_BETWEEN_TRIALS, STEPS_OF_REST, AdaptiveDrafter
+from tiny_llm.speculation.draft_cost import (
     CONTEXTS,
     DRAFTS,
     SIZES,
@@ -17,9 +18,8 @@ from tiny_llm.serving.given.draft_cost import (
     ProfiledDrafter,
     profiled,
 )
-from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
-from tiny_llm.serving.speculation.draft_length import Acceptance
+from tiny_llm.speculation.draft_length import Acceptance
+from tiny_llm.speculation.drafter import Drafts
 
 
 class Counting(LookupDrafter):

@@ -10,11 +10,11 @@ from tests.support.check import check_equal, normal
 from tests.support.oracles import expected_kept
 from tests.support.sampling import numbers_of
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
+from tiny_llm.accelerated import best_sampler as module
+from tiny_llm.accelerated.best_sampler import best_sampler, sample_natively
+from tiny_llm.engine.batch_sampler import sample_batch
+from tiny_llm.engine.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 from tiny_llm.generation.generate import to_logprobs
-from tiny_llm.serving.batch_sampler import sample_batch
-from tiny_llm.serving.given import best_sampler as module
-from tiny_llm.serving.given.best_sampler import best_sampler, sample_natively
-from tiny_llm.serving.given.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 
 CUTS = [(0, None, 0), (0.9, None, 0), (0, 1, 0), (0, 7, 0), (0, 5000, 0), (0, None, 0.2), (0.999, 40, 0.01)]
 PARAMS = tuple(SamplingParams(temp, *cut) for temp in (0, 0.01, 0.7, 2) for cut in CUTS)

@@ -18,8 +18,8 @@ from tiny_llm import (
     UnlimitedBlocks,
 )
 from tiny_llm import cache_bytes_per_token as bytes_per_token
+from tiny_llm.engine import default_blocks, memory
 from tiny_llm.ops.quantized_blocks import words_per_head
-from tiny_llm.serving.given import default_blocks, memory
 
 tokenizer = FakeTokenizer(eos_token_ids=[])
 

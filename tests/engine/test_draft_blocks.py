@@ -22,8 +22,8 @@ from tiny_llm import (
     Sequence,
     with_drafts,
 )
-from tiny_llm.serving.given.draft_blocks import DraftBlocks
-from tiny_llm.serving.given.drafter import extended
+from tiny_llm.speculation.draft_blocks import DraftBlocks
+from tiny_llm.speculation.drafter import extended
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 SIZE = 4

@@ -10,9 +10,9 @@ import pytest
 from tests.support.check import check_close
 from tests.support.fakes import FakeModel, prompt_of
 from tiny_llm import BlockManager, DraftModel, SamplingParams, ScheduledTokens, Sequence
-from tiny_llm.serving.given.draft_runner import DraftRunner
-from tiny_llm.serving.given.sampling_batch import SamplingBatch
-from tiny_llm.serving.speculation.rejection import probabilities
+from tiny_llm.engine.sampling_batch import SamplingBatch
+from tiny_llm.speculation.draft_runner import DraftRunner
+from tiny_llm.speculation.rejection import probabilities
 
 SAMPLED, GREEDY = SamplingParams(1.3, top_k=20, seed=4), SamplingParams(seed=4)
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence as Items
 import pytest
 
 from tiny_llm import CostModel, LookupDrafter, ScheduledTokens, SchedulerOutput, Sequence
-from tiny_llm.serving.given.adaptive_drafter import (
+from tiny_llm.speculation.adaptive_drafter import (
     FIRST_RATE,
     NUM_OWN,
     RESTS_BETWEEN_TRIALS,
     STEPS_OF_REST,
     AdaptiveDrafter,
 )
-from tiny_llm.serving.given.draft_cost import DraftCost
-from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.speculation.draft_length import Acceptance
+from tiny_llm.speculation.draft_cost import DraftCost
+from tiny_llm.speculation.draft_length import Acceptance
+from tiny_llm.speculation.drafter import Drafts
 
 FREE, DEAR = DraftCost({1: CostModel(1.0, 0.0)}), DraftCost({1: CostModel(0.0, 1.0)})
 

@@ -22,13 +22,13 @@ from kernel_runtime.gpu_kernel import (
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Launch, Target
 from kernel_runtime.native import BuildError
 from tests.support.check import check_close, check_equal, normal
-from tiny_llm.kernels.given.gpu_operations import (
+from tiny_llm.kernels.gpu_operations import (
     FLASH_ATTENTION,
     FLASH_DECODE,
     QUANTIZED_MATMUL,
     QUANTIZED_MATVEC,
 )
-from tiny_llm.kernels.given.paged_gpu import PAGED_ATTENTION, PAGED_DECODE
+from tiny_llm.kernels.paged_gpu import PAGED_ATTENTION, PAGED_DECODE
 
 ORDERS = [FORWARD, BACKWARD, 2, 3, 4]
 THREADS = 64

@@ -10,13 +10,13 @@ from tests.support.check import check_close, check_equal, check_value_error, nor
 from tests.support.checkpoints import VARIANTS, build, save
 from tests.support.cpu_kernels import poison, use_device
 from tests.support.passes import PASSES
-from tiny_llm.given.fused_parts import FusedNorm, FusedRope, fused_attention, fused_mlp, joined
+from tiny_llm.accelerated.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
+from tiny_llm.accelerated.fused_parts import FusedNorm, FusedRope, fused_attention, fused_mlp, joined
 from tiny_llm.kernels.dispatch_attention import can_merge, dispatch_attention, flash_attention_merged
-from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.dense_kv_cache import TinyKvFullCache
-from tiny_llm.model.given.operations import Operations
 from tiny_llm.model.loader import load_model
+from tiny_llm.model.operations import Operations
 from tiny_llm.model.qwen3 import Qwen3MultiHeadAttention
 from tiny_llm.ops.basics import as_projection
 from tiny_llm.ops.flash_attention import flash_attention

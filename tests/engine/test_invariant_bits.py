@@ -11,6 +11,8 @@ from tests.support.cpu_kernels import TARGETS, compiled_for
 from tests.support.quantized_blocks import draw_quantized, in_chunks
 from tests.support.ragged import Shape, draw
 from tiny_llm import ExpertWeights
+from tiny_llm.accelerated import fused_operations
+from tiny_llm.accelerated import integer_matmul as integers
 from tiny_llm.kernels import (
     dispatch_attention,
     dispatch_grouped_matmul,
@@ -18,8 +20,6 @@ from tiny_llm.kernels import (
     dispatch_quantized_attention,
 )
 from tiny_llm.kernels import quantized_matmul as floats
-from tiny_llm.kernels.given import fused_operations
-from tiny_llm.kernels.given import integer_matmul as integers
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 DTYPES = (mx.float32, mx.bfloat16)

@@ -14,16 +14,16 @@ from tests.support.bits import ROWS, check_bits, check_rows
 from tests.support.check import check_equal, normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.ragged import Shape, draw
-from tiny_llm.given import pretrained
-from tiny_llm.kernels.given import gpu_operations, paged_gpu
-from tiny_llm.kernels.given.gpu_operations import flash_attention_gpu, quantized_matmul_gpu
-from tiny_llm.kernels.given.paged_gpu import paged_attention_gpu
+from tiny_llm.accelerated import pretrained
+from tiny_llm.kernels import gpu_operations, paged_gpu
+from tiny_llm.kernels.gpu_operations import flash_attention_gpu, quantized_matmul_gpu
+from tiny_llm.kernels.paged_gpu import paged_attention_gpu
 from tiny_llm.ops.basics import one_by_one
 
 both_languages = pytest.mark.parametrize("language", ["metal", "cuda"])
 every_dtype = pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
 PRINT_LIMITS = """
-from tiny_llm_ref.kernels.given.gpu_operations import FEW_QUERIES, FEW_ROWS
+from tiny_llm_ref.kernels.gpu_operations import FEW_QUERIES, FEW_ROWS
 from tiny_llm_ref.kernels.quantized_matmul import MAX_FUSED_ROWS
 print(FEW_ROWS, FEW_QUERIES, MAX_FUSED_ROWS > 10**9)
 """

@@ -19,8 +19,8 @@ from tiny_llm import (
     SchedulerConfig,
     load,
 )
+from tiny_llm.engine.sampling_batch import SamplingBatch
 from tiny_llm.generation.generate import to_logprobs
-from tiny_llm.serving.given.sampling_batch import SamplingBatch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 LENGTHS = (300, 40, 17, 1)

@@ -22,8 +22,8 @@ from tiny_llm import (
     SamplingParams,
     SchedulerConfig,
 )
-from tiny_llm.serving.quantized_kv_pool import QuantizedKvPool
-from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.paging.quantized_kv_pool import QuantizedKvPool
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

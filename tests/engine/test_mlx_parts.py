@@ -7,7 +7,7 @@ from tests.support.bits import check_bits
 from tests.support.check import check_close, normal
 from tests.support.ragged import Shape, draw
 from tiny_llm import QuantizedEmbedding, RMSNorm, RoPE, quantize_weights, quantized_matmul_simple
-from tiny_llm.given.mlx_parts import (
+from tiny_llm.accelerated.mlx_parts import (
     MlxEmbedding,
     MlxNorm,
     MlxRope,

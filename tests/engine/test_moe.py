@@ -16,9 +16,9 @@ from tests.support.schedules import (
     random_moe,
 )
 from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, load_moe_model
-from tiny_llm.given import best_grouped_matmul as module
-from tiny_llm.given.accelerate import best_operations
-from tiny_llm.given.best_grouped_matmul import best_grouped_matmul
+from tiny_llm.accelerated import best_grouped_matmul as module
+from tiny_llm.accelerated.accelerate import best_operations
+from tiny_llm.accelerated.best_grouped_matmul import best_grouped_matmul
 from tiny_llm.kernels.dispatch_grouped_matmul import dispatch_grouped_matmul
 from tiny_llm.ops.experts import ExpertWeights, grouped_matmul_simple
 

@@ -10,8 +10,15 @@ import pytest
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, check_equal, normal
 from tests.support.cpu_kernels import spread, use_device
-from tiny_llm.given.fused_parts import FusedNorm, fused_mlp
-from tiny_llm.given.mlx_parts import mlx_attention, mlx_matmul, mlx_paged_attention
+from tiny_llm.accelerated.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
+from tiny_llm.accelerated.fused_parts import FusedNorm, fused_mlp
+from tiny_llm.accelerated.integer_matmul import IntegerProjection, integer_matmul
+from tiny_llm.accelerated.mlx_parts import mlx_attention, mlx_matmul, mlx_paged_attention
+from tiny_llm.accelerated.quantize_blocks import quantize_blocks
+from tiny_llm.accelerated.sample_rows import sample_rows
+from tiny_llm.accelerated.store_rows import store_rows
+from tiny_llm.accelerated.tiled_attention import tiled_attention, tiled_paged_attention
+from tiny_llm.accelerated.tiled_matmul import tiled_matmul
 from tiny_llm.kernels import quantized_matmul as packed
 from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_merged
 from tiny_llm.kernels.dispatch_grouped_matmul import (
@@ -21,14 +28,7 @@ from tiny_llm.kernels.dispatch_grouped_matmul import (
 )
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
 from tiny_llm.kernels.dispatch_quantized_attention import dispatch_quantized_attention
-from tiny_llm.kernels.given.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
-from tiny_llm.kernels.given.integer_matmul import IntegerProjection, integer_matmul
-from tiny_llm.kernels.given.mask_rows import mask_rows
-from tiny_llm.kernels.given.quantize_blocks import quantize_blocks
-from tiny_llm.kernels.given.sample_rows import sample_rows
-from tiny_llm.kernels.given.store_rows import store_rows
-from tiny_llm.kernels.given.tiled_attention import tiled_attention, tiled_paged_attention
-from tiny_llm.kernels.given.tiled_matmul import tiled_matmul
+from tiny_llm.kernels.mask_rows import mask_rows
 from tiny_llm.ops.basics import as_projection
 from tiny_llm.ops.experts import ExpertWeights, grouped_matmul_simple
 from tiny_llm.ops.flash_attention import flash_attention
@@ -36,12 +36,12 @@ from tiny_llm.ops.paged_attention import paged_attention, paged_attention_simple
 from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights, quantize_weights
 from tiny_llm.ops.quantized_blocks import quantize_heads
 from tiny_llm.ops.quantized_paged_attention import quantized_paged_attention_simple
-from tiny_llm.serving.block_manager import BlockTable
-from tiny_llm.serving.forward_batch import ForwardBatch
-from tiny_llm.serving.given.scheduler_output import ScheduledTokens, SchedulerOutput
-from tiny_llm.serving.paged_kv_cache import PagedKvCache, PagedKvPool
-from tiny_llm.serving.quantized_kv_pool import QuantizedKvPool
-from tiny_llm.serving.sequence import Sequence
+from tiny_llm.paging.forward_batch import ForwardBatch
+from tiny_llm.paging.paged_kv_cache import PagedKvCache, PagedKvPool
+from tiny_llm.paging.quantized_kv_pool import QuantizedKvPool
+from tiny_llm.scheduling.block_manager import BlockTable
+from tiny_llm.scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
+from tiny_llm.scheduling.sequence import Sequence
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

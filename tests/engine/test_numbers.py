@@ -10,10 +10,10 @@ import pytest
 from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.server_engines import ENGINES, ChatFake
 from tiny_llm import Engine, SamplingParams, ScheduledTokens, SchedulerConfig, Sequence, UnlimitedBlocks
-from tiny_llm.generation.given.structured_outputs import StructuredOutputsParams
-from tiny_llm.serving.given.sampling_batch import NoNumbersError, Sampled, check_numbers, totals_of
-from tiny_llm.serving.given.verifying_runner import numbers_of
-from tiny_llm.serving.server.recovery import RecoveringEngine
+from tiny_llm.engine.sampling_batch import NoNumbersError, Sampled, check_numbers, totals_of
+from tiny_llm.generation.structured_outputs import StructuredOutputsParams
+from tiny_llm.server.recovery import RecoveringEngine
+from tiny_llm.speculation.verifying_runner import numbers_of
 
 LENGTH = 9  # of a sequence whose next logits are damaged
 KINDS: dict[str, Any] = {

@@ -23,10 +23,10 @@ from tiny_llm import (
     Sequence,
     UnlimitedBlocks,
 )
-from tiny_llm.serving.given import overlapped as overlapped_module
-from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.overlapped import UNREAD
-from tiny_llm.serving.given.sampling_batch import read_samples
+from tiny_llm.engine import overlapped as overlapped_module
+from tiny_llm.engine.engine_request import EngineRequest
+from tiny_llm.engine.overlapped import UNREAD
+from tiny_llm.engine.sampling_batch import read_samples
 
 PROMPTS = [[5, 7, 9], [11, 3, 8, 21, 6, 2, 17]]
 BLOCK_SIZE = 4

@@ -12,8 +12,10 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, normal
 from tests.support.cpu_kernels import TARGETS, compiled_for, use_device
 from tests.support.quantized_blocks import num_words_of
-from tiny_llm.kernels.given import quantize_blocks as module
-from tiny_llm.kernels.given.quantize_blocks import (
+from tiny_llm.accelerated import best_quantized_attention as best_module
+from tiny_llm.accelerated import quantize_blocks as module
+from tiny_llm.accelerated.best_quantized_attention import best_quantized_attention
+from tiny_llm.accelerated.quantize_blocks import (
     FLOATS,
     SOURCE,
     quantize_blocks,
@@ -21,8 +23,6 @@ from tiny_llm.kernels.given.quantize_blocks import (
     quantize_plainly,
 )
 from tiny_llm.ops.quantized_blocks import quantize_heads
-from tiny_llm.serving.given import best_quantized_attention as best_module
-from tiny_llm.serving.given.best_quantized_attention import best_quantized_attention
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ from tiny_llm import (
     UnlimitedBlocks,
     cache_bytes_per_token,
 )
-from tiny_llm.serving.given import default_blocks as default_module
-from tiny_llm.serving.quantized_kv_pool import quantized_bytes_per_token
+from tiny_llm.engine import default_blocks as default_module
+from tiny_llm.paging.quantized_kv_pool import quantized_bytes_per_token
 
 LONGEST = 40
 endless = FakeTokenizer(eos_token_ids=[])

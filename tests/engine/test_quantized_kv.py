@@ -7,7 +7,7 @@ from tests.support.schedules import (
     random_qwen3,
 )
 from tiny_llm import BlockManager, Engine, UnlimitedBlocks
-from tiny_llm.serving.given.blocks import Blocks
+from tiny_llm.scheduling.blocks import Blocks
 
 pytestmark = pytest.mark.usefixtures("on_cpu")  # on an emulated GPU they take minutes
 

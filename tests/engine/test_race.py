@@ -20,8 +20,8 @@ from tests.support.bits import check_bits
 from tests.support.check import normal
 from tests.support.cpu_kernels import use_device
 from tests.support.ragged import Shape, draw
-from tiny_llm.given import accelerate, attention_contests, contests, race_inputs
-from tiny_llm.kernels.given.integer_matmul import integer_matmul
+from tiny_llm.accelerated import accelerate, attention_contests, contests, race_inputs
+from tiny_llm.accelerated.integer_matmul import integer_matmul
 
 F32 = mx.float32
 
@@ -336,7 +336,7 @@ def test_processes_that_race_at_once_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["kernels/cpu/quantized_matmul_simd.cpp", "kernels/given/new.cpp", "given/a.py"]
+    "file", ["kernels/cpu/quantized_matmul_simd.cpp", "kernels/new.cpp", "accelerated/a.py"]
 )
 def test_a_kernel_that_changes_has_a_table_of_its_own(file: str, tmp_path: Path) -> None:
     package = tmp_path / "package"

@@ -16,13 +16,13 @@ from tiny_llm import (
     Sequence,
     Watchdog,
 )
-from tiny_llm.given.pretrained import load_part
-from tiny_llm.model.given.ranks import OneRank
+from tiny_llm.accelerated.pretrained import load_part
+from tiny_llm.engine.execution import Computed
 from tiny_llm.model.loader import load_model
-from tiny_llm.serving.given.execution import Computed
-from tiny_llm.serving.ranks.given import run_rank
-from tiny_llm.serving.ranks.given.guarded import Guarded, RankLost
-from tiny_llm.serving.ranks.given.warm_up import AloneFirst
+from tiny_llm.model.ranks import OneRank
+from tiny_llm.ranks import run_rank
+from tiny_llm.ranks.guarded import Guarded, RankLost
+from tiny_llm.ranks.warm_up import AloneFirst
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

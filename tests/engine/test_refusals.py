@@ -33,21 +33,21 @@ from tiny_llm import (
     scaled_dot_product_attention_grouped,
     scaled_dot_product_attention_simple,
 )
-from tiny_llm.given.fused_parts import FusedRope
-from tiny_llm.given.fused_parts import fused_attention as make_fused_attention
+from tiny_llm.accelerated.fused_parts import FusedRope
+from tiny_llm.accelerated.fused_parts import fused_attention as make_fused_attention
+from tiny_llm.engine.dense_runner import RowKvCaches
 from tiny_llm.kernels.dispatch_attention import (
     dispatch_attention,
     flash_attention_cpu,
     flash_attention_merged,
 )
-from tiny_llm.kernels.given.gpu_operations import flash_attention_gpu
+from tiny_llm.kernels.gpu_operations import flash_attention_gpu
 from tiny_llm.ops.flash_attention import attend_queries, block_mask
 from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
-from tiny_llm.serving.block_manager import BlockTable
-from tiny_llm.serving.dense_runner import RowKvCaches
-from tiny_llm.serving.forward_batch import RaggedKvCache
-from tiny_llm.serving.paged_kv_cache import PagedKvCache
-from tiny_llm.serving.quantized_batch import QuantizedBatch, QuantizedKvCache
+from tiny_llm.paging.forward_batch import RaggedKvCache
+from tiny_llm.paging.paged_kv_cache import PagedKvCache
+from tiny_llm.paging.quantized_batch import QuantizedBatch, QuantizedKvCache
+from tiny_llm.scheduling.block_manager import BlockTable
 
 CONFIG = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10)
 

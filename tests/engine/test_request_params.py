@@ -23,8 +23,8 @@ from tiny_llm import (
     Sequence,
     UnlimitedBlocks,
 )
-from tiny_llm.serving.given.adjusted_logits import adjust_logits
-from tiny_llm.serving.given.sampling_batch import Sampled, read_samples, sample_one_by_one
+from tiny_llm.engine.adjusted_logits import adjust_logits
+from tiny_llm.engine.sampling_batch import Sampled, read_samples, sample_one_by_one
 
 PROMPT, ANSWER = [3, 5, 5, 9], [5, 11, 11, 2]
 REFUSED: list[tuple[str, Any]] = [

@@ -28,11 +28,11 @@ from tiny_llm import (
     UnlimitedBlocks,
     with_drafts,
 )
-from tiny_llm.serving.given import draft_runner, verifying_runner
-from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.given.sampling_batch import SamplingBatch
-from tiny_llm.serving.speculation.rejection import probabilities
-from tiny_llm.serving.structured.grammar_drafter import GrammarDrafter
+from tiny_llm.engine.sampling_batch import SamplingBatch
+from tiny_llm.speculation import draft_runner, verifying_runner
+from tiny_llm.speculation.drafter import Drafts
+from tiny_llm.speculation.grammar_drafter import GrammarDrafter
+from tiny_llm.speculation.rejection import probabilities
 
 Floats = npt.NDArray[np.float64]
 

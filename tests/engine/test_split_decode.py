@@ -10,9 +10,9 @@ from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.check import check_close, check_equal, normal
 from tests.support.oracles import exact, grouped_attention
 from tests.support.ragged import Shape, draw
-from tiny_llm.kernels.given.gpu_operations import flash_attention_gpu
-from tiny_llm.kernels.given.paged_gpu import paged_attention_gpu
-from tiny_llm.kernels.given.split_decode import SPLIT
+from tiny_llm.kernels.gpu_operations import flash_attention_gpu
+from tiny_llm.kernels.paged_gpu import paged_attention_gpu
+from tiny_llm.kernels.split_decode import SPLIT
 from tiny_llm.ops.paged_attention import paged_attention_simple
 
 both_languages = pytest.mark.parametrize("language", ["metal", "cuda"])

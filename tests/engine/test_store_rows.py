@@ -9,8 +9,8 @@ import pytest
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, normal
 from tests.support.precision import FLOATS
-from tiny_llm.kernels.given import store_rows as module
-from tiny_llm.kernels.given.store_rows import SOURCE, assign, store_rows
+from tiny_llm.accelerated import store_rows as module
+from tiny_llm.accelerated.store_rows import SOURCE, assign, store_rows
 
 
 @pytest.fixture(autouse=True)

@@ -30,18 +30,19 @@ from tiny_llm import (
     Sequence,
     StructuredOutputsParams,
 )
-from tiny_llm.serving.cost_model import CostModel
-from tiny_llm.serving.given import constraints, grammars
-from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
-from tiny_llm.serving.given.adjusted_logits import adjust_logits
-from tiny_llm.serving.given.constraints import Masks, constrain, constraint_of
-from tiny_llm.serving.given.draft_cost import DraftCost
-from tiny_llm.serving.given.drafter import Drafter, Drafts, extended
-from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.grammars import MOST_CHARACTERS, compile_grammar, compiled, tokenizer_of
-from tiny_llm.serving.given.json_formats import KNOWN_FORMATS, without_unknown_formats
-from tiny_llm.serving.given.json_whitespace import bounded
-from tiny_llm.serving.structured.masks import MaskedRow, executor, fill_masks
+from tiny_llm.engine.adjusted_logits import adjust_logits
+from tiny_llm.engine.engine_request import EngineRequest
+from tiny_llm.simulation.cost_model import CostModel
+from tiny_llm.speculation.adaptive_drafter import AdaptiveDrafter
+from tiny_llm.speculation.draft_cost import DraftCost
+from tiny_llm.speculation.drafter import Drafter, Drafts, extended
+from tiny_llm.structured import grammars
+from tiny_llm.structured import step_masks as constraints
+from tiny_llm.structured.grammars import MOST_CHARACTERS, compile_grammar, compiled, tokenizer_of
+from tiny_llm.structured.json_formats import KNOWN_FORMATS, without_unknown_formats
+from tiny_llm.structured.json_whitespace import bounded
+from tiny_llm.structured.masks import MaskedRow, executor, fill_masks
+from tiny_llm.structured.step_masks import Masks, constrain, constraint_of
 
 MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 REFUSED: list[tuple[str, dict[str, Any]]] = [

@@ -11,17 +11,17 @@ from tests.support.cpu_kernels import use_device
 from tests.support.oracles import causal_mask, exact, grouped_attention
 from tests.support.precision import short_types
 from tests.support.ragged import Shape, check_paged, draw
-from tiny_llm.kernels.given import gpu_operations, paged_gpu
-from tiny_llm.kernels.given import tiled_attention as module
-from tiny_llm.kernels.given.gpu_operations import FEW_QUERIES, flash_attention_gpu
-from tiny_llm.kernels.given.paged_gpu import paged_attention_gpu
-from tiny_llm.kernels.given.tiled_attention import (
+from tiny_llm.accelerated import tiled_attention as module
+from tiny_llm.accelerated.tiled_attention import (
     QUERIES,
     attend_paged_tiles,
     attend_tiles,
     tiled_attention,
     tiled_paged_attention,
 )
+from tiny_llm.kernels import gpu_operations, paged_gpu
+from tiny_llm.kernels.gpu_operations import FEW_QUERIES, flash_attention_gpu
+from tiny_llm.kernels.paged_gpu import paged_attention_gpu
 
 both_languages = pytest.mark.parametrize("language", ["metal", "cuda"])
 TOLERANCE = {mx.float16: 1e-3, mx.bfloat16: 8e-3}

@@ -13,10 +13,10 @@ from tests.support.oracles import exact
 from tests.support.precision import check_rounded_once
 from tests.support.quantized import expanded_by
 from tiny_llm import QuantizedWeights
-from tiny_llm.kernels.given import gpu_operations
-from tiny_llm.kernels.given import tiled_matmul as module
-from tiny_llm.kernels.given.gpu_operations import FEW_ROWS, quantized_matmul_gpu
-from tiny_llm.kernels.given.tiled_matmul import multiply_tiles, tiled_matmul
+from tiny_llm.accelerated import tiled_matmul as module
+from tiny_llm.accelerated.tiled_matmul import multiply_tiles, tiled_matmul
+from tiny_llm.kernels import gpu_operations
+from tiny_llm.kernels.gpu_operations import FEW_ROWS, quantized_matmul_gpu
 
 both_languages = pytest.mark.parametrize("language", ["metal", "cuda"])
 each_type = pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)

@@ -19,9 +19,9 @@ from tests.engine.test_tiled_attention import attend_blocks
 from tests.engine.test_tiled_matmul import short_weights
 from tests.support.check import check_equal, normal
 from tests.support.ragged import Shape, draw
-from tiny_llm.kernels.given.gpu_operations import flash_attention_gpu, quantized_matmul_gpu
-from tiny_llm.kernels.given.tiled_attention import attend_tiles
-from tiny_llm.kernels.given.tiled_matmul import multiply_tiles
+from tiny_llm.accelerated.tiled_attention import attend_tiles
+from tiny_llm.accelerated.tiled_matmul import multiply_tiles
+from tiny_llm.kernels.gpu_operations import flash_attention_gpu, quantized_matmul_gpu
 
 FILE = ROOT / "book" / "records" / RECORD
 LIMIT = 1.1  # of the bytes that the tiles need

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm.given.pretrained import check_loadable
+from tiny_llm.accelerated.pretrained import check_loadable
 
 LOADED: list[tuple[str, dict[str, Any]]] = [
     ("LlamaConfig", {}),

@@ -20,20 +20,20 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
+from tiny_llm.accelerated import accelerate
+from tiny_llm.engine.sampling_batch import SamplingBatch
 from tiny_llm.generation.generate import to_logprobs
-from tiny_llm.given import accelerate
+from tiny_llm.kernels import gpu_operations, paged_gpu
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
-from tiny_llm.kernels.given import gpu_operations, paged_gpu
-from tiny_llm.kernels.given.gpu_operations import (
+from tiny_llm.kernels.gpu_operations import (
     FEW_QUERIES,
     FEW_ROWS,
     flash_attention_gpu,
     quantized_matmul_gpu,
 )
-from tiny_llm.kernels.given.gpu_sizes import TILE
+from tiny_llm.kernels.gpu_sizes import TILE
 from tiny_llm.model.loader import load_model
 from tiny_llm.ops.quantize import QuantizedWeights
-from tiny_llm.serving.given.sampling_batch import SamplingBatch
 
 EDGES = {FEW_ROWS, FEW_QUERIES, TILE, 2 * TILE}
 ROW_COUNTS = sorted({1} | {edge + step for edge in EDGES for step in (-1, 0, 1)})

@@ -13,8 +13,7 @@ from tests.support.check import normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.cpu_kernels import use_device
 from tiny_llm import QuantizedWeights
-from tiny_llm.given import pretrained, race_inputs
-from tiny_llm.kernels.given import tiled_attention, tiled_matmul
+from tiny_llm.accelerated import pretrained, race_inputs, tiled_attention, tiled_matmul
 
 SHORT = [mx.float16, mx.bfloat16]
 each_architecture = pytest.mark.parametrize(

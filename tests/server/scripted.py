@@ -9,8 +9,8 @@ from starlette.applications import Starlette
 from tests.server.servers import MODEL
 from tests.support.fakes import EOS, VOCAB_SIZE, FakeModel, FakeTokenizer
 from tiny_llm import Engine, PrefixCachingBlockManager, SchedulerConfig
-from tiny_llm.serving.server.given.app import create_app
-from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.http_server.app import create_app
+from tiny_llm.http_server.config import ServerConfig
 
 PROMPT = [1, 2, 3]
 

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.support.server_engines import SECONDS, ChatFake, make_engine
 from tiny_llm import Engine, SchedulerConfig
-from tiny_llm.serving.server.given.app import create_app
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.engine_client import EngineClient
-from tiny_llm.serving.server.given.run_server import listen
+from tiny_llm.http_server.app import create_app
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.http_server.engine_client import EngineClient
+from tiny_llm.http_server.run_server import listen
 
 MODEL = "fake"
 

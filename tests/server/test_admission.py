@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from tiny_llm import CostModel, SchedulerConfig
-from tiny_llm.serving.server.admission import (
+from tiny_llm.server.admission import (
     LONGEST_WAIT,
     Admission,
     QueueFullError,

@@ -14,8 +14,8 @@ from tests.server.test_responses import CALL, WHOLE_TOKENS
 from tests.support.fakes import FakeModel
 from tests.support.server_engines import failing, make_engine
 from tiny_llm import SchedulerOutput
-from tiny_llm.serving.server.given.anthropic_chat import chat_of
-from tiny_llm.serving.server.given.anthropic_fields import MessagesRequest
+from tiny_llm.http_server.anthropic_chat import chat_of
+from tiny_llm.http_server.anthropic_fields import MessagesRequest
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 ASKED = [{"role": "user", "content": "HI"}]

@@ -10,7 +10,7 @@ from tests.server.servers import MODEL, app_of, in_memory
 from tests.support.fakes import prompt_of
 from tests.support.server_engines import BLOCK_SIZE, ENGINES, make_engine
 from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, Sequence
-from tiny_llm.serving.given.cache_salts import SaltedPrefixes, salt_sequence
+from tiny_llm.scheduling.cache_salts import SaltedPrefixes, salt_sequence
 
 PROMPT = prompt_of(5 * BLOCK_SIZE)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiny_llm.serving.server.capacity import highest_rate, poisson_arrivals
+from tiny_llm.server.capacity import highest_rate, poisson_arrivals
 
 
 def test_arrivals_are_poisson() -> None:

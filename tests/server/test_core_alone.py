@@ -20,12 +20,12 @@ from tiny_llm import (
     load,
     with_drafts,
 )
-from tiny_llm.serving.given.execution import Computed
-from tiny_llm.serving.ranks.given.guarded import Guarded
-from tiny_llm.serving.server.engine_thread import EngineThread
-from tiny_llm.serving.server.given.engine_meter import NUM_STEPS_PER_FIT
-from tiny_llm.serving.server.given.mailbox import Report, StepReport, Stopped
-from tiny_llm.serving.server.given.speculation import DrafterFactory
+from tiny_llm.engine.execution import Computed
+from tiny_llm.http_server.speculation import DrafterFactory
+from tiny_llm.ranks.guarded import Guarded
+from tiny_llm.server.engine_meter import NUM_STEPS_PER_FIT
+from tiny_llm.server.engine_thread import EngineThread
+from tiny_llm.server.mailbox import Report, StepReport, Stopped
 
 MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-1m"
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from tests.server.servers import MODEL, app_of, client_of, in_memory
 from tiny_llm import SchedulerConfig
-from tiny_llm.serving.server.given.config import ServerConfig
+from tiny_llm.http_server.config import ServerConfig
 
 ALLOWED, FOREIGN = "https://example.org", "https://example.com"
 ORIGIN, METHOD, HEADERS = "Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"

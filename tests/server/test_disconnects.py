@@ -20,10 +20,10 @@ from tests.server.servers import MODEL, SECONDS, app_of, client_of, on_socket, w
 from tests.support.fakes import FakeModel
 from tests.support.server_engines import GatedModel, make_engine
 from tiny_llm import Engine, SchedulerConfig
-from tiny_llm.serving.server.disconnects import ClientGoneError, unless_disconnected
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.engine_client import EngineClient
-from tiny_llm.serving.server.given.event_stream import EventStream, is_send_timeout
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.http_server.engine_client import EngineClient
+from tiny_llm.http_server.event_stream import EventStream, is_send_timeout
+from tiny_llm.server.disconnects import ClientGoneError, unless_disconnected
 
 
 def send(url: str, body: dict[str, Any], receive_buffer: int | None = None) -> socket.socket:

@@ -14,13 +14,13 @@ import pytest
 from tests.server.servers import MODEL
 from tests.support.server_engines import SECONDS, make_engine
 from tiny_llm import CostModel, Engine, SamplingParams, SchedulerConfig
-from tiny_llm.serving.server.admission import Reservation
-from tiny_llm.serving.server.given import engine_client
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.engine_client import EngineClient, Running
-from tiny_llm.serving.server.given.errors import ApiError
-from tiny_llm.serving.server.given.mailbox import Increment, Report, StepReport, Stopped
-from tiny_llm.serving.server.given.record import RequestRecord
+from tiny_llm.http_server import engine_client
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.http_server.engine_client import EngineClient, Running
+from tiny_llm.http_server.errors import ApiError
+from tiny_llm.http_server.record import RequestRecord
+from tiny_llm.server.admission import Reservation
+from tiny_llm.server.mailbox import Increment, Report, StepReport, Stopped
 
 CONFIG = ServerConfig((MODEL,), SchedulerConfig(8, 4))
 

@@ -7,8 +7,8 @@ import pytest
 from tests.support.batching import small_model
 from tests.support.fakes import FakeTokenizer
 from tiny_llm import PrefixCachingBlockManager, Priority, SchedulerConfig
-from tiny_llm.serving.server.given.engine_factory import EngineFactory
-from tiny_llm.serving.server.given.speculation import DrafterFactory
+from tiny_llm.http_server.engine_factory import EngineFactory
+from tiny_llm.http_server.speculation import DrafterFactory
 
 CONFIG = SchedulerConfig(8, 3)
 

@@ -14,10 +14,10 @@ from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.schedules import IdTokenizer, random_qwen3
 from tests.support.server_engines import ENGINES, SECONDS, GatedModel, failing, make_engine
 from tiny_llm import Engine, SamplingParams
-from tiny_llm.serving.server.engine_thread import EngineThread, end_streams
-from tiny_llm.serving.server.given import thread_end
-from tiny_llm.serving.server.given.mailbox import Increment, Loaded, Report, StepReport, Stopped
-from tiny_llm.serving.server.given.thread_law import check_plain
+from tiny_llm.server import thread_end
+from tiny_llm.server.engine_thread import EngineThread, end_streams
+from tiny_llm.server.mailbox import Increment, Loaded, Report, StepReport, Stopped
+from tiny_llm.server.thread_law import check_plain
 
 
 class Watched:

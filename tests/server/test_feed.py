@@ -10,10 +10,10 @@ from starlette.testclient import TestClient
 from tests.server.servers import MODEL, app_of, client_of, in_memory
 from tests.support.server_engines import NUM_BLOCKS, SECONDS
 from tiny_llm import SchedulerConfig
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.feed import MOST_REQUESTS, MOST_STEPS, Feed
-from tiny_llm.serving.server.given.mailbox import EngineStats, Row, StepReport
-from tiny_llm.serving.server.given.record import RequestRecord
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.http_server.feed import MOST_REQUESTS, MOST_STEPS, Feed
+from tiny_llm.http_server.record import RequestRecord
+from tiny_llm.server.mailbox import EngineStats, Row, StepReport
 
 
 class Alive:

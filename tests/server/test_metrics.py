@@ -15,10 +15,10 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm.serving.server.given.engine_meter import NUM_STEPS_PER_FIT, EngineMeter, drafts_of, rows_of
-from tiny_llm.serving.server.given.mailbox import EngineStats, Increment, Loaded, Row, StepReport
-from tiny_llm.serving.server.given.prometheus_metrics import FINISHED, PrometheusMetrics
-from tiny_llm.serving.server.given.record import RequestRecord
+from tiny_llm.http_server.prometheus_metrics import FINISHED, PrometheusMetrics
+from tiny_llm.http_server.record import RequestRecord
+from tiny_llm.server.engine_meter import NUM_STEPS_PER_FIT, EngineMeter, drafts_of, rows_of
+from tiny_llm.server.mailbox import EngineStats, Increment, Loaded, Row, StepReport
 
 
 def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:

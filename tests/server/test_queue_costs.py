@@ -8,9 +8,9 @@ import pytest
 from tests.support.fakes import prompt_of
 from tests.support.server_engines import ENGINES
 from tiny_llm import PrefixCachingBlockManager, SamplingParams, Scheduler, SchedulerConfig, Sequence
-from tiny_llm.serving.server.engine_thread import EngineThread
-from tiny_llm.serving.server.given.mailbox import Submit
-from tiny_llm.serving.server.recovery import RecoveringEngine
+from tiny_llm.server.engine_thread import EngineThread
+from tiny_llm.server.mailbox import Submit
+from tiny_llm.server.recovery import RecoveringEngine
 
 
 class Walked(dict[int, Any]):

@@ -7,10 +7,10 @@ import pytest
 from tests.support.fakes import FakeModel, continuation, prompt_of
 from tests.support.server_engines import BLOCK_SIZE, ENGINES, StepFailureError, failing, make_engine
 from tiny_llm import Engine, SamplingParams, ScheduledTokens, SchedulerOutput
-from tiny_llm.serving.given import overlapped as overlapped_module
-from tiny_llm.serving.given.engine_request import EngineRequest
-from tiny_llm.serving.given.sampling_batch import Sampled, StepSamples, read_samples
-from tiny_llm.serving.server.recovery import RecoveringEngine
+from tiny_llm.engine import overlapped as overlapped_module
+from tiny_llm.engine.engine_request import EngineRequest
+from tiny_llm.engine.sampling_batch import Sampled, StepSamples, read_samples
+from tiny_llm.server.recovery import RecoveringEngine
 
 JOBS = [(5, 6), (11, 4), (3, 9), (14, 5), (2, 7), (9, 1)]  # tokens of the prompt and of the answer
 MAX_STEPS = 400

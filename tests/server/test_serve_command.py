@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from tests.support.terminals import CTRL_C, Terminal
-from tiny_llm.serving.server.given.run_server import KEEP_ALIVE_SECONDS, listen
+from tiny_llm.http_server.run_server import KEEP_ALIVE_SECONDS, listen
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60

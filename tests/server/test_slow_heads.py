@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.servers import SECONDS, app_of, on_socket
-from tiny_llm.serving.server.given.slow_heads import ImpatientProtocol
+from tiny_llm.http_server.slow_heads import ImpatientProtocol
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -11,16 +11,16 @@ import pytest
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.servers import in_memory
 from tiny_llm import BlockManager, CostModel, SchedulerConfig, load
-from tiny_llm.serving.given.draft_cost import DraftCost, profiled
-from tiny_llm.serving.server.given.app import create_app
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.engine_factory import EngineFactory
-from tiny_llm.serving.server.given.speculation import (
+from tiny_llm.http_server.app import create_app
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.http_server.engine_factory import EngineFactory
+from tiny_llm.http_server.speculation import (
     DraftCounts,
     DrafterFactory,
     SpeculativeDecoding,
     accepted_by_position,
 )
+from tiny_llm.speculation.draft_cost import DraftCost, profiled
 
 MODELS = Path(__file__).parents[2] / "models"
 MODEL, DRAFT = MODELS / "qwen3-kjv-4m", MODELS / "qwen3-kjv-1m"

@@ -13,14 +13,14 @@ import pytest
 from tests.server.servers import MODEL
 from tests.support.server_engines import ChatFake
 from tiny_llm.batching.answer import TokenLogprobs
-from tiny_llm.serving.server.given import serve_completion
-from tiny_llm.serving.server.given.chat import ChatEndpoint
-from tiny_llm.serving.server.given.completion_objects import Choice
-from tiny_llm.serving.server.given.completions import AnswerPart, CompletionEndpoint, Endpoint
-from tiny_llm.serving.server.given.fields import ChatRequest, CompletionRequest
-from tiny_llm.serving.server.given.mailbox import Increment
-from tiny_llm.serving.server.given.serve_completion import CompletionReply
-from tiny_llm.serving.server.given.text_codec import TextCodec
+from tiny_llm.http_server import serve_completion
+from tiny_llm.http_server.chat import ChatEndpoint
+from tiny_llm.http_server.completion_objects import Choice
+from tiny_llm.http_server.completions import AnswerPart, CompletionEndpoint, Endpoint
+from tiny_llm.http_server.fields import ChatRequest, CompletionRequest
+from tiny_llm.http_server.serve_completion import CompletionReply
+from tiny_llm.http_server.text_codec import TextCodec
+from tiny_llm.server.mailbox import Increment
 
 CHAT = {"messages": [{"role": "user", "content": "HI"}]}
 PROMPT = {"prompt": "HI"}

@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.server_engines import SECONDS
 from tiny_llm import SamplingParams
-from tiny_llm.serving.server.admission import Admission
-from tiny_llm.serving.server.given.engine_client import NUM_SEEDS, Running
-from tiny_llm.serving.server.given.job import Job
-from tiny_llm.serving.server.given.mailbox import Increment
+from tiny_llm.http_server.engine_client import NUM_SEEDS, Running
+from tiny_llm.http_server.job import Job
+from tiny_llm.server.admission import Admission
+from tiny_llm.server.mailbox import Increment
 
 
 class Submissions:

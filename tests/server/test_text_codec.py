@@ -13,9 +13,8 @@ from tokenizers.normalizers import NFC
 
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.support.server_engines import SECONDS, ChatFake
-from tiny_llm.generation.given.structured_outputs import StructuredOutputsParams
-from tiny_llm.serving.given import grammars
-from tiny_llm.serving.server.given.text_codec import (
+from tiny_llm.generation.structured_outputs import StructuredOutputsParams
+from tiny_llm.http_server.text_codec import (
     LONG_TEXT,
     SHRINKING,
     ChatTokenizer,
@@ -23,7 +22,8 @@ from tiny_llm.serving.server.given.text_codec import (
     TextCodec,
     longest_token,
 )
-from tiny_llm.serving.server.given.thread_end import Worker
+from tiny_llm.server.thread_end import Worker
+from tiny_llm.structured import grammars
 
 SHIPPED = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 

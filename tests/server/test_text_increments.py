@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fakes import FakeTokenizer
-from tiny_llm.serving.server.text_increments import TextIncrements, cut_off
+from tiny_llm.server.text_increments import TextIncrements, cut_off
 
 
 def pieces_of(pieces: list[str], stop: tuple[str, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from tests.server.test_responses import events_of
 from tests.server.test_structured_outputs import ByteChat
 from tests.server.test_structured_outputs import app_of as byte_app
 from tests.server.test_tool_calls import CALL, WEATHER
-from tiny_llm.serving.server.given.thoughts import ThoughtParser
+from tiny_llm.http_server.thoughts import ThoughtParser
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "How?"}], "temperature": 0}

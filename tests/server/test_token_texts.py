@@ -12,9 +12,9 @@ from tests.server.test_streams import CHAT, PROMPT, endpoint_of
 from tests.support.fakes import FakeTokenizer
 from tests.support.text_tokenizers import FallbackTokenizer, ShippedTokenizer
 from tiny_llm.batching.answer import TokenLogprobs
-from tiny_llm.serving.server.given.completions import AnswerPart
-from tiny_llm.serving.server.given.text_codec import TextCodec
-from tiny_llm.serving.server.given.token_texts import (
+from tiny_llm.http_server.completions import AnswerPart
+from tiny_llm.http_server.text_codec import TextCodec
+from tiny_llm.http_server.token_texts import (
     GrowingText,
     bytes_of_token,
     readable,

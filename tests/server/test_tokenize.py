@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 from tests.server.servers import MODEL, in_memory, wait_for
 from tests.support.server_engines import SECONDS, ChatFake, make_engine
 from tiny_llm import SchedulerConfig
-from tiny_llm.serving.server.given.app import create_app
-from tiny_llm.serving.server.given.config import ServerConfig
-from tiny_llm.serving.server.given.tokenize import MAX_BODY_BYTES
+from tiny_llm.http_server.app import create_app
+from tiny_llm.http_server.config import ServerConfig
+from tiny_llm.http_server.tokenize import MAX_BODY_BYTES
 
 CROWD = 8
 TOOL = {"type": "function", "function": {"name": "weather"}}

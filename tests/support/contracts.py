@@ -29,11 +29,11 @@ LAZY = (
     "kernels.",
     "model.",
     "generation.",
-    "serving.paged_kv_cache",
-    "serving.forward_batch",
-    "serving.quantized_kv_pool",
-    "serving.quantized_batch",
-    "serving.batch_sampler",
+    "paging.paged_kv_cache",
+    "paging.forward_batch",
+    "paging.quantized_kv_pool",
+    "paging.quantized_batch",
+    "engine.batch_sampler",
 )
 """Parts of the package whose functions wait for no number."""
 WAITING: dict[str, Callable[[Any, Any], int]] = {

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from tiny_llm import Engine, overlapped, with_drafts
-from tiny_llm.serving.given.drafter import Drafter
+from tiny_llm.speculation.drafter import Drafter
 
 overlapping_engine = partial(Engine, execution=overlapped)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tiny_llm import TinyKvFullCache
-from tiny_llm.serving.forward_batch import RaggedKvCache
+from tiny_llm.paging.forward_batch import RaggedKvCache
 
 VOCAB_SIZE = 61
 EOS = 0

@@ -9,7 +9,7 @@ from tests.support.check import check_close, check_equal
 from tests.support.fakes import FakeModel, prompt_of
 from tiny_llm import BlockManager, PagedKvCache, PagedKvPool, Qwen3Model, Sequence, TinyKvCache
 from tiny_llm.ops.attention import Mask
-from tiny_llm.serving.block_manager import BlockTable
+from tiny_llm.scheduling.block_manager import BlockTable
 
 State = tuple[dict[int, tuple[list[int], int, int]], list[int], int, int]
 

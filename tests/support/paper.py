@@ -1,7 +1,7 @@
 """The scheduler without a model, for tests of what it schedules with: blocks and their prefixes."""
 
 from tiny_llm import Simulator
-from tiny_llm.serving.simulator import SimulatedStep
+from tiny_llm.simulation.simulator import SimulatedStep
 
 
 class PaperScheduler(Simulator):

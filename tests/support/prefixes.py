@@ -10,7 +10,7 @@ from tests.support.budget import Row, rows_of
 from tests.support.check import check_equal
 from tests.support.schedules import check_blocks
 from tiny_llm import BlockManager, PrefixCachingBlockManager, Scheduler, SchedulerOutput, Sequence
-from tiny_llm.serving.block_hashes import chain_hash
+from tiny_llm.scheduling.block_hashes import chain_hash
 
 HASHES: dict[str, Callable[[int, tuple[int, ...]], int]] = {
     "chain": chain_hash,

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tests.support.fakes import PRIME, VOCAB_SIZE, FakeModel
 from tests.support.quantized_blocks import expanded, unpacked
 from tiny_llm import ScheduledTokens, SchedulerOutput, Sequence
-from tiny_llm.serving.given.drafter import Drafts
-from tiny_llm.serving.quantized_batch import QuantizedKvCache
+from tiny_llm.paging.quantized_batch import QuantizedKvCache
+from tiny_llm.speculation.drafter import Drafts
 
 D = 32
 NUM_DIGITS = 8

@@ -13,8 +13,8 @@ import numpy as np
 
 from tests.support.check import check_close, fail
 from tiny_llm import Engine, Follower, LeadingModel, Qwen3Model, SchedulerConfig, Watchdog
-from tiny_llm.model.given.ranks import Ranks
-from tiny_llm.serving.ranks.message import Kind
+from tiny_llm.model.ranks import Ranks
+from tiny_llm.ranks.message import Kind
 
 T = TypeVar("T")
 Numbers = np.ndarray[Any, Any]

@@ -8,8 +8,8 @@ import numpy as np
 from tests.support.fakes import FakeModel
 from tests.support.oracles import Array, expected_kept, softmax
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
-from tiny_llm.serving.given.best_sampler import best_sampler
-from tiny_llm.serving.given.sampling_batch import Sampled
+from tiny_llm.accelerated.best_sampler import best_sampler
+from tiny_llm.engine.sampling_batch import Sampled
 
 
 def probabilities(logprobs: Array, params: SamplingParams) -> Array:

@@ -43,11 +43,11 @@ from tiny_llm import (
     UnlimitedBlocks,
     WithDrafts,
 )
+from tiny_llm.engine.overlapped import Overlapped
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts
-from tiny_llm.serving.given.grammars import compile_grammar
-from tiny_llm.serving.given.overlapped import Overlapped
-from tiny_llm.serving.given.policy import Policy
+from tiny_llm.scheduling.policy import Policy
+from tiny_llm.structured.grammars import compile_grammar
 
 VOCAB_SIZE = 30
 MAX_SEQ_LEN = 40

@@ -16,7 +16,7 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm.serving.given.drafter import Drafts
+from tiny_llm.speculation.drafter import Drafts
 
 SECONDS = 60  # after which a thread counts as stuck
 MAX_SEQ_LEN, BLOCK_SIZE, NUM_BLOCKS = 40, 4, 30

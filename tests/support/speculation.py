@@ -22,9 +22,9 @@ from tiny_llm import (
     with_drafts,
 )
 from tiny_llm.model.loader import Tensors, build_model
-from tiny_llm.serving.given.adaptive_drafter import AdaptiveDrafter
-from tiny_llm.serving.given.draft_cost import DraftCost
-from tiny_llm.serving.given.drafter import Drafter, Drafts
+from tiny_llm.speculation.adaptive_drafter import AdaptiveDrafter
+from tiny_llm.speculation.draft_cost import DraftCost
+from tiny_llm.speculation.drafter import Drafter, Drafts
 
 COST = DraftCost({1: CostModel(1.0, 0.1, 0.01), 4: CostModel(1.0, 0.4, 0.01)}, CostModel(0.1, 0.01))
 """So that drafts pay at times."""

@@ -160,7 +160,7 @@ def test_mlx_lm_on_these_kernels_says_what_the_engine_says() -> None:
     from benches.mlx_lm_side import MlxLmRecorder, SharedKernels
     from scripts.checkpoints.models import load_by_name
     from tiny_llm_ref import Engine
-    from tiny_llm_ref.generation.given.endless_tokenizer import EndlessTokenizer
+    from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
 
     model, tokenizer = load_by_name("qwen3-kjv-4m")
     texts = (

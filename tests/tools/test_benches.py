@@ -19,7 +19,7 @@ from scripts.chart import bar_chart, draw, line_chart
 from tests.support import commands
 from tests.support.checkpoints import save_small_model
 from tests.support.cpu_kernels import use_device
-from tiny_llm_ref.given import race_inputs
+from tiny_llm_ref.accelerated import race_inputs
 
 pytestmark = pytest.mark.usefixtures("busy_is_accepted")
 

@@ -25,147 +25,35 @@ PACKAGES = {
     "tests/support": ("kernel_runtime", "tiny_llm", "scripts"),
     "scripts/author": ("kernel_runtime", "tiny_llm", "scripts", "benches", "tests.support"),
 }
-# Bottom to top: a module imports only from folders before its own, or from its own without a circle.
-ROWS = ("ops", "kernels", "model", "given", "generation", "batching", "serving")
-# Bottom to top within the engine; those of the first row see only numbers: no model, no clock, no I/O.
-ROWS_OF_SERVING = [
-    {
-        "sequence",
-        "given.scheduler_output",
-        "given.policy",
-        "priority",
-        "given.blocks",
-        "block_manager",
-        "block_hashes",
-        "given.cache_salts",
-        "prefix_cache",
-        "scheduler",
-    },
-    {"closed_forms", "cost_model", "latency_target", "simulator", "given.serving_metrics"},
-    {
-        "paged_kv_cache",
-        "given.pool",
-        "forward_batch",
-        "quantized_kv_pool",
-        "quantized_batch",
-        "given.best_quantized_attention",
-        "given.token_counts",
-        "structured.constraint",
-        "structured.masks",
-        "given.deep_stack",
-        "given.json_formats",
-        "given.json_whitespace",
-        "given.grammars",
-        "given.best_mask",
-        "given.constraints",
-        "given.adjusted_logits",
-        "given.sampling_batch",
-        "batch_sampler",
-        "given.best_sampler",
-        "dense_runner",
-        "model_runner",
-        "given.memory",
-        "given.default_blocks",
-        "given.engine_request",
-        "engine",
-        "given.execution",
-        "in_turn",
-        "given.overlapped",
-    },
-    {
-        "speculation.prompt_lookup",
-        "speculation.verification",
-        "speculation.rejection",
-        "speculation.draft_model",
-        "speculation.draft_length",
-        "speculation.with_drafts",
-        "given.drafter",
-        "given.lookup_drafter",
-        "given.draft_blocks",
-        "given.draft_runner",
-        "given.adaptive_drafter",
-        "given.draft_cost",
-        "given.grammar_aware",
-        "given.verifying_runner",
-        "structured.grammar_drafter",
-    },
-    {
-        "ranks.follower",
-        "ranks.given.guarded",
-        "ranks.given.run_rank",
-        "ranks.given.warm_up",
-        "ranks.leading_model",
-        "ranks.message",
-        "ranks.watchdog",
-    },
-    {  # of the server, without the web
-        "server.admission",
-        "server.capacity",
-        "server.disconnects",
-        "server.engine_thread",
-        "server.given.engine_meter",
-        "server.given.mailbox",
-        "server.given.thread_end",
-        "server.given.thread_law",
-        "server.recovery",
-        "server.text_increments",
-    },
-    {
-        "server.given.access",
-        "server.given.anthropic_chat",
-        "server.given.anthropic_endpoint",
-        "server.given.anthropic_events",
-        "server.given.anthropic_fields",
-        "server.given.app",
-        "server.given.body",
-        "server.given.call_formats",
-        "server.given.chat",
-        "server.given.completions",
-        "server.given.control_tokens",
-        "server.given.config",
-        "server.given.conversation",
-        "server.given.engine_client",
-        "server.given.engine_factory",
-        "server.given.errors",
-        "server.given.event_stream",
-        "server.given.feed",
-        "server.given.fields",
-        "server.given.ignored_fields",
-        "server.given.job",
-        "server.given.json_calls",
-        "server.given.openapi",
-        "server.given.page",
-        "server.given.params",
-        "server.given.pieces",
-        "server.given.record",
-        "server.given.response_endpoint",
-        "server.given.response_events",
-        "server.given.response_fields",
-        "server.given.completion_objects",
-        "server.given.run_server",
-        "server.given.serve_completion",
-        "server.given.server",
-        "server.given.prometheus_metrics",
-        "server.given.slow_heads",
-        "server.given.speculation",
-        "server.given.answer_format",
-        "server.given.text_codec",
-        "server.given.token_texts",
-        "server.given.thoughts",
-        "server.given.tokenize",
-        "server.given.tool_calls",
-        "server.given.xml_calls",
-    },
-]
-PACKAGES_OF_SERVING = {
-    "__init__",
-    "given.__init__",
-    "speculation.__init__",
-    "structured.__init__",
-    "ranks.__init__",
-    "ranks.given.__init__",
-    "server.__init__",
-    "server.given.__init__",
+# Bottom to top: a module imports only from rooms before its own, or from its own without a circle.
+ROWS = (
+    "ops",
+    "scheduling",
+    "kernels",
+    "model",
+    "generation",
+    "batching",
+    "paging",
+    "structured",
+    "engine",
+    "simulation",
+    "speculation",
+    "ranks",
+    "server",
+    "exercises",
+    "accelerated",
+    "http_server",
+)
+# Modules that still choose the fastest part themselves.
+CHOOSE_THEMSELVES = {
+    "paging/paged_kv_cache.py",
+    "paging/quantized_kv_pool.py",
+    "structured/step_masks.py",
+    "engine/dense_runner.py",
+    "engine/memory.py",
+    "engine/model_runner.py",
+    "speculation/draft_runner.py",
+    "ranks/run_rank.py",
 }
 MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
     "kernel_runtime.limits",
@@ -233,9 +121,9 @@ def test_every_folder_has_a_row() -> None:
 
 
 def test_imports_are_found_in_full() -> None:
-    found = imported_modules(REFERENCE / "serving" / "engine.py")
+    found = imported_modules(REFERENCE / "engine" / "engine.py")
     assert {"time", "kernel_runtime.closable", "tiny_llm_ref.model.qwen3"} <= found
-    assert {"tiny_llm_ref.serving.scheduler", "tiny_llm_ref.serving.given.policy"} <= found
+    assert {"tiny_llm_ref.scheduling.scheduler", "tiny_llm_ref.scheduling.policy"} <= found
 
 
 @pytest.mark.parametrize("folder", ROWS)
@@ -243,41 +131,16 @@ def test_modules_import_only_from_rows_below(folder: str) -> None:
     allowed = {*ROWS[: ROWS.index(folder) + 1]}
     for path in (REFERENCE / folder).rglob("*.py"):
         names = [name.split(".") for name in imported_modules(path)]
-        assert {name[1] for name in names if name[0] == "tiny_llm_ref"} <= allowed, path
+        chosen = {"accelerated"} if str(path.relative_to(REFERENCE)) in CHOOSE_THEMSELVES else set()
+        assert {name[1] for name in names if name[0] == "tiny_llm_ref"} <= allowed | chosen, path
 
 
-def modules_of_serving(names: set[str]) -> set[str]:
-    """Those of some modules in full that lie in the engine, each by its name within it."""
-    engine = "tiny_llm_ref.serving."
-    return {name.removeprefix(engine) for name in names if name.startswith(engine)}
-
-
-def test_every_module_of_serving_has_a_row() -> None:
-    modules = {
-        module_name(path.relative_to(REFERENCE / "serving")) for path in source_files(REFERENCE / "serving")
-    }
-    assert set().union(*ROWS_OF_SERVING) == modules - PACKAGES_OF_SERVING
-
-
-@pytest.mark.parametrize("module", sorted(set().union(*ROWS_OF_SERVING)))
-def test_modules_of_serving_import_only_from_rows_below(module: str) -> None:
-    (row,) = (number for number, names in enumerate(ROWS_OF_SERVING) if module in names)
-    assert modules_of_serving(imported_modules(file_of_serving(module))) <= set().union(
-        *ROWS_OF_SERVING[: row + 1]
-    )
-
-
-def file_of_serving(module: str) -> Path:
-    return REFERENCE.joinpath("serving", *module.split(".")).with_suffix(".py")
-
-
-@pytest.mark.parametrize("module", sorted(ROWS_OF_SERVING[0]))
-def test_the_scheduler_imports_no_model_no_clock_and_no_io(module: str) -> None:
-    imported = imported_modules(file_of_serving(module))
-    ours = {name for name in imported if name.startswith("tiny_llm_ref.")}
+@pytest.mark.parametrize("path", sorted((REFERENCE / "scheduling").glob("*.py")), ids=lambda path: path.stem)
+def test_the_scheduler_imports_no_model_no_clock_and_no_io(path: Path) -> None:
+    imported = imported_modules(path)
+    ours = {name for name in imported if name.startswith("tiny_llm_ref.scheduling.")}
     assert imported - ours <= MAY_BE_IMPORTED_BY_THE_SCHEDULER
-    assert len(modules_of_serving(ours) & ROWS_OF_SERVING[0]) == len(ours)
-    for node in ast.walk(ast.parse(file_of_serving(module).read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in {"open", "print", "input", "__import__"}
 

@@ -84,18 +84,18 @@ def check_digest_changes(change: Callable[[], object], root: Path) -> None:
     [
         ("ops/basics.py", "\n", [(1, 1), (1, 4), (3, 5)], [(1, 7)]),
         (
-            "serving/scheduler.py",
+            "scheduling/scheduler.py",
             "\n\ndef mine() -> int:\n    return 3\n",
             [(3, 1), (3, 5)],
             [(1, 1), (2, 7)],
         ),
-        ("serving/scheduler.py", "\nmine()\n", [(1, 1), (2, 7), (3, 5)], []),
-        ("serving/scheduler.py", "\nNUMBER = mine()\n", [(1, 1), (2, 7), (3, 5)], []),
-        ("serving/scheduler.py", "\nmx.softmax = None\n", [(1, 1), (2, 7)], []),
-        ("serving/scheduler.py", "\nif True:\n    mine()\n", [(1, 1), (2, 7)], []),
-        ("serving/scheduler.py", "\nclass Mine:\n    mine()\n", [(1, 1), (2, 7)], []),
-        ("serving/scheduler.py", "\nA, B = 1, 2\n\n\nasync def mine() -> None: ...\n", [(3, 5)], [(1, 1)]),
-        ("serving/server/admission.py", "\nmine()\n", [(3, 7)], [(1, 1), (3, 5)]),
+        ("scheduling/scheduler.py", "\nmine()\n", [(1, 1), (2, 7), (3, 5)], []),
+        ("scheduling/scheduler.py", "\nNUMBER = mine()\n", [(1, 1), (2, 7), (3, 5)], []),
+        ("scheduling/scheduler.py", "\nmx.softmax = None\n", [(1, 1), (2, 7)], []),
+        ("scheduling/scheduler.py", "\nif True:\n    mine()\n", [(1, 1), (2, 7)], []),
+        ("scheduling/scheduler.py", "\nclass Mine:\n    mine()\n", [(1, 1), (2, 7)], []),
+        ("scheduling/scheduler.py", "\nA, B = 1, 2\n\n\nasync def mine() -> None: ...\n", [(3, 5)], [(1, 1)]),
+        ("server/admission.py", "\nmine()\n", [(3, 7)], [(1, 1), (3, 5)]),
         ("kernels/cpu/dequantize.cpp", "\n", [(2, 3), (2, 5)], [(1, 1), (1, 7)]),
         ("__init__.py", "\n", [(1, 1), (1, 7), (3, 5)], []),
     ],
@@ -113,32 +113,32 @@ def test_a_change_is_seen_by_the_days_that_depend_on_it_alone(
 @pytest.mark.parametrize(
     "lines",
     [
-        "from ..serving.scheduler import Scheduler\n",
-        "from tiny_llm.serving import scheduler\n",
+        "from ..scheduling.scheduler import Scheduler\n",
+        "from tiny_llm.scheduling import scheduler\n",
         "from ..serving import (\n    scheduler,\n)\n",
         "from .. import Scheduler\n",
         "from .. import serving\n",
         "import tiny_llm\n",
         "import tiny_llm.ops.norm\n",
-        "import tiny_llm.serving.scheduler as other\n",
+        "import tiny_llm.scheduling.scheduler as other\n",
         "def f():\n    from tiny_llm import Scheduler\n",
         "import importlib\n",
-        "def f():\n    return __import__('tiny_llm.serving.scheduler')\n",
+        "def f():\n    return __import__('tiny_llm.scheduling.scheduler')\n",
         "import sys\n\ndef f():\n    return sys.modules\n",
     ],
 )
 def test_a_day_depends_on_whatever_a_module_may_import(lines: str, starter: Sources) -> None:
     files = Dependencies(changed(starter, "ops/basics.py", f"\n{lines}")).files(DAY)
-    assert "tiny_llm/serving/scheduler.py" in files
-    assert "tiny_llm/serving/scheduler.py" not in Dependencies(starter).files(DAY)
+    assert "tiny_llm/scheduling/scheduler.py" in files
+    assert "tiny_llm/scheduling/scheduler.py" not in Dependencies(starter).files(DAY)
 
 
 def test_a_day_depends_on_what_runs_at_import_and_on_its_imports(starter: Sources) -> None:
     files = Dependencies(
-        changed(starter, "serving/scheduler.py", "\nfrom .priority import mine\n\nmine()\n")
+        changed(starter, "scheduling/scheduler.py", "\nfrom .priority import mine\n\nmine()\n")
     ).files(DAY)
-    assert "tiny_llm/serving/priority.py" in files
-    assert "tiny_llm/serving/priority.py" not in Dependencies(starter).files(DAY)
+    assert "tiny_llm/scheduling/priority.py" in files
+    assert "tiny_llm/scheduling/priority.py" not in Dependencies(starter).files(DAY)
 
 
 def test_a_day_depends_on_all_of_a_package_that_runs_code_in_its_init(starter: Sources) -> None:

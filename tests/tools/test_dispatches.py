@@ -12,9 +12,9 @@ from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tests.support.check import check_equal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.ragged import Shape, draw
-from tiny_llm_ref.kernels.given import gpu_operations
-from tiny_llm_ref.kernels.given.gpu_fused import SWIGLU
-from tiny_llm_ref.kernels.given.paged_gpu import paged_attention_gpu
+from tiny_llm_ref.accelerated.gpu_fused import SWIGLU
+from tiny_llm_ref.kernels import gpu_operations
+from tiny_llm_ref.kernels.paged_gpu import paged_attention_gpu
 from tiny_llm_ref.ops.attention import Mask
 
 pytestmark = pytest.mark.usefixtures("on_cpu")

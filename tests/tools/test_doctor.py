@@ -185,7 +185,7 @@ def test_a_gpu_kernel_that_computes_something_else_under_the_emulator(
     text = (tmp_path / broken).read_text()
     (tmp_path / broken).write_text(text.replace("+ bias", "- bias"))
     assert (tmp_path / broken).read_text() != text
-    code = "from pathlib import Path; from tiny_llm_ref.kernels.given.gpu_operations import QUANTIZED_MATVEC"
+    code = "from pathlib import Path; from tiny_llm_ref.kernels.gpu_operations import QUANTIZED_MATVEC"
     probe_after(
         f"{code}; object.__setattr__(QUANTIZED_MATVEC, 'folder', Path({str(tmp_path)!r}))", monkeypatch
     )

@@ -328,7 +328,7 @@ def test_removed_functions_are_brought_back(starter: Sources) -> None:
     removed = [
         ("ops/basics.py", "silu"),
         ("ops/basics.py", "softmax"),
-        ("serving/scheduler.py", "Scheduler.remove"),
+        ("scheduling/scheduler.py", "Scheduler.remove"),
     ]
     before = dict(starter)
     for path, name in [(Path(file), name) for file, name in removed]:

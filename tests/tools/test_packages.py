@@ -10,17 +10,17 @@ import importlib, sys, types
 from scripts.packages import use_reference
 
 use_reference()
-assert "starlette" not in sys.modules and "tiny_llm_ref.serving.server.given.app" not in sys.modules
+assert "starlette" not in sys.modules and "tiny_llm_ref.http_server.app" not in sys.modules
 import tiny_llm
 from tiny_llm.ops.basics import softmax
-from tiny_llm.serving.server.given import app
+from tiny_llm.http_server import app
 import tiny_llm_ref.ops.basics
-import tiny_llm_ref.serving.server.given.app
+import tiny_llm_ref.http_server.app
 
 assert tiny_llm is tiny_llm_ref
-assert app is tiny_llm_ref.serving.server.given.app
+assert app is tiny_llm_ref.http_server.app
 assert softmax is tiny_llm_ref.ops.basics.softmax is tiny_llm.softmax
-for name in ("ops.basics", "serving.server.given.app"):
+for name in ("ops.basics", "http_server.app"):
     module = importlib.import_module(f"tiny_llm.{name}")
     assert module is sys.modules[f"tiny_llm_ref.{name}"]
     assert module.__name__ == module.__spec__.name == f"tiny_llm_ref.{name}"

@@ -19,7 +19,7 @@ from scripts.checkpoints import compare_mlx_lm
 from scripts.compare import __main__ as compare
 from scripts.compare import learner as compare_learner
 from tests.support.cpu_kernels import use_device
-from tiny_llm_ref.given import accelerate
+from tiny_llm_ref.accelerated import accelerate
 from tiny_llm_ref.ops import basics
 
 FULL, TF32 = "0", "1"

@@ -63,7 +63,7 @@ def test_another_content_recalls_nothing_and_the_same_again_does(starter: Source
 
 def test_nothing_is_recalled_for_a_package_that_does_not_import(starter: Sources) -> None:
     lie(starter, 1)
-    broken = changed(starter, "serving/scheduler.py", "\nimport no_such_module\n")
+    broken = changed(starter, "scheduling/scheduler.py", "\nimport no_such_module\n")
     assert Dependencies(broken).digest(DAY) == Dependencies(starter).digest(DAY)
     assert Memory(broken).recall(DAY, DAY.task(1)) is None
 

@@ -9,7 +9,7 @@ from kernel_runtime.limits import check_integer
 from ..generation.generate import Tokenizer
 from ..generation.sampler import SamplingParams
 from ..model.dense_kv_cache import BatchingKvCache
-from ..model.given.positions import check_max_seq_len
+from ..model.positions import check_max_seq_len
 from ..model.qwen3 import Qwen3Model
 from .answer import GenerationResult
 from .request import Request

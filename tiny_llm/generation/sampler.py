@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from .given.request_params import RequestParams
+from .request_params import RequestParams
 
 Sampler = Callable[[mx.array], mx.array]
 """Log-probabilities [B, V] -> token ids [B]; rows are independent."""

@@ -20,8 +20,8 @@ def dispatch_attention(
 ) -> mx.array:
     """Compute `scaled_dot_product_attention_grouped` with the fastest kernel for this device and shape.
 
-    If the default device is a GPU, use `flash_attention_gpu` (kernels/given/gpu_operations.py), provided that
-    D is one of HEAD_DIMS (kernels/given/gpu_sizes.py). Otherwise use `flash_attention_cpu`, provided that D
+    If the default device is a GPU, use `flash_attention_gpu` (kernels/gpu_operations.py), provided that
+    D is one of HEAD_DIMS (kernels/gpu_sizes.py). Otherwise use `flash_attention_cpu`, provided that D
     is a multiple of 16. For any other D, for empty arrays, and if the query does not have four axes, call
     `scaled_dot_product_attention_grouped`.
 

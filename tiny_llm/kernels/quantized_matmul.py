@@ -18,7 +18,7 @@ DEQUANTIZE = CpuKernel(SOURCES / "dequantize.cpp")
 def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """Multiply by packed weights with the fastest kernel for this device and shape.
 
-    For weights of 4 and 8 bits, use `quantized_matmul_gpu` (kernels/given/gpu_operations.py) if the default
+    For weights of 4 and 8 bits, use `quantized_matmul_gpu` (kernels/gpu_operations.py) if the default
     device is a GPU, and `quantized_matmul_cpu` otherwise. For all other widths, use `quantized_matmul_simple`
     (ops/quantize.py).
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ops.positional_encoding import RopeScaling
-from .given.optional import once_written
+from .optional import once_written
 
 ConfigDict = Mapping[str, Any]  # JSON, so its values may be anything
 

@@ -13,8 +13,8 @@ from ..ops.positional_encoding import Rotation
 from ..ops.quantize import QuantizedProjection, QuantizedWeights
 from .config import ModelConfig
 from .embedding import Embedding, TokenEmbedding
-from .given.operations import PLAIN_OPERATIONS, Operations
-from .given.optional import once_written
+from .operations import PLAIN_OPERATIONS, Operations
+from .optional import once_written
 from .qwen3 import Qwen3Model, Qwen3TransformerBlock
 
 

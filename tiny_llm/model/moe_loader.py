@@ -9,8 +9,8 @@ import mlx.core as mx
 
 from ..ops.experts import ExpertProjection
 from .config import ModelConfig
-from .given.operations import PLAIN_OPERATIONS, Operations
 from .loader import Tensors
+from .operations import PLAIN_OPERATIONS, Operations
 from .qwen3 import Qwen3Model
 
 MODEL_TYPE = "qwen3_moe"

@@ -8,8 +8,8 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.shapes import heads_per_kv_head
 
 from ..ops.attention import Attention, Mask, check_mask, scaled_dot_product_attention_grouped
-from .given.gpu_operations import flash_attention_gpu
-from .given.gpu_sizes import HEAD_DIMS
+from .gpu_operations import flash_attention_gpu
+from .gpu_sizes import HEAD_DIMS
 
 READ_BY_STRIDES = (0, 1, 2, 3)
 SOURCE = Path(__file__).parent / "cpu" / "flash_attention.cpp"
@@ -22,8 +22,8 @@ def dispatch_attention(
 ) -> mx.array:
     """Compute `scaled_dot_product_attention_grouped` with the fastest kernel for this device and shape.
 
-    If the default device is a GPU, use `flash_attention_gpu` (kernels/given/gpu_operations.py), provided that
-    D is one of HEAD_DIMS (kernels/given/gpu_sizes.py). Otherwise use `flash_attention_cpu`, provided that D
+    If the default device is a GPU, use `flash_attention_gpu` (kernels/gpu_operations.py), provided that
+    D is one of HEAD_DIMS (kernels/gpu_sizes.py). Otherwise use `flash_attention_cpu`, provided that D
     is a multiple of 16. For any other D, for empty arrays, and if the query does not have four axes, call
     `scaled_dot_product_attention_grouped`.
 

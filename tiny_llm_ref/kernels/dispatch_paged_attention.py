@@ -8,8 +8,8 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.paged_check import checked, unchecked
 
 from ..ops.paged_attention import paged_attention
-from .given.gpu_sizes import HEAD_DIMS
-from .given.paged_gpu import paged_attention_gpu
+from .gpu_sizes import HEAD_DIMS
+from .paged_gpu import paged_attention_gpu
 
 PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
 HEAD_DIM_UNIT = 16

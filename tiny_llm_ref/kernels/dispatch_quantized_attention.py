@@ -9,7 +9,7 @@ from kernel_runtime.paged_check import checked_quantized, unchecked
 
 from ..ops.quantized_blocks import bits_of
 from ..ops.quantized_paged_attention import quantized_paged_attention_simple
-from .given.quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
+from .quantized_paged_gpu import HEAD_DIMS, quantized_paged_attention_gpu
 
 QUANTIZED_PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "quantized_paged_attention.cpp")
 TAIL_TYPES = (mx.float32, mx.bfloat16, mx.float16)

@@ -10,7 +10,7 @@ from kernel_runtime.native import is_invariant
 from kernel_runtime.shapes import shaped
 
 from ..ops.quantize import QuantizedWeights, quantized_matmul_simple
-from .given.gpu_operations import quantized_matmul_gpu
+from .gpu_operations import quantized_matmul_gpu
 
 SOURCES = Path(__file__).parent / "cpu"
 NO_LIMIT = sys.maxsize
@@ -26,7 +26,7 @@ in an order that depends on the shape, so batch-invariant bits need the fused ke
 def quantized_matmul(x: mx.array, weights: QuantizedWeights) -> mx.array:
     """Multiply by packed weights with the fastest kernel for this device and shape.
 
-    For weights of 4 and 8 bits, use `quantized_matmul_gpu` (kernels/given/gpu_operations.py) if the default
+    For weights of 4 and 8 bits, use `quantized_matmul_gpu` (kernels/gpu_operations.py) if the default
     device is a GPU, and `quantized_matmul_cpu` otherwise. For all other widths, use `quantized_matmul_simple`
     (ops/quantize.py).
 

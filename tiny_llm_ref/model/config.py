@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ops.positional_encoding import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
-from .given.config_check import check_config, shortened
-from .given.optional import once_written
+from .config_check import check_config, shortened
+from .optional import once_written
 
 SUPPORTED_MODEL_TYPES = ("qwen3", "qwen2", "llama", "mistral")
 REQUIRED = (

@@ -13,10 +13,10 @@ from kernel_runtime.checkpoint import read_json, read_tensors
 
 from ..ops.experts import ExpertProjection, ExpertWeights
 from .config import ModelConfig
-from .given.config_check import COUNTS, SIZE, SWITCH, check_kinds
-from .given.operations import PLAIN_OPERATIONS, Operations
+from .config_check import COUNTS, SIZE, SWITCH, check_kinds
 from .loader import Quantization, Tensors, build_mlp, build_model
 from .moe import SparseMoe
+from .operations import PLAIN_OPERATIONS, Operations
 from .qwen3 import Qwen3Model
 
 MODEL_TYPE = "qwen3_moe"

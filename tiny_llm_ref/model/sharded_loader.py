@@ -8,11 +8,11 @@ import mlx.core as mx
 from ..ops.basics import Projection
 from .config import ModelConfig
 from .embedding import TokenEmbedding
-from .given.operations import PLAIN_OPERATIONS, Operations
-from .given.ranks import Ranks
 from .loader import Quantization, Tensors, build_mlp
 from .moe import SparseMoe
 from .moe_loader import MoeConfig, take_experts
+from .operations import PLAIN_OPERATIONS, Operations
+from .ranks import Ranks
 
 
 def join(x: mx.array, ranks: Ranks) -> mx.array:

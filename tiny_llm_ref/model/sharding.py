@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .given.shards import DIVIDED_SIZES, JOINED_SIZES, SPLIT_LAYERS
+from .shards import DIVIDED_SIZES, JOINED_SIZES, SPLIT_LAYERS
 
 
 def shard_config(config: Mapping[str, Any], num_ranks: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .config import ModelConfig
-from .given.shards import EXCHANGES_OF_ENDS, EXCHANGES_PER_LAYER
+from .shards import EXCHANGES_OF_ENDS, EXCHANGES_PER_LAYER
 
 
 @dataclass(frozen=True)

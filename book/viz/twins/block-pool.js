@@ -1,4 +1,4 @@
-// Blocks, tables, reservations and slots of serving.block_manager.BlockManager and serving.paged_kv_cache.slot_mapping.
+// Blocks, tables, reservations and slots of scheduling.block_manager.BlockManager and paging.paged_kv_cache.slot_mapping.
 // Pure functions; tests/book/test_twins_of_blocks.py proves them equal to the Python.
 var TinyTwins = TinyTwins || {};
 

@@ -1,4 +1,4 @@
-// Blocks of serving.prefix_cache.PrefixCachingBlockManager; a token is a character, a prefix is its text.
+// Blocks of scheduling.prefix_cache.PrefixCachingBlockManager; a token is a character, a prefix is its text.
 // Pure functions; tests/book/test_twins_of_prefixes.py proves them equal to the Python.
 var TinyTwins = TinyTwins || {};
 

@@ -1,0 +1,1 @@
+"""What a day asks for and nothing else uses."""

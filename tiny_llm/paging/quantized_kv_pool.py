@@ -1,0 +1,186 @@
+"""Quantized keys and values of all sequences, and the newest ones of each sequence in floats."""
+
+from collections.abc import Sequence as Items
+
+import mlx.core as mx
+import numpy as np
+
+from ..model.config import ModelConfig
+from ..ops.quantized_blocks import CODE_BITS, words_per_head
+from ..scheduling.block_manager import BlockTable
+from ..scheduling.scheduler_output import ScheduledTokens
+from .paged_kv_cache import Ints, PagedKvPool, check_block_ids, check_pool_sizes
+
+KEY_BITS = 8
+
+
+def check_kv_bits(kv_bits: int) -> None:
+    """Raise ValueError unless values can be quantized to that many bits."""
+    if kv_bits not in CODE_BITS or not isinstance(kv_bits, int):
+        raise ValueError(f"kv_bits must be 4 or 8, got {kv_bits}")
+
+
+def quantized_bytes_per_token(config: ModelConfig, kv_bits: int) -> int:
+    """Bytes of a token's quantized keys and values, over all layers.
+
+    Args:
+        config: has the numbers of layers and heads, and the dimension of a head.
+        kv_bits: bits of a value, 4 or 8; keys have 8.
+
+    Raises:
+        ValueError: as for `words_per_head`.
+    """
+    num_words = sum(words_per_head(config.head_dim, bits) for bits in (KEY_BITS, kv_bits))
+    return 4 * num_words * config.num_key_value_heads * config.num_hidden_layers
+
+
+class Tails:
+    """Say in which blocks of floats the tokens of a step go. Only numbers, no arrays.
+
+    A step stores its tokens in floats first. So it needs a block of floats for each block of the pool that it
+    stores tokens in. Of these, a sequence needs one in the next step: that of the block it continues in. This
+    is its last block if that is not full, or an earlier one if drafts were rejected.
+
+    Args:
+        num_blocks, block_size: of the pool.
+
+    Attributes:
+        tail_of: [num_blocks + 1], the block of floats of each block that the last step stored tokens in; any
+            number for other blocks. The last entry stands for the block of the null slot, which has block of
+            floats 0 to itself.
+        num_tails: number of blocks of floats that have ever been needed at once, including block 0. All
+            that are given are below it.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.tail_of: Ints = np.zeros(num_blocks + 1, dtype=np.int32)
+        self.num_tails = 1
+
+    def assign(self, entries: Items[ScheduledTokens], tables: Items[BlockTable]) -> None:
+        """Give blocks of floats to the blocks that a step stores tokens in.
+
+        A sequence that continues in the middle of a block keeps its block of floats. All others but block 0
+        are free, since every running sequence is in every step. No two blocks that a step stores tokens in
+        get the same.
+
+        Args:
+            entries, tables: the step's entries, and the block table of each.
+        """
+        raise NotImplementedError("week 4 day 1 task 3: Tails.assign is not written yet")
+
+    def full_blocks(self, entries: Items[ScheduledTokens], tables: Items[BlockTable]) -> Ints:
+        """Find the blocks that are full after a step, and in which it stored tokens, [F].
+
+        They come in the order of the entries, and those of an entry in the order of its table.
+        """
+        raise NotImplementedError("week 4 day 1 task 3: Tails.full_blocks is not written yet")
+
+
+def stored_tokens(entry: ScheduledTokens, table: BlockTable) -> tuple[int, int]:
+    """Positions of the tokens that a step stores for an entry: from the first to before the last.
+
+    Tokens that were stored when the sequence was admitted are left out. There may be no others.
+    """
+    raise NotImplementedError("week 4 day 1 task 3: stored_tokens is not written yet")
+
+
+class QuantizedKvPool:
+    """Blocks of quantized keys and values in every layer, and blocks of floats for what is not full yet.
+
+    A block is quantized in the step that fills it, before the tokens of that step attend. Until the next step
+    it is still there in floats, so rejected drafts can be replaced.
+
+    Args:
+        num_layers, num_blocks, block_size: as for `PagedKvPool`.
+        kv_bits: bits of a value, 4 or 8. Keys always have 8: they decide where attention goes, and an error
+            there costs more.
+
+    Attributes:
+        tails: which blocks of floats are in use.
+        floats: the blocks of floats.
+
+    Raises:
+        ValueError: `num_layers`, `num_blocks` or `block_size` is below 1, or `kv_bits` is neither 4 nor 8.
+    """
+
+    def __init__(self, num_layers: int, num_blocks: int, block_size: int, kv_bits: int = 8) -> None:
+        check_pool_sizes(num_layers, num_blocks, block_size)
+        check_kv_bits(kv_bits)
+        self.floats = PagedKvPool(num_layers, 1, block_size)
+        self.tails = Tails(num_blocks, block_size)
+        self.num_layers = num_layers
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.kv_bits = kv_bits
+        self.release()
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays of all layers that have been written to."""
+        return [*self.floats.state, *(x for x in (*self._keys, *self._values) if x is not None)]
+
+    @property
+    def null_slot(self) -> int:
+        """The slot for keys and values that need not be kept."""
+        return self.num_blocks * self.block_size
+
+    def check_blocks(self, block_ids: Items[int]) -> None:
+        """Raise ValueError for a `block_id` outside the pool, or twice."""
+        check_block_ids(block_ids, self.num_blocks)
+
+    def reserve_tails(self) -> None:
+        """Make room for as many blocks of floats as `tails` needs; at least twice as many as before."""
+        if self.tails.num_tails <= self.floats.num_blocks:
+            return
+        num_tails = max(self.tails.num_tails, 2 * self.floats.num_blocks)
+        larger = PagedKvPool(self.num_layers, num_tails, self.block_size)
+        slots = mx.arange(self.floats.null_slot)
+        for layer in range(self.num_layers):
+            if self._keys[layer] is not None:
+                larger.write(layer, *self.floats.fetch(layer, slots), slots)
+        self.floats = larger
+
+    def write(
+        self,
+        layer: int,
+        key: mx.array,
+        value: mx.array,
+        tail_slots: mx.array,
+        full_blocks: mx.array,
+        full_tails: mx.array,
+    ) -> None:
+        """Store the keys and values of T tokens as floats, then quantize the blocks that are full.
+
+        Args:
+            layer: counted from 0.
+            key, value: [T, H, D], with D a multiple of 32.
+            tail_slots, full_blocks, full_tails: as in `QuantizedBatch`. Their values are not checked.
+
+        Raises:
+            ValueError: as for `PagedKvPool.write`, or for `words_per_head`. Nothing is stored then.
+        """
+        raise NotImplementedError("week 4 day 1 task 4: QuantizedKvPool.write is not written yet")
+
+    def blocks(self, layer: int) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+        """Return what a layer stores, as attention reads it. Don't keep it: the next write would copy it all.
+
+        Returns:
+            keys, values: [num_blocks, block_size, H, words per head]
+            tail_keys, tail_values: [blocks of floats, block_size, H, D]
+
+        Raises:
+            ValueError: `layer` does not exist, or has never been written to.
+        """
+        tails = self.floats.blocks(layer)
+        keys, values = self._keys[layer], self._values[layer]
+        assert keys is not None
+        assert values is not None
+        return keys, values, *tails
+
+    def release(self) -> None:
+        """Free the memory. The pool is as good as new."""
+        self.floats = PagedKvPool(self.num_layers, 1, self.block_size)
+        self.tails = Tails(self.num_blocks, self.block_size)
+        self._keys: list[mx.array | None] = [None] * self.num_layers
+        self._values: list[mx.array | None] = [None] * self.num_layers

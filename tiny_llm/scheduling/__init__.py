@@ -1,0 +1,1 @@
+"""Which tokens a step computes: sequences, blocks, prefixes, policies. No model, no clock, no I/O."""

@@ -1,1 +1,0 @@
-"""Answers that keep to a grammar: what may come next, and what must."""

@@ -1,0 +1,1 @@
+"""What a step costs, and the scheduler without a model."""

@@ -1,0 +1,1 @@
+"""Faster parts of a model, and the races between them."""

@@ -1,0 +1,1 @@
+"""The engine: one step, and what runs it."""

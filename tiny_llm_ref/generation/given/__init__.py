@@ -1,1 +1,0 @@
-"""Given code around sampling: you don't write it on any day."""

@@ -1,1 +1,0 @@
-"""Given code around the model: you don't write it on any day."""

@@ -1,1 +1,0 @@
-"""Several processes that compute the steps of one engine together."""

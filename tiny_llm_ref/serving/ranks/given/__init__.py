@@ -1,1 +1,0 @@
-"""What rank 0 needs around its engine, and what starts and stops the others."""

@@ -1,1 +1,0 @@
-"""Day 3.7: a server for clients that speak OpenAI's protocol."""

@@ -1,1 +1,0 @@
-"""Draft tokens: where they come from, and how a step verifies them."""

@@ -1,0 +1,1 @@
+"""Drafts: who proposes them, and how they are verified."""
