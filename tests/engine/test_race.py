@@ -343,7 +343,7 @@ def test_a_kernel_that_changes_has_a_table_of_its_own(file: str, tmp_path: Path)
     shutil.copytree(ROOT / "tiny_llm_ref", package)
     before = race_table(package).path
     assert race_table(package).path == before
-    (package / "serving" / "scheduler.py").write_text("# another scheduler\n")
+    (package / "scheduling" / "scheduler.py").write_text("# another scheduler\n")
     assert race_table(package).path == before
     with (package / file).open("a") as source:
         source.write("\n")
