@@ -39,9 +39,14 @@ class Day:
     tasks: tuple[Task, ...]
 
     @property
+    def stem(self) -> str:
+        """The name of its files of hints, wrong solutions and messages, without their suffix."""
+        return f"week_{self.week}_day_{self.day}"
+
+    @property
     def test_file(self) -> Path:
         """The tests of its tasks."""
-        return ROOT / "tests" / "days" / f"test_week_{self.week}_day_{self.day}.py"
+        return ROOT / "tests" / "days" / f"test_{self.stem}.py"
 
     def task(self, number: int) -> Task:
         """The task of that number; ValueError if the day has none."""

@@ -1,4 +1,4 @@
-"""The messages that wrong solutions and unsolved tasks get, kept as files so that a change of one is seen."""
+"""The messages that wrong solutions and unsolved tasks get, kept so that a change of one is seen."""
 
 import difflib
 import math
@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
+from textwrap import dedent, indent
 from typing import Annotated
 
 import typer
@@ -33,21 +35,16 @@ VARYING = {
 """What differs from machine to machine or with an edit of the reference, and what stands for it."""
 
 
-def file_of(solution: WrongSolution) -> str:
-    """The name of the file with the message of a wrong solution."""
-    return f"{solution.id.replace(' ', '-')}.txt"
-
-
 def solution_run(solution: WrongSolution, package: Package) -> Run:
     """The tests of its task in their order, with what a learner reads of the first that fails."""
     return replace(solution.run(package), pytest_options=["--task", str(solution.task), "-x"])
 
 
 def starter_runs(days: Sequence[Day]) -> Iterator[Run]:
-    """The first task of each day unsolved, each under the name of its file."""
+    """The first task of each day unsolved."""
     starter = render(())
     for day in days:
-        yield Run(f"{day.tasks[0].id}-starter.txt", starter, [str(day.test_file)], ["--task", "1", "-x"])
+        yield Run(f"{day.tasks[0].id} starter", starter, [str(day.test_file)], ["--task", "1", "-x"])
 
 
 def message_of(outcome: Outcome) -> str:
@@ -56,17 +53,15 @@ def message_of(outcome: Outcome) -> str:
 
 
 def current_messages() -> dict[str, str]:
-    """The message of each wrong solution that has a file, and of each day's first task, by its file."""
+    """The message of each day's first task, and of each wrong solution that has one kept, by its heading."""
     days = load_course().days
     kept, package = stored_messages(), read_package()
-    solutions = {file_of(solution): solution for solution in load_bank(days)}
+    solutions = {solution.id: solution for solution in load_bank(days)}
     runs = [*starter_runs(days)]
     gone = kept.keys() - solutions.keys() - {run.name for run in runs}
     if gone:
-        raise ValueError(f"no wrong solution has the message {', '.join(sorted(gone))}: remove the file")
-    runs += [
-        replace(solution_run(solutions[name], package), name=name) for name in kept.keys() & solutions.keys()
-    ]
+        raise ValueError(f"no wrong solution has the message {', '.join(sorted(gone))}: remove its section")
+    runs += [solution_run(solutions[name], package) for name in kept.keys() & solutions.keys()]
     return {outcome.name: message_of(outcome) for outcome in run_all(runs)}
 
 
@@ -74,16 +69,18 @@ def normalize(message: str) -> str:
     """A message without what varies."""
     for pattern, name in VARYING.items():
         message = re.sub(pattern, name, message, flags=re.MULTILINE)
-    return f"{message.rstrip()}\n"
+    return message.rstrip()
 
 
 def stored_messages(folder: Path = FOLDER) -> dict[str, str]:
-    """The messages as kept, by the name of their file."""
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
+    """The messages as kept, by the headings above them."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md")))
+    sections = [section.partition("\n") for section in re.split("^## ", text, flags=re.MULTILINE)[1:]]
+    return {name: dedent(lines).strip("\n") for name, _, lines in sections}
 
 
 def changes(stored: dict[str, str], current: dict[str, str]) -> list[str]:
-    """The lines of a diff, file by file."""
+    """The lines of a diff, message by message."""
     return [
         line
         for name in sorted({*stored, *current})
@@ -107,13 +104,12 @@ def are_alike(kept: str, now: str) -> bool:
 
 
 def rewrite(current: dict[str, str], folder: Path = FOLDER) -> None:
-    """Make the files those of these messages."""
-    folder.mkdir(exist_ok=True)
-    for path in folder.glob("*.txt"):
-        if path.name not in current:
-            path.unlink()
-    for name, message in current.items():
-        (folder / name).write_text(message, encoding="utf-8")
+    """Make the files those of these messages: each a section of Markdown, in the file of its day."""
+    for path in folder.glob("*.md"):
+        path.unlink()
+    for day, names in groupby(sorted(current), lambda name: name.split(".")[:2]):
+        sections = [f"## {name}\n\n{indent(current[name], '    ')}\n" for name in names]
+        (folder / "week_{}_day_{}.md".format(*day)).write_text("\n".join(sections), encoding="utf-8")
 
 
 Update = Annotated[bool, typer.Option("--update", help="Keep the messages as they are now.")]
@@ -122,7 +118,8 @@ Update = Annotated[bool, typer.Option("--update", help="Keep the messages as the
 def main(update: Update = False) -> None:
     """Compare the messages of wrong solutions with those kept in course/messages, as `wrong` does too.
 
-    Keep one more by an empty file with the solution's id, such as `1.1.2-no-scale.txt`, and --update.
+    To keep one more, add a heading with the solution's id, such as `## 1.1.2 no-scale`, to the file of its
+    day, and run this with --update.
 
     Example: pdm run author messages --update
     """

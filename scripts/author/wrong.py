@@ -15,7 +15,6 @@ from scripts.author.bank.entries import BANK, WrongSolution, bank_file, load_ban
 from scripts.author.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.author.messages import (
     changes,
-    file_of,
     message_of,
     solution_run,
     starter_runs,
@@ -96,13 +95,11 @@ def catch(solutions: Sequence[WrongSolution], days: Sequence[Day]) -> tuple[dict
 
     Returns:
         caught: the test that catches each solution, by the solution's id; none for one that nothing catches.
-        messages: the message of each run that has one in course/messages, by the name of its file.
+        messages: the message of each run that has one in course/messages, by the name of the run.
     """
     package = read_package()
     starters = list(starter_runs(days))
-    files = {run.name: run.name for run in starters}
-    kept = stored_messages()
-    files |= {solution.id: file_of(solution) for solution in solutions if file_of(solution) in kept}
+    with_message = {run.name for run in starters} | stored_messages().keys()
     tasks = {solution.id: (solution.day, solution.task) for solution in solutions}
     catchers: dict[tuple[Day, int], dict[str, None]] = defaultdict(dict)  # in each task the last one first
     caught, messages = {}, {}
@@ -110,7 +107,7 @@ def catch(solutions: Sequence[WrongSolution], days: Sequence[Day]) -> tuple[dict
     def runs() -> Iterator[Run]:
         yield from starters
         for solution in solutions:
-            if solution.id in files:
+            if solution.id in with_message:
                 yield solution_run(solution, package)
             else:
                 yield solution.run(package, catchers[tasks[solution.id]])
@@ -119,8 +116,8 @@ def catch(solutions: Sequence[WrongSolution], days: Sequence[Day]) -> tuple[dict
         bar = progress.add_task("wrong solutions", total=len(starters) + len(solutions))
         for outcome in run_all(runs()):
             progress.advance(bar)
-            if outcome.name in files:
-                messages[files[outcome.name]] = message_of(outcome)
+            if outcome.name in with_message:
+                messages[outcome.name] = message_of(outcome)
             test = catcher(outcome)
             if test is not None and outcome.name in tasks:
                 caught[outcome.name] = test

@@ -97,8 +97,10 @@ def render_pages(outputs: Outputs, is_partial: bool) -> tuple[list[tuple[Page, s
             problems += shape_of(page)
     problems += unnamed_pages(folders, {path for _, _, path in summary_entries(summary)})
     if outputs.mode is Mode.COMPARE:
-        text = f"no page has what this is the output of: {ADVICE}"
-        problems += [Problem(folders.name(file), 0, text) for file in outputs.unused()]
+        problems += [
+            Problem(folders.name(file), 0, f"no page has what {part!r} is the output of: {ADVICE}")
+            for file, part in outputs.unused()
+        ]
     return pages, problems
 
 

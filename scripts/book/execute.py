@@ -26,7 +26,7 @@ class Code:
     varies: bool = False
 
 
-def execute(fences: list[Code], name: str, outputs: Outputs) -> tuple[list[str], list[tuple[int, str]]]:
+def execute(fences: list[Code], page: Path, outputs: Outputs) -> tuple[list[str], list[tuple[int, str]]]:
     """What each fence of a page prints, run one after the other in one process, and what is wrong with that.
 
     Raises:
@@ -37,7 +37,7 @@ def execute(fences: list[Code], name: str, outputs: Outputs) -> tuple[list[str],
     reads = ["fences", Path(run_fences.__file__).read_text(encoding="utf-8")]
     varying = {i for i, fence in enumerate(fences) if fence.varies}
     printed, faults = outputs.get(
-        name, [fence.code for fence in fences], reads, lambda: run_all(fences), varying
+        page, "fences", [fence.code for fence in fences], reads, lambda: run_all(fences), varying
     )
     return printed, [(fences[i].line, text) for i, text in faults.items()]
 

@@ -1,6 +1,5 @@
 """Figures: custom elements with a still inside, or stills alone."""
 
-import hashlib
 import json
 import re
 import shlex
@@ -51,24 +50,25 @@ def parse_figure(rest: str) -> Figure:
     return Figure(words[0], attributes, " ".join(sentence.split()))
 
 
-def figure_block(figure: Figure, sentence: str, outputs: Outputs) -> str:
+def figure_block(figure: Figure, sentence: str, outputs: Outputs, page: Path) -> str:
     """The figure with its caption, which is Markdown already rendered where it needs to be.
 
     Args:
         figure: which, with its attributes.
         sentence: the caption.
         outputs: those of the book.
+        page: where it stands.
     """
     viz = outputs.folders.book / "viz"
     script = viz / f"{figure.name}.js"
     if script.is_file():
         attributes = "".join(f' {name}="{escape(value)}"' for name, value in figure.attributes.items())
         program = script.with_suffix(".py")
-        still = drawn(program, figure, outputs) if program.is_file() else ""
+        still = drawn(program, figure, outputs, page) if program.is_file() else ""
         element = element_of(figure.name)
         inside = f"<{element}{attributes}>{still}</{element}>"
     else:
-        inside = still_figure(figure, outputs)
+        inside = still_figure(figure, outputs, page)
     inside = f'<div class="drawing">{inside}</div>'
     return f'<figure id="figure-{figure.name}">{inside}\n<figcaption>\n\n{sentence}\n\n</figcaption></figure>'
 
@@ -85,7 +85,7 @@ def element_of(name: str) -> str:
     return name if "-" in name else f"viz-{name}"
 
 
-def still_figure(figure: Figure, outputs: Outputs) -> str:
+def still_figure(figure: Figure, outputs: Outputs, page: Path) -> str:
     """A drawing of figures/; ChapterError if there is none."""
     drawing = outputs.folders.book / "figures" / f"{figure.name}.svg"
     if drawing.is_file():
@@ -94,18 +94,17 @@ def still_figure(figure: Figure, outputs: Outputs) -> str:
         return as_inline(drawing.read_text(encoding="utf-8"), figure.name)
     program = drawing.with_suffix(".py")
     if program.is_file():
-        return drawn(program, figure, outputs)
+        return drawn(program, figure, outputs, page)
     raise ChapterError(f"there is no figure {figure.name} in book/viz or book/figures", is_missing=True)
 
 
-def drawn(program: Path, figure: Figure, outputs: Outputs) -> str:
+def drawn(program: Path, figure: Figure, outputs: Outputs, page: Path) -> str:
     """The SVG that a script prints for these attributes; ChapterError if another one is kept."""
     text = json.dumps(figure.attributes)
-    suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:8]}" if figure.attributes else ""
     code = [text, *(file.read_text(encoding="utf-8") for file in sources_of(program))]
-    name = f"figures/{figure.name}{suffix}"
+    part = " ".join(["figure", figure.name, *map("=".join, figure.attributes.items())])
     reads = ["figure", *(file.read_text(encoding="utf-8") for file in commands_of(program))]
-    (svg,), faults = outputs.get(name, code, reads, lambda: [run_python([str(program)], text, 0)])
+    (svg,), faults = outputs.get(page, part, code, reads, lambda: [run_python([str(program)], text, 0)])
     if faults:
         raise ChapterError(f"the figure {figure.name}: {faults[0]}")
     return as_inline(svg, figure.name)

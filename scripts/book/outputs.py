@@ -4,11 +4,13 @@ import hashlib
 import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from scripts.book.cache import is_remembered, remembered
 from scripts.book.folders import Folders
@@ -30,7 +32,7 @@ class Mode(Enum):
 
 @dataclass
 class Outputs:
-    """The kept outputs of a book: a file for the fences of each page and one for each figure.
+    """The kept outputs of a book: a file for each page, with a part for its fences and one for each figure.
 
     An output is kept under a digest of its code alone, without the reference and the versions, so it holds on
     every machine. That the reference prints something else by now is what `Mode.COMPARE` finds.
@@ -38,11 +40,12 @@ class Outputs:
 
     folders: Folders
     mode: Mode = Mode.TAKE
-    used: set[Path] = field(default_factory=set)
+    used: defaultdict[Path, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def get(
         self,
-        name: str,
+        page: Path,
+        part: str,
         code: list[str],
         reads: list[str],
         make: Callable[[], list[str]],
@@ -51,16 +54,18 @@ class Outputs:
         """The outputs of some code, and by its index a sentence for each that is not as it is kept.
 
         Args:
-            name: of the file that keeps them, without its suffix.
+            page: whose file keeps them, by its path within src/.
+            part: its name in that file.
             code: what the digest covers.
             reads: what else a change of which makes `Mode.COMPARE` run the code again.
             make: runs the code.
             varying: indexes of outputs that are alike whatever their numbers.
         """
-        file = self.folders.outputs / f"{name}.json"
-        self.used.add(file)
+        file = self.folders.outputs / page.with_suffix(".json")
+        self.used[file].add(part)
         digest = hashlib.sha256(json.dumps(code).encode()).hexdigest()[:16]
-        old = read_outputs(file, digest)
+        kept = read_parts(file).get(part, {})
+        old = ["\n".join(lines) for lines in kept["outputs"]] if kept.get("digest") == digest else None
         key = [*code, *reads]
         knows_better = self.mode is Mode.COMPARE or (
             self.mode is Mode.KEEP and is_remembered(self.folders.cache, key)
@@ -72,21 +77,30 @@ class Outputs:
             {0: f"no output of this is kept: {ADVICE}"} if old is None else differences(old, new, varying)
         )
         if self.mode is Mode.KEEP and faults:
-            write_outputs(file, digest, new)
+            add_outputs(file, part, digest, new)
         return new, faults if self.mode is Mode.COMPARE else {}
 
-    def unused(self) -> list[Path]:
-        """Files of pages and figures that are gone, once all pages are rendered."""
-        return sorted({*self.folders.outputs.rglob("*.json")} - self.used)
+    def unused(self) -> list[tuple[Path, str]]:
+        """Parts of files whose fences or figure are gone, once all pages are rendered."""
+        files = sorted(self.folders.outputs.rglob("*.json"))
+        return [(file, part) for file in files for part in read_parts(file) if part not in self.used[file]]
 
 
-def read_outputs(file: Path, digest: str) -> list[str] | None:
-    """What is kept; nothing if it is of other code."""
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return ["\n".join(lines) for lines in kept["outputs"]] if kept.get("digest") == digest else None
+def read_parts(file: Path) -> dict[str, dict[str, Any]]:
+    """What is kept of a page: the digest and the outputs of each part."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def write_outputs(file: Path, digest: str, outputs: list[str]) -> None:
+def write_parts(file: Path, parts: dict[str, dict[str, Any]]) -> None:
+    """Make these the parts of a file, which goes if there are none."""
+    if not parts:
+        file.unlink()
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(parts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def add_outputs(file: Path, part: str, digest: str, outputs: list[str]) -> None:
     """Keep outputs, line by line, so that a difference can be read.
 
     Raises:
@@ -95,8 +109,7 @@ def write_outputs(file: Path, digest: str, outputs: list[str]) -> None:
     if found := MACHINE_PATH.search("\n".join(outputs)):
         raise ChapterError(f"the output names a folder of this machine, {found[0]}")
     content = {"digest": digest, "outputs": [output.split("\n") for output in outputs]}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_parts(file, {**read_parts(file), part: content})
 
 
 def differences(old: list[str], new: list[str], varying: Collection[int]) -> dict[int, str]:

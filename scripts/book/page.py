@@ -133,9 +133,8 @@ class Page:
                     self.fences.append(code)
                 if code is not None and is_run:
                     fences[segment.line] = code
-        name = self.path.with_suffix("").as_posix()
         try:
-            outputs, faults = execute(list(fences.values()), name, self.outputs)
+            outputs, faults = execute(list(fences.values()), self.path, self.outputs)
         except ChapterError as error:
             self.problems.add_error(0, error)
             return dict.fromkeys(fences, "")
@@ -187,7 +186,7 @@ class Page:
             self.figures.append(figure.name)
             self.counts["figures"] += 1
             sentence = self.render_text(figure.sentence, line)
-            return figure_block(figure, sentence, self.outputs)
+            return figure_block(figure, sentence, self.outputs, self.path)
         if name == "hardware":
             return hardware_table(self.folders.records / "hardware")
         if name == "fields":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scripts.book.build import SUMMARY, render_pages
 from scripts.book.folders import Folders
-from scripts.book.outputs import Mode, Outputs
+from scripts.book.outputs import Mode, Outputs, read_parts, write_parts
 from scripts.book.problems import ChapterError, Problem, Problems
 from scripts.book.records import Record, load_records, record, record_file, save_records
 from scripts.book.shown import Shown, all_commands
@@ -17,8 +17,8 @@ def keep_outputs(folders: Folders) -> list[Problem]:
     """Keep what fences print and scripts of figures draw; outputs of those that are gone go too."""
     outputs = Outputs(folders, Mode.KEEP)
     problems = [problem for problem in render_pages(outputs, is_partial=True)[1] if not problem.is_missing]
-    for file in outputs.unused() if not problems else ():
-        file.unlink()
+    for file, part in outputs.unused() if not problems else ():
+        write_parts(file, {name: kept for name, kept in read_parts(file).items() if name != part})
     return problems
 
 

@@ -68,7 +68,7 @@ def num_shown(counts: Kept, task: Task) -> int:
 
 def load_hints(day: Day, task: Task, folder: Path = HINTS) -> tuple[str, ...]:
     """The three hints of a task, from where to look to nearly the answer; ValueError if it has none."""
-    file = folder / f"week_{day.week}_day_{day.day}.toml"
+    file = folder / f"{day.stem}.toml"
     content = load_toml(file.read_text(encoding="utf-8")) if file.is_file() else {}
     for entry in content.get("hints", []):
         if entry["task"] == task.number:

@@ -6,7 +6,7 @@ import pytest
 
 from scripts.book.build import build
 from scripts.book.figures import commands_of
-from scripts.book.outputs import Mode, Outputs, is_alike
+from scripts.book.outputs import Mode, Outputs, is_alike, read_parts
 from scripts.book.page import Page
 from scripts.book.recording import keep_outputs
 from scripts.course import ROOT
@@ -29,8 +29,8 @@ def kept_book(tmp_path: Path) -> Outputs:
     return Outputs(folders)
 
 
-def edit(outputs: Outputs, old: str, new: str, name: str = "week-2/day-7.json") -> None:
-    file = outputs.folders.outputs / name
+def edit(outputs: Outputs, old: str, new: str) -> None:
+    file = (outputs.folders.outputs / DAY).with_suffix(".json")
     text = file.read_text(encoding="utf-8")
     assert old in text
     file.write_text(text.replace(old, new), encoding="utf-8")
@@ -68,18 +68,30 @@ def test_a_check_names_each_output_that_is_not_kept_so(tmp_path: Path) -> None:
     assert faults_of(outputs) == []
     edit(outputs, "0.333444", "0.343444")
     edit(outputs, '"7"', '"8"')
-    (figure,) = (outputs.folders.outputs / "figures").iterdir()
-    edit(outputs, "wide", "high", f"figures/{figure.name}")
-    (outputs.folders.outputs / "old.json").write_text("{}")
+    edit(outputs, '{\\"wide', '{\\"high')
+    (outputs.folders.outputs / "old.json").write_text('{"fences": {}}')
     advice = "run `pdm run book record --outputs`"
     faults = faults_of(outputs)
     assert f"book/src/{DAY}:4: this prints '0.3333333333333333' now: {advice}" in faults
     assert f"book/src/{DAY}:8: this prints '7' now: {advice}" in faults
     assert any(f"book/src/{DAY}:11: the figure made: this prints '<svg>" in fault for fault in faults)
-    assert f"book/outputs/old.json: no page has what this is the output of: {advice}" in faults
+    assert f"book/outputs/old.json: no page has what 'fences' is the output of: {advice}" in faults
     assert len(faults) == 4
     assert keep_outputs(outputs.folders) == []  # the check has run it, so this is believed
     assert faults_of(outputs) == []
+
+
+def test_outputs_of_what_is_gone_go(tmp_path: Path) -> None:
+    outputs = kept_book(tmp_path)
+    (outputs.folders.src / DAY).write_text(
+        FENCES.replace("{{#figure made wide=7 | See.}}", ""), encoding="utf-8"
+    )
+    assert keep_outputs(outputs.folders) == []
+    (file,) = outputs.folders.outputs.rglob("*.json")
+    assert [*read_parts(file)] == ["fences"]
+    (outputs.folders.src / DAY).write_text("# Day\n", encoding="utf-8")
+    assert keep_outputs(outputs.folders) == []
+    assert not file.exists()
 
 
 def test_a_check_names_code_without_a_kept_output(tmp_path: Path) -> None:

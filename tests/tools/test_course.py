@@ -178,10 +178,9 @@ def test_every_task_has_tests_and_every_test_a_task(day: Day) -> None:
 
 @pytest.mark.parametrize("day", load_course().days, ids=lambda day: f"{day.week}.{day.day}")
 def test_a_day_keeps_to_its_budget_of_lines(day: Day) -> None:
-    name = f"week_{day.week}_day_{day.day}"
     files = [
         day.test_file,
-        *(file for kind in ("wrong", "hints") for file in (ROOT / "course" / kind).glob(f"{name}.*")),
+        *(file for kind in ("wrong", "hints") for file in (ROOT / "course" / kind).glob(f"{day.stem}.*")),
     ]
     assert len(files) == 3
     assert sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files) <= 3000

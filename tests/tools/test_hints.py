@@ -77,13 +77,13 @@ def has_call(line: str) -> bool:
 
 
 def test_every_file_of_hints_is_a_day_of_the_course() -> None:
-    days = {f"week_{day.week}_day_{day.day}.toml" for day, _ in TASKS}
+    days = {f"{day.stem}.toml" for day, _ in TASKS}
     assert {path.name for path in hint.HINTS.iterdir()} == days
 
 
 @pytest.mark.parametrize("day", load_course().days, ids=lambda day: f"{day.week}.{day.day}")
 def test_a_file_holds_each_task_once_and_in_order(day: Day) -> None:
-    content = load_toml((hint.HINTS / f"week_{day.week}_day_{day.day}.toml").read_text(encoding="utf-8"))
+    content = load_toml((hint.HINTS / f"{day.stem}.toml").read_text(encoding="utf-8"))
     assert [sorted(entry) for entry in content["hints"]] == [["task", "tiers"]] * len(day.tasks)
     assert [entry["task"] for entry in content["hints"]] == [task.number for task in day.tasks]
 

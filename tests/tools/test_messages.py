@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scripts.author.bank.entries import load_bank
-from scripts.author.messages import changes, file_of, normalize, rewrite, stored_messages
+from scripts.author.messages import FOLDER, changes, normalize, rewrite, stored_messages
 from scripts.course import ROOT, load_course
 from tests.support.causes import NANS, result
 from tests.support.check import check_close, check_equal, check_value_error, normal
@@ -52,12 +52,12 @@ def message_of(check: Callable[..., None], *arguments: Any, **options: Any) -> l
 def test_every_message_that_is_kept_has_a_run() -> None:
     """Which `pdm run author wrong` makes."""
     days = load_course().days
-    starters = {f"{day.tasks[0].id}-starter.txt" for day in days}
-    assert set(MESSAGES) == starters | {file_of(each) for each in load_bank(days)} & set(MESSAGES)
+    starters = {f"{day.tasks[0].id} starter" for day in days}
+    assert set(MESSAGES) == starters | {each.id for each in load_bank(days)} & set(MESSAGES)
 
 
 def test_forty_wrong_solutions_and_every_day_have_theirs() -> None:
-    starters = [f"{day.tasks[0].id}-starter.txt" for day in load_course().days]
+    starters = [f"{day.tasks[0].id} starter" for day in load_course().days]
     assert len(MESSAGES) >= 40 + len(starters)
     assert set(starters) <= set(MESSAGES)
     assert {name[:3] for name in MESSAGES} == {f"{day.week}.{day.day}" for day in load_course().days}
@@ -71,37 +71,50 @@ def test_a_message_is_short_and_shows_the_learner_s_line(name: str) -> None:
     assert any(line.startswith("  tiny_llm/") for line in lines)
     assert "Traceback" not in MESSAGES[name]
     assert str(Path.home()) not in MESSAGES[name]
-    assert ("is not written yet" in MESSAGES[name]) == name.endswith("-starter.txt")
+    assert ("is not written yet" in MESSAGES[name]) == name.endswith(" starter")
 
 
 def test_a_changed_message_is_seen() -> None:
     (name, message), *_ = MESSAGES.items()
     assert changes(MESSAGES, MESSAGES) == []
-    assert changes(MESSAGES, {**MESSAGES, name: f"{message}more\n"})[-1] == "+more"
+    assert changes(MESSAGES, {**MESSAGES, name: f"{message}\nmore"})[-1] == "+more"
 
 
 def test_rewriting_removes_what_is_no_longer_chosen(tmp_path: Path) -> None:
-    rewrite({"a.txt": "old\n", "b.txt": "b\n"}, tmp_path)
-    rewrite({"a.txt": "new\n"}, tmp_path)
-    assert stored_messages(tmp_path) == {"a.txt": "new\n"}
+    rewrite({"1.1.1 a": "old", "1.1.2 b": "b", "1.2.1 c": "c"}, tmp_path)
+    rewrite({"1.1.1 a": "new"}, tmp_path)
+    assert stored_messages(tmp_path) == {"1.1.1 a": "new"}
+
+
+def test_messages_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rewrite(MESSAGES, tmp_path)
+    for name in (f"{day.stem}.md" for day in load_course().days):
+        assert (tmp_path / name).read_text(encoding="utf-8") == (FOLDER / name).read_text(encoding="utf-8")
+    assert stored_messages(tmp_path) == MESSAGES
+
+
+def test_a_heading_alone_asks_for_its_message(tmp_path: Path) -> None:
+    rewrite({"1.1.1 a": "a"}, tmp_path)
+    (tmp_path / "week_1_day_2.md").write_text("## 1.2.1 b", encoding="utf-8")
+    assert stored_messages(tmp_path) == {"1.1.1 a": "a", "1.2.1 b": ""}
 
 
 def test_only_the_last_digits_of_decimals_may_differ() -> None:
-    kept = {"a.txt": "index [0, 1]: expected -0.009649, got 0.7323\n"}
-    assert not changes(kept, {"a.txt": "index [0, 1]: expected -0.00965, got 0.7324\n"})
+    kept = {"a": "index [0, 1]: expected -0.009649, got 0.7323"}
+    assert not changes(kept, {"a": "index [0, 1]: expected -0.00965, got 0.7324"})
     for other in (
         "index [0, 2]: expected -0.009649, got 0.7323",
         "index [0, 1]: expected -0.009649, got 0.75",
     ):
-        assert changes(kept, {"a.txt": f"{other}\n"})
+        assert changes(kept, {"a": other})
 
 
 def test_what_varies_is_not_kept() -> None:
     text = "  tiny_llm/ops/basics.py:24\n      def softmax(x):\ngot <object at 0x7f00a1> of 4711 bytes\n\n"
-    kept = "  tiny_llm/FILE.py:LINE\n      def softmax\ngot <object at 0xADDRESS> of SOME bytes\n"
+    kept = "  tiny_llm/FILE.py:LINE\n      def softmax\ngot <object at 0xADDRESS> of SOME bytes"
     assert normalize(text) == kept
     text = "  tiny_llm/model/mlp.py:7\n      return silu(x)\n  tests/days/test_a.py:9\n      check(x)\n"
-    assert normalize(text) == "  tiny_llm/FILE.py:LINE\n      CODE\n  tests/test_a.py:LINE\n      check(x)\n"
+    assert normalize(text) == "  tiny_llm/FILE.py:LINE\n      CODE\n  tests/test_a.py:LINE\n      check(x)"
 
 
 # --- likely causes -----------------------------------------------------------------------------------------

@@ -188,9 +188,7 @@ def test_every_entry_of_the_bank_can_be_run() -> None:
 def test_ids_are_unique_and_a_task_has_at_most_eight() -> None:
     ids = [each.id for each in load_bank(DAYS)]
     assert len(ids) == len(set(ids))
-    assert {file.name for file in BANK.glob("week*")} == {
-        f"week_{day.week}_day_{day.day}.toml" for day in DAYS
-    }
+    assert {file.name for file in BANK.glob("week*")} == {f"{day.stem}.toml" for day in DAYS}
     tasks = [(each.day, each.task) for each in load_bank(DAYS)]
     assert max(map(tasks.count, tasks)) <= 8
     assert {task.id for day in DAYS for task in day.tasks} == {name.split()[0] for name in ids}
@@ -237,7 +235,7 @@ def test_of_days_that_no_change_concerns_a_tenth_is_drawn() -> None:
     ("changed", "day"),
     [
         ("course/wrong/week_2_day_3.toml", (2, 3)),
-        ("course/messages/2.3.1-starter.txt", (2, 3)),
+        ("course/messages/week_2_day_3.md", (2, 3)),
         ("tests/days/test_week_2_day_3.py", (2, 3)),
         ("tests/support/quantized.py", (2, 2)),
         ("tiny_llm_ref/model/loader.py", (1, 5)),

@@ -43,8 +43,8 @@ def concerned(days: Iterable[Day], changed: Collection[str]) -> set[Day]:
         tests = day.test_file.relative_to(ROOT).as_posix()
         files = dependencies.files(day) | dependencies.reached_from([tests])
         files.add(bank_file(day).relative_to(ROOT).as_posix())
-        messages = f"course/messages/{day.week}.{day.day}."
-        if files & renamed or any(path.startswith(messages) for path in changed):
+        files.add(f"course/messages/{day.stem}.md")
+        if files & renamed:
             found.add(day)
     return found
 

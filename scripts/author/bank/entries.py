@@ -101,7 +101,7 @@ def load_bank(days: Iterable[Day], folder: Path = BANK) -> list[WrongSolution]:
 
 def bank_file(day: Day, folder: Path = BANK) -> Path:
     """The file with the entries of a day."""
-    return folder / f"{day.test_file.stem.removeprefix('test_')}.toml"
+    return folder / f"{day.stem}.toml"
 
 
 def read_entry(day: Day, entry: Mapping[str, Any]) -> WrongSolution:
