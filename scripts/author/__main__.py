@@ -38,6 +38,7 @@ for name, module, summary in (
     ("try-server", "hardware.try_server", "Serve with some options, and ask what clients ask"),
     ("compare-mlx-lm", "checkpoints.compare_mlx_lm", "Greedy token ids against mlx-lm's"),
     ("record-figures", "author.record_figures", "Record the data of the book's figures"),
+    ("record-life", "author.record_life", "Record which functions a request goes through"),
     ("record-page", "author.record_page", "Take the README's pictures of the server's page"),
 ):
     add_later(app, name, summary, partial(main_of, f"scripts.{module}"))

@@ -16,6 +16,8 @@ from scripts.book.figures import chart_block, figure_block, parse_figure, script
 from scripts.book.folders import Folders
 from scripts.book.hardware import hardware_table
 from scripts.book.inline import Handlers, replace_inline
+from scripts.book.life import RECORD as LIFE
+from scripts.book.life import life_table
 from scripts.book.margin import MarginNotes, read_notes
 from scripts.book.maths import render_math
 from scripts.book.names import check_code
@@ -191,6 +193,8 @@ class Page:
             return hardware_table(self.folders.records / "hardware")
         if name == "fields":
             return fields_table(rest.strip())
+        if name == "life":
+            return life_table(self.folders.records / LIFE, rest.strip())
         if name == "cuda":
             return cuda_table(self.folders.records / RECORD)
         if name == "counts":
@@ -200,7 +204,7 @@ class Page:
             return self.included(name, rest)
         raise ChapterError(
             f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure, hardware, cuda, "
-            "counts and fields"
+            "counts, life and fields"
         )
 
     def included(self, name: str, dotted: str) -> str:

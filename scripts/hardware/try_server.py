@@ -21,6 +21,7 @@ from scripts.course import ROOT
 from scripts.errors import usage_errors
 
 SECONDS = 300  # the first step may compile every kernel
+READY = re.compile(r"ready: .* on (http://\S+)")  # what the server logs
 FORM = "[a-c]{3}!"
 PROMPTS = ("In the beginning", "And God said unto", "And it came to pass, that", "Blessed are")
 ServeOptions = Annotated[list[str] | None, typer.Argument(help="Options of `pdm run serve`, behind --.")]
@@ -68,7 +69,7 @@ def address(process: "subprocess.Popen[bytes]", log: Path) -> str:
     """The address that the server prints once it is ready."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(r"ready: .* on (http://\S+)", log.read_text()):
+        if found := READY.search(log.read_text()):
             return found[1]
         time.sleep(0.1)
     sys.exit(f"error: the server was not ready\n{log.read_text()}")
