@@ -27,6 +27,8 @@
 
 #include "fibers.h"
 
+#define NOT_WATCHED __attribute__((no_sanitize_thread))
+
 struct uint3 {
   unsigned x, y, z;
 };
@@ -106,8 +108,8 @@ static struct sigaction old_actions[2], old_tick_action;
 static long num_turns, num_turns_at_tick;
 static pthread_t emulating;
 
-static int thread_index() { return static_cast<int>(current - threads); }
-static int lane() { return thread_index() % LANES; }
+NOT_WATCHED static int thread_index() { return static_cast<int>(current - threads); }
+NOT_WATCHED static int lane() { return thread_index() % LANES; }
 
 // --- errors ------------------------------------------------------------------------------------------------
 
@@ -210,7 +212,6 @@ static void set_ticks(int seconds) {
 
 }  // namespace emulator
 
-#define NOT_WATCHED __attribute__((no_sanitize_thread))
 #include "counts.h"
 #include "races.h"
 

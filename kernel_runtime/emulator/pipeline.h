@@ -34,8 +34,8 @@ __attribute__((noinline)) NOT_WATCHED static void __pipeline_memcpy_async(
   if (!is_shared(to) || is_shared(from))
     EMULATOR_STOP("thread %d: an asynchronous copy goes from device memory to shared memory", thread_index());
   if (current->num_copies == MAX_COPIES) EMULATOR_STOP("thread %d never waits for its copies", thread_index());
-  watch_aligned(from, bytes, false);
-  watch_aligned(to, bytes, true);
+  watch_aligned<COPY_BYTES>(from, false);
+  watch_aligned<COPY_BYTES>(to, true);
   note(from, bytes, false, __builtin_return_address(0));
   note(to, bytes, true, __builtin_return_address(0));
   Copy& copy = copies[thread_index()][current->num_copies++];

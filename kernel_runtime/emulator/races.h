@@ -53,9 +53,8 @@ NOT_WATCHED static void stop_for_race(const Memory& memory, uint64_t word, int w
       writer, memory.name, static_cast<long long>(word), reader, place);
 }
 
-NOT_WATCHED static void watch(const void* accessed, uint64_t bytes, bool is_write) {
-  auto* address = static_cast<const char*>(accessed);
-  if (static_cast<uint64_t>(address - shared_start) >= shared_bytes || current == nullptr) return;
+// Notes an access to shared memory, word by word.
+NOT_WATCHED static void watch_shared(const char* address, uint64_t bytes, bool is_write) {
   for (int i = launch.num_buffers; i < num_memories; i++) {
     const Memory& memory = memories[i];
     if (address < memory.start || address >= memory.start + memory.bytes) continue;
@@ -73,33 +72,44 @@ NOT_WATCHED static void watch(const void* accessed, uint64_t bytes, bool is_writ
         word.reads[0] = now;
       }
     }
+    return;
   }
 }
 
-// An access of several words at once is one only where a multiple of its bytes begins.
-NOT_WATCHED static void watch_aligned(const void* accessed, uint64_t bytes, bool is_write) {
+// This runs at each access of a kernel, most of which are none to shared memory.
+NOT_WATCHED static inline void watch(const void* accessed, uint64_t bytes, bool is_write) {
   auto* address = static_cast<const char*>(accessed);
-  if (reinterpret_cast<uint64_t>(address) % bytes != 0 && current != nullptr)
-    for (int i = 0; i < num_memories; i++)
-      if (address >= memories[i].start && address < memories[i].start + memories[i].bytes)
-        EMULATOR_STOP("thread %d accesses %d bytes of %s at once, at byte %lld: that is no multiple of them",
-                      thread_index(), static_cast<int>(bytes), memories[i].name,
-                      static_cast<long long>(address - memories[i].start));
+  if (static_cast<uint64_t>(address - shared_start) < shared_bytes && current != nullptr)
+    watch_shared(address, bytes, is_write);
+}
+
+NOT_WATCHED static void stop_if_misaligned(const char* address, int bytes) {
+  for (int i = 0; i < num_memories && current != nullptr; i++)
+    if (address >= memories[i].start && address < memories[i].start + memories[i].bytes)
+      EMULATOR_STOP("thread %d accesses %d bytes of %s at once, at byte %lld: that is no multiple of them",
+                    thread_index(), bytes, memories[i].name, static_cast<long long>(address - memories[i].start));
+}
+
+// An access of several words at once is one only where a multiple of its bytes begins.
+template <int bytes>
+NOT_WATCHED static inline void watch_aligned(const void* accessed, bool is_write) {
+  if (reinterpret_cast<uint64_t>(accessed) % bytes != 0)
+    stop_if_misaligned(static_cast<const char*>(accessed), bytes);
   watch(accessed, bytes, is_write);
 }
 
 }  // namespace emulator
 
-#define HOOK(name, bytes, watch, is_write)                          \
-  NOT_WATCHED void __tsan_##name##bytes(void* p) {                  \
-    emulator::watch(p, bytes, is_write);                            \
+#define HOOK(name, bytes, is_write, watch)                           \
+  NOT_WATCHED void __tsan_##name##bytes(void* p) {                   \
+    watch;                                                           \
     emulator::note(p, bytes, is_write, __builtin_return_address(0)); \
   }
-#define HOOKS(bytes)                          \
-  HOOK(read, bytes, watch_aligned, false)     \
-  HOOK(write, bytes, watch_aligned, true)     \
-  HOOK(unaligned_read, bytes, watch, false)   \
-  HOOK(unaligned_write, bytes, watch, true)
+#define HOOKS(bytes)                                                                  \
+  HOOK(read, bytes, false, emulator::watch_aligned<bytes>(p, false))                  \
+  HOOK(write, bytes, true, emulator::watch_aligned<bytes>(p, true))                   \
+  HOOK(unaligned_read, bytes, false, emulator::watch(p, bytes, false))                \
+  HOOK(unaligned_write, bytes, true, emulator::watch(p, bytes, true))
 
 extern "C" {
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)

@@ -189,11 +189,11 @@ def imports_in(source: str) -> str:
     return "\n".join(textwrap.dedent(match[0]) for match in IMPORT.finditer(source))
 
 
-def imported_by(path: str, source: str) -> Iterator[str]:
+@lru_cache(maxsize=1024)
+def imported_by(path: str, source: str) -> frozenset[str]:
     """Dotted names that a file imports anywhere; EVERYTHING where it imports the package itself."""
-    for node in ast.walk(tree_of(source)):
-        for alias, name in imports_of(node, path):
-            yield EVERYTHING if name == NAME or alias == NAME else name
+    found = [pair for node in ast.walk(tree_of(source)) for pair in imports_of(node, path)]
+    return frozenset(EVERYTHING if NAME in pair else pair[1] for pair in found)
 
 
 def imports_of(node: ast.AST, path: str) -> Iterator[tuple[str, str]]:

@@ -21,13 +21,17 @@ from scripts.learn.crashes import FOLDER, tests_begun
 from scripts.waiting import hand_over
 
 POLL_SECONDS = 0.05
+NO_PLUGINS = (
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # but those named: to look for them takes longer than a day's tests
+)
 
 
 def main() -> None:
     """Run pytest with the arguments of this process, and exit as it does."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pytest", *sys.argv[1:]]
-        exit_code = wait_for(command, {**os.environ, FOLDER: folder}, Path(folder))
+        command = [sys.executable, "-m", "pytest", "-p", "hypothesispytest", *sys.argv[1:]]
+        environment = {**os.environ, FOLDER: folder, NO_PLUGINS: "1"}
+        exit_code = wait_for(command, environment, Path(folder))
     sys.exit(exit_code if exit_code >= 0 else SIGNALLED - exit_code)
 
 

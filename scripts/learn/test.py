@@ -16,7 +16,7 @@ from scripts.course import ROOT, Course, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.learn.crashes import FOLDER, SIGNALS, add_crash, read_crash
 from scripts.learn.optional import chosen_gpu
-from scripts.learn.pytest_process import wait_for
+from scripts.learn.pytest_process import NO_PLUGINS, wait_for
 from scripts.learn.speeds import COMMAND, FIRST_DAY
 from scripts.packages import choose_package
 
@@ -77,7 +77,7 @@ def run_pytest(arguments: Sequence[str]) -> int:
     if "xdist" not in arguments:  # which starts a process that crashed again itself
         command += ["-p", "no:faulthandler", "-p", "tests.support.crashes"]
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, FOLDER: folder, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which take long
+        environment = {**os.environ, FOLDER: folder, NO_PLUGINS: "1"}
         for _ in range(MAX_CRASHES):
             exit_code = wait_for(command, environment, Path(folder))
             if exit_code >= 0:

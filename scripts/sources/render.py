@@ -20,6 +20,9 @@ from scripts.sources.imports import LINE_LENGTH
 from scripts.sources.symbols import split, words_of
 from scripts.waiting import counted
 
+tidied: dict[tuple[Path, str], str] = {}
+"""What `tidy` has made of each file: of many states of the package, most files are alike."""
+
 
 def render(solved: Collection[str], course: Course | None = None) -> Sources:
     """Sources of the package by their path within it.
@@ -114,13 +117,20 @@ def with_hole(path: Path, chunk: Chunk, task: Task) -> Chunk:
 
 def tidy(sources: Mapping[Path, str]) -> Sources:
     """The sources; those in Python without the imports that nothing uses any more, in the house's format."""
+    new = {path: text for path, text in sources.items() if is_python(path) and (path, text) not in tidied}
+    if new:
+        tidied.update(zip(new.items(), formatted(new), strict=True))
+    return {path: tidied.get((path, text), text) for path, text in sources.items()}
+
+
+def formatted(sources: Mapping[Path, str]) -> list[str]:
+    """What ruff makes of these files."""
     faces = ["--per-file-ignores", "__init__.py:F401"]  # they import names for others to use
-    python = {path: source for path, source in sources.items() if is_python(path)}
     ruff = [sys.executable, "-m", "ruff"]
     options = ["--quiet", "--no-cache", "--config", str(ROOT / "pyproject.toml")]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write(python, root)
+        write(sources, root)
         for arguments in (["check", "--fix", "--select", "F401,TC005,I", *faces], ["format"]):
             subprocess.run([*ruff, *arguments, *options, folder], check=True)
-        return {**sources, **{path: (root / path).read_text(encoding="utf-8") for path in python}}
+        return [(root / path).read_text(encoding="utf-8") for path in sources]

@@ -16,12 +16,14 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.commands import run
 from tests.support.terminals import CTRL_C, Terminal
 from tiny_llm.http_server.run_server import KEEP_ALIVE_SECONDS, listen
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
 MODEL = "qwen3-kjv-4m"
+SERVE = "scripts.run.serve"
 
 
 def free_port() -> int:
@@ -30,7 +32,7 @@ def free_port() -> int:
 
 
 def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "scripts.run.serve", *options]
+    return [sys.executable, "-m", SERVE, *options]
 
 
 @contextmanager
@@ -89,7 +91,7 @@ def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
     ],
 )
 def test_what_it_refuses(options: list[str], sentence: str) -> None:
-    result = subprocess.run(command(*options), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    result = run(SERVE, *options)
     assert result.returncode == 2, result.stderr
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
@@ -107,7 +109,7 @@ def copied(folder: Path, name: str, **contents: bytes) -> str:
 def test_a_checkpoint_that_cannot_be_read(stem: str, tmp_path: Path) -> None:
     broken = {stem: b"{"}
     options = ["--model", copied(tmp_path, MODEL, **broken), "--port", "0"]
-    result = subprocess.run(command(*options), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    result = run(SERVE, *options)
     assert result.returncode == 2, result.stderr
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
@@ -119,7 +121,7 @@ def test_a_draft_model_with_another_tokenizer(tmp_path: Path) -> None:
     other["normalizer"] = {"type": "Lowercase"}
     draft = copied(tmp_path, "qwen3-kjv-1m", tokenizer=json.dumps(other).encode())
     options = ["--speculation", "draft-model", "--draft-model", draft, "--port", "0"]
-    result = subprocess.run(command(*options), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    result = run(SERVE, *options)
     assert result.returncode == 2, result.stderr
     assert result.stderr == (
         "error: the draft model has another tokenizer than the model: choose one with the same\n"
