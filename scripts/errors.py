@@ -21,6 +21,7 @@ INTERRUPTED_EXIT_CODE = 130
 SIGNALLED = 128
 """What shells add to a signal's number."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHOW_CURSOR = "\x1b[?25h"
 COMMAND = "COURSE_COMMAND"
 """In the environment of a command and of what it starts: the command's process id."""
 
@@ -47,13 +48,18 @@ def leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoRetu
 
 
 def say_interrupted() -> None:
-    """Print "interrupted" on a line of its own, unless the command that started this process says it."""
+    """Print "interrupted" on a line of its own, unless the command that started this process says it.
+
+    A terminal shows its cursor from then on: a progress bar that was just beginning had hidden it.
+    """
     pid = str(os.getpid())
     with suppress(OSError):  # the terminal is gone
         try:
             sys.stdout.flush()
             if os.environ.get(COMMAND, pid) == pid:
-                print(f"{getattr(sys.stderr, 'line_start', '')}interrupted", file=sys.stderr, flush=True)
+                cursor = SHOW_CURSOR if sys.stderr.isatty() else ""
+                line_start = getattr(sys.stderr, "line_start", "")
+                print(f"{line_start}interrupted", end=f"\n{cursor}", file=sys.stderr, flush=True)
         except RuntimeError:  # the signal came amid a print
             os.write(2, b"\ninterrupted\n")
 

@@ -91,6 +91,13 @@ def test_ctrl_c_ends_a_command_with_one_line(
         assert (code, screen[-1:], screen.count("interrupted")) == (130, ["interrupted"], 1), text
 
 
+def test_the_cursor_is_back_after_a_bar_that_was_just_beginning() -> None:
+    hidden = "import sys; sys.stdout.write('\\x1b[?25l')"
+    terminal = Terminal(f"{hidden}; from scripts.errors import leave; leave()")
+    assert terminal.exit_code() == 130
+    assert terminal.screen() == ["interrupted"]
+
+
 def test_a_signal_that_is_turned_off_stays_so() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
