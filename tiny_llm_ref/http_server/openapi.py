@@ -24,7 +24,7 @@ from .fields import ChatRequest, CompletionRequest, DetokenizeRequest, OtherServ
 from .response_events import ResponseEvent, ResponseObject
 from .response_fields import ResponsesRequest
 
-VERSION = "0.3.1"
+VERSION = "0.3.2"
 """Of the project."""
 
 ENDPOINTS: dict[str, tuple[str, Any, Any]] = {
