@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.book import counts, recording
+from scripts.book import counts, life, recording
 from scripts.book.cuda import RECORD
 from scripts.book.folders import Folders
 from scripts.book.problems import ChapterError
@@ -39,9 +39,12 @@ def test_stable_output_is_what_the_command_prints_now() -> None:
 
 def test_every_record_is_shown_and_names_no_folder_of_a_machine() -> None:
     records = Folders().records
-    # Those of machines and of GPU kernels have tests of their own.
-    of_machines = {*records.glob("hardware/*.json"), records / RECORD, records / counts.RECORD}
-    for file in sorted({*records.rglob("*.json")} - of_machines):
+    # Those of machines, of GPU kernels and of a request's way have tests of their own.
+    others = {
+        *records.glob("hardware/*.json"),
+        *(records / name for name in (RECORD, counts.RECORD, life.RECORD)),
+    }
+    for file in sorted({*records.rglob("*.json")} - others):
         page = Folders().src / file.relative_to(records).with_suffix(".md")
         shown = {each.command for each in recording.all_commands(page.read_text(encoding="utf-8"))}
         kept = load_records(file)
