@@ -10,16 +10,17 @@ import mlx.core as mx
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, SUFFIXES, GpuKernel
 from kernel_runtime.launch import Language, Template
 from scripts.course import ROOT
-from tiny_llm_ref import kernels
+from tiny_llm_ref import accelerated, kernels
 
-CPU_SOURCES = sorted((ROOT / "tiny_llm_ref" / "kernels").rglob("*.cpp"))
+CPU_SOURCES = sorted((ROOT / "tiny_llm_ref").rglob("*.cpp"))
 GPU_SOURCES = sorted(
     file for suffix in SUFFIXES.values() for file in (ROOT / "tiny_llm_ref").rglob(f"*{suffix}")
 )
 GPU_KERNELS = list(
     {
         value.name: value
-        for found in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}.")
+        for package in (accelerated, kernels)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
         for value in vars(importlib.import_module(found.name)).values()
         if isinstance(value, GpuKernel)
     }.values()
