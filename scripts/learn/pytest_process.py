@@ -21,9 +21,8 @@ from scripts.learn.crashes import FOLDER, tests_begun
 from scripts.waiting import hand_over
 
 POLL_SECONDS = 0.05
-NO_PLUGINS = (
-    "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # but those named: to look for them takes longer than a day's tests
-)
+NO_PLUGINS = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+"""With it, pytest loads only the plugins it is told to: looking for others takes long."""
 
 
 def main() -> None:

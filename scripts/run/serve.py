@@ -184,7 +184,7 @@ def make_drafter_factory(options: ServeOptions, package: ModuleType) -> "Drafter
 
 
 def server_module(package: ModuleType, name: str) -> ModuleType:
-    """A given module of the package's server."""
+    """Import a module of the package's HTTP server."""
     return importlib.import_module(f"{package.__name__}.http_server.{name}")
 
 
