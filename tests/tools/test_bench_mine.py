@@ -47,16 +47,6 @@ SHORT = {
     "structured": f"--batch 2 --max-tokens 4 {ONCE}",
 }
 """Every benchmark but `race`, with options that make it short."""
-LINES = {
-    "context": [r" 1024 tokens, .* ms"],
-    "flash": [r"L +33  plain +[\d.]+ ms"],
-    "bandwidth": [r"memory bandwidth [\d.]+", r"measured [\d.]+"],
-    "sampling": [r"as used here [\d.]+ ms", r"64 rows +greedy .* ratio"],
-    "long": [r"blocks +70 .* MB +[\d.e+]+ +\d+%", r"to .* [\d.]+x .* to", "1 run in turns, 0 of 3 medians"],
-    "pressure": [r"preemptions"],
-    "chunking": [r"longest gap .* whole [\d.]+"],
-}
-"""What some of their reports have; `test_benches` looks at those of the others, made of the reference."""
 WITHOUT_MODEL = ("matmul", "flash", "scheduler", "experts", "ranks")
 RUN_ALL = """
 import json, shlex, sys
@@ -105,9 +95,6 @@ def test_every_benchmark_measures_the_learners_package(tmp_path: Path) -> None:
     assert answers.keys() == {command.name for command in app.registered_commands} - {"race"}
     assert {name: error for name, (code, _, error) in answers.items() if code} == {}
     assert "not written yet" not in str(answers)
-    for name, lines in LINES.items():
-        for line in lines:
-            assert re.search(line, answers[name][1]), answers[name][1]
 
 
 def test_what_is_not_written_yet_is_left_out_or_named(tmp_path: Path) -> None:

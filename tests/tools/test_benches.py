@@ -59,30 +59,71 @@ def test_what_makes_no_sense_is_refused(bench: str, options: str, words: str) ->
 
 
 @pytest.mark.parametrize(
-    ("bench", "options", "lines"),
+    ("bench", "takes_a_model", "options", "lines"),
     [
+        ("context", True, "--steps 1 --repeats 1", [r" 1024 tokens, .* ms"]),
+        (
+            "flash",
+            False,
+            "--length 33 --heads 2 --kv-heads 1 --head-dim 32 --repeats 1",
+            [r"L +33  plain +[\d.]+ ms"],
+        ),
+        (
+            "bandwidth",
+            True,
+            "--context-length 5 --max-tokens 1 --repeats 1",
+            [r"memory bandwidth [\d.]+", r"measured [\d.]+"],
+        ),
+        (
+            "sampling",
+            True,
+            "--repeats 1 --no-random",
+            [r"as used here [\d.]+ ms", r"64 rows +greedy .* ratio"],
+        ),
+        (
+            "long",
+            True,
+            "--length 70 --chunk 32 --side blocks --repeats 1",
+            [r"blocks +70 .* MB +[\d.e+]+ +\d+%", r"to .* [\d.]+x .* to", "1 run in turns, 0 of 3 medians"],
+        ),
+        ("pressure", True, "--blocks 60 --copies 1 --max-tokens 2", [r"preemptions"]),
         (
             "speculation",
+            True,
             "--batch 1 --batch 3 --max-tokens 10 --repeats 1",
             [r"answers that quote", *(rf" {size} +\d+" + r" +[\d.]+x" * 2 for size in (1, 3))],
         ),
         (
             "speculation",
+            True,
             "--batch 1 --max-tokens 10 --repeats 1 --adaptive",
             [r"other answers", r" 1 +\d+ +[\d.]+x +- "],
         ),
         (
             "server",
+            True,
             "--seconds 1 --num-requests 2 --highest 3 --side 'one budget' --hold 2 --repeats 1",
             [r"HTTP, streamed +\d+", r"one budget +[\d.]+/s", r"neither +0 ", r"in the end +0\.00"],
         ),
+        ("chunking", True, "--repeats 1 --max-tokens 2", [r"longest gap .* whole [\d.]+"]),
     ],
-    ids=["drafts", "adaptive", "server"],
+    ids=[
+        "context",
+        "flash",
+        "bandwidth",
+        "sampling",
+        "long",
+        "pressure",
+        "drafts",
+        "adaptive",
+        "server",
+        "chunking",
+    ],
 )
 def test_a_small_run_is_reported(
-    bench: str, options: str, lines: list[str], small_model: tuple[str, str]
+    bench: str, takes_a_model: bool, options: str, lines: list[str], small_model: tuple[str, str]
 ) -> None:
-    result = run(*small_model, *shlex.split(options), bench=bench)
+    result = run(*(small_model if takes_a_model else ()), *shlex.split(options), bench=bench)
     assert result.returncode == 0, result.stderr
     for line in lines:
         assert re.search(line, result.stdout), result.stdout
