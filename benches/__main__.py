@@ -1,19 +1,17 @@
-"""`pdm run bench`: with --mine, `tiny_llm_ref` means the learner's package in it and in its processes."""
+"""`pdm run bench`: with --mine, `tiny_llm` means the learner's package in it and in its processes."""
 
 import os
 import sys
 
 from scripts.errors import usage_errors
-from scripts.packages import MINE, OF_LEARNER, use_learners
+from scripts.packages import MINE, OF_LEARNER, choose_package
 
-OF_BOTH = "race"  # sets the learner's package beside the reference, and finds both by itself
-
-if __name__ == "__main__" and MINE in sys.argv and OF_BOTH not in sys.argv:
+if __name__ == "__main__" and MINE in sys.argv:
     os.environ[OF_LEARNER] = "1"
     with usage_errors():
-        use_learners()
+        choose_package(reference=False)
 
-from benches.commands import app  # noqa: E402  only now, since its modules take their names from the package
+from benches.commands import app
 
 if __name__ == "__main__":
     with usage_errors():

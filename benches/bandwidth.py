@@ -24,12 +24,12 @@ from benches.watched import Results
 from kernel_runtime.checkpoint import read_json, read_tensors
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref.model.config import ModelConfig
-from tiny_llm_ref.model.loader import Quantization, load_model
-from tiny_llm_ref.model.operations import PLAIN_OPERATIONS, Operations
-from tiny_llm_ref.model.qwen3 import Qwen3Model
-from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
-from tiny_llm_ref.ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
+from tiny_llm.model.config import ModelConfig
+from tiny_llm.model.loader import Quantization, load_model
+from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
+from tiny_llm.model.qwen3 import Qwen3Model
+from tiny_llm.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from tiny_llm.ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
 
 MEGABYTES_READ = 512  # many times a processor's caches
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]

@@ -18,7 +18,7 @@ from kernel_runtime.checkpoint import read_json
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.hardware.memory import memory_use
-from tiny_llm_ref import (
+from tiny_llm import (
     BatchingKvCache,
     BlockManager,
     CostModel,
@@ -31,8 +31,8 @@ from tiny_llm_ref import (
     Simulator,
     TinyKvFullCache,
 )
-from tiny_llm_ref.model.kv_cache import TinyKvCache
-from tiny_llm_ref.model.roofline import cache_bytes_per_token
+from tiny_llm.model.kv_cache import TinyKvCache
+from tiny_llm.model.roofline import cache_bytes_per_token
 
 MB = 1e6
 LONGEST_PROMPT = 640

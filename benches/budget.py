@@ -21,7 +21,7 @@ from scripts.errors import usage_errors
 from scripts.run.engine_recorder import EngineRecorder
 from scripts.run.run_options import RunOptions
 from scripts.run.run_report import AnyRecorder, request_rows, totals
-from tiny_llm_ref import CostModel, SimulatedRequest, Simulator, fit_cost_model
+from tiny_llm import CostModel, SimulatedRequest, Simulator, fit_cost_model
 
 FILE_WIDTH = 100  # of a table that goes to a file or a pipe: nothing is cut off on a slow machine
 Figures = dict[str, float]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benches.load import Load, mixed_load, with_poisson_arrivals
-from tiny_llm_ref import (
+from tiny_llm import (
     CostModel,
     RequestTimes,
     SchedulerConfig,

@@ -10,8 +10,8 @@ from benches.rounds import Rounds
 from benches.trade_off import Point, trade_off_chart
 from scripts.hardware.memory import memory_use
 from scripts.run.recorder import Recorder
-from tiny_llm_ref import BatchGenerator, Qwen3Model
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm import BatchGenerator, Qwen3Model
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 CHUNK_SIZES = (8, 16, 32, 64, 128, 256, 512)
 SHORT_PROMPT = 8  # tokens

@@ -17,8 +17,8 @@ from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref import Qwen3Model, TinyKvFullCache, load
-from tiny_llm_ref.model.roofline import cache_bytes_per_token
+from tiny_llm import Qwen3Model, TinyKvFullCache, load
+from tiny_llm.model.roofline import cache_bytes_per_token
 
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]

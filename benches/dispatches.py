@@ -24,7 +24,7 @@ from kernel_runtime.gpu_kernel import GpuKernel, at_least_smallest
 from kernel_runtime.launch import Launch, Target
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref import (
+from tiny_llm import (
     BlockManager,
     ModelRunner,
     Qwen3Model,
@@ -33,10 +33,10 @@ from tiny_llm_ref import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm_ref.accelerated import accelerate
-from tiny_llm_ref.generation.generate import to_logprobs
-from tiny_llm_ref.kernels.dispatch_paged_attention import dispatch_paged_attention
-from tiny_llm_ref.model.loader import load_model
+from tiny_llm.accelerated import accelerate
+from tiny_llm.generation.generate import to_logprobs
+from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
+from tiny_llm.model.loader import load_model
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

@@ -36,12 +36,12 @@ class TinyLlm:
 
         from benches.newest import Newest
         from kernel_runtime.checkpoint import stored_dtype
-        from tiny_llm_ref.accelerated.accelerate import best_operations
-        from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
-        from tiny_llm_ref.model.loader import load_model
-        from tiny_llm_ref.model.operations import PLAIN_OPERATIONS, Operations
-        from tiny_llm_ref.ops.flash_attention import flash_attention
-        from tiny_llm_ref.ops.quantize import quantized_matmul_simple
+        from tiny_llm.accelerated.accelerate import best_operations
+        from tiny_llm.kernels.quantized_matmul import quantized_matmul
+        from tiny_llm.model.loader import load_model
+        from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
+        from tiny_llm.ops.flash_attention import flash_attention
+        from tiny_llm.ops.quantize import quantized_matmul_simple
 
         dtype = mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None
         self.mx = mx
@@ -181,7 +181,7 @@ class Torch:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         from kernel_runtime.checkpoint import read_json, read_tensors
-        from tiny_llm_ref.model.loader import Quantization, Tensors
+        from tiny_llm.model.loader import Quantization, Tensors
 
         self.torch = torch
         torch.set_num_threads(num_cores())

@@ -23,11 +23,11 @@ from kernel_runtime.checkpoint import read_json, read_tensors
 from scripts.checkpoints.files import resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
-from tiny_llm_ref import BlockManager, Engine, Qwen3Model, SamplingParams, SchedulerConfig
-from tiny_llm_ref.model.moe import SparseMoe
-from tiny_llm_ref.model.moe_loader import MODEL_TYPE, MoeConfig
-from tiny_llm_ref.ops.experts import expected_num_experts, route
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm import BlockManager, Engine, Qwen3Model, SamplingParams, SchedulerConfig
+from tiny_llm.model.moe import SparseMoe
+from tiny_llm.model.moe_loader import MODEL_TYPE, MoeConfig
+from tiny_llm.ops.experts import expected_num_experts, route
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 MOE_MODEL = "qwen3-kjv-moe"
 BATCHES = (1, 2, 4, 8, 16, 32)

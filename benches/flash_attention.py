@@ -15,8 +15,8 @@ import typer
 from benches.rounds import Repeats, Rounds
 from benches.watched import Results
 from scripts.hardware.memory import finish_work, memory_use
-from tiny_llm_ref.ops.attention import Attention, scaled_dot_product_attention_grouped
-from tiny_llm_ref.ops.flash_attention import KEY_BLOCK, QUERY_BLOCK, flash_attention
+from tiny_llm.ops.attention import Attention, scaled_dot_product_attention_grouped
+from tiny_llm.ops.flash_attention import KEY_BLOCK, QUERY_BLOCK, flash_attention
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

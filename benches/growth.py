@@ -16,9 +16,9 @@ from benches.rounds import Repeats, Rounds, itself
 from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
-from tiny_llm_ref import simple_generate, simple_generate_with_kv_cache
-from tiny_llm_ref.model.loader import load_model
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm import simple_generate, simple_generate_with_kv_cache
+from tiny_llm.model.loader import load_model
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 WAYS = {"without a cache": simple_generate, "with a cache": simple_generate_with_kv_cache}
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]

@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 
 from benches.load import LONG_PROMPT, Load, mixed_load
-from tiny_llm_ref.batching.prefill_metrics import percentile
-from tiny_llm_ref.generation.generate import Tokenizer
-from tiny_llm_ref.server.capacity import poisson_arrivals
+from tiny_llm.batching.prefill_metrics import percentile
+from tiny_llm.generation.generate import Tokenizer
+from tiny_llm.server.capacity import poisson_arrivals
 
 SHARED = 256  # tokens at the beginning of every second long prompt
 REFUSED = 429

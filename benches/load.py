@@ -7,7 +7,7 @@ from random import Random
 
 from scripts.checkpoints.files import resolve_checkpoint
 from scripts.run.runs import read_prompts
-from tiny_llm_ref.generation.generate import Tokenizer
+from tiny_llm.generation.generate import Tokenizer
 
 SHORT_PROMPT, LONG_PROMPT = (8, 48), (384, 768)  # tokens, fewest and most
 SHARE_OF_LONG = 0.25

@@ -27,8 +27,8 @@ from kernel_runtime.checkpoint import read_json, read_tensors
 from scripts.chart import line_chart
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref.model.config import ModelConfig
-from tiny_llm_ref.model.roofline import cache_bytes_per_token, decode_bytes_per_token
+from tiny_llm.model.config import ModelConfig
+from tiny_llm.model.roofline import cache_bytes_per_token, decode_bytes_per_token
 
 WARM_UP = 512
 FITTED = 2048  # tokens: the cost of chunks is known from prompts up to here

@@ -62,7 +62,7 @@ class Ours:
     def __init__(self, checkpoint: Path, chunk: int, is_paged: bool) -> None:
         import mlx.core as mx
 
-        from tiny_llm_ref import load
+        from tiny_llm import load
 
         self.chunk, self.is_paged, self.memory = chunk, is_paged, WatchedMemory()
         self.model, _ = load(checkpoint, mx.float32 if mx.default_device() == mx.Device(mx.cpu) else None)
@@ -71,8 +71,8 @@ class Ours:
         self.read()
 
     def start(self, tokens: list[int]) -> None:
-        from tiny_llm_ref import BlockManager, Engine, SamplingParams, SchedulerConfig, UnlimitedBlocks
-        from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+        from tiny_llm import BlockManager, Engine, SamplingParams, SchedulerConfig, UnlimitedBlocks
+        from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
         if self.engine is not None:
             self.engine.close()

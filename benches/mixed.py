@@ -16,7 +16,7 @@ from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
-from tiny_llm_ref import (
+from tiny_llm import (
     BlockManager,
     Engine,
     ModelRunner,
@@ -28,8 +28,8 @@ from tiny_llm_ref import (
     Sequence,
     UnlimitedBlocks,
 )
-from tiny_llm_ref.scheduling.blocks import Blocks
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm.scheduling.blocks import Blocks
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 CHUNKS = (16, 64, 256)
 BLOCK_SIZE = 16

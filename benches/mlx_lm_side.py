@@ -12,8 +12,8 @@ from mlx_lm.sample_utils import make_sampler
 from mlx_lm.utils import load_model
 
 from scripts.run.run_log import PhaseEvent, RunLog
-from tiny_llm_ref import Qwen3Model, SamplingParams, TinyKvCache
-from tiny_llm_ref.ops.attention import Attention, Mask
+from tiny_llm import Qwen3Model, SamplingParams, TinyKvCache
+from tiny_llm.ops.attention import Attention, Mask
 
 HIDDEN = -1e9  # finite: padding sees nothing at all, and a softmax of -inf alone has no value
 

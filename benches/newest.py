@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tiny_llm_ref import (
+from tiny_llm import (
     BatchGenerator,
     BlockManager,
     Engine,
@@ -13,8 +13,8 @@ from tiny_llm_ref import (
     SchedulerConfig,
     UnlimitedBlocks,
 )
-from tiny_llm_ref.scheduling.blocks import Blocks
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm.scheduling.blocks import Blocks
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 BLOCK_SIZE = 16
 Prompts = Sequence[Sequence[int]]

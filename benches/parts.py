@@ -18,12 +18,12 @@ from benches.rounds import Repeats, Rounds
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm_ref.accelerated.accelerate import best_operations
-from tiny_llm_ref.kernels.quantized_matmul import quantized_matmul
-from tiny_llm_ref.model.loader import load_model
-from tiny_llm_ref.model.operations import Operations
-from tiny_llm_ref.model.qwen3 import Qwen3Model
-from tiny_llm_ref.ops.flash_attention import flash_attention
+from tiny_llm.accelerated.accelerate import best_operations
+from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.model.loader import load_model
+from tiny_llm.model.operations import Operations
+from tiny_llm.model.qwen3 import Qwen3Model
+from tiny_llm.ops.flash_attention import flash_attention
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded

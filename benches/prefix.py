@@ -20,7 +20,7 @@ from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
-from tiny_llm_ref import (
+from tiny_llm import (
     BlockManager,
     Engine,
     PrefixCachingBlockManager,
@@ -30,7 +30,7 @@ from tiny_llm_ref import (
     SchedulerOutput,
     percentile,
 )
-from tiny_llm_ref.generation.generate import Tokenizer
+from tiny_llm.generation.generate import Tokenizer
 
 BLOCK_SIZE = 16
 SIDES = {"without": BlockManager, "with": PrefixCachingBlockManager}

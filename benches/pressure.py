@@ -20,7 +20,7 @@ from benches.speed import machine
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.run.runs import read_prompts
-from tiny_llm_ref import (
+from tiny_llm import (
     BlockManager,
     ChunkedPrefillMetrics,
     Engine,
@@ -33,12 +33,12 @@ from tiny_llm_ref import (
     Sequence,
     percentile,
 )
-from tiny_llm_ref.scheduling.policy import Policy
+from tiny_llm.scheduling.policy import Policy
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from tiny_llm_ref import Qwen3Model
+    from tiny_llm import Qwen3Model
 
 BLOCK_SIZE = 16
 MAX_SEQ_LEN = 1024

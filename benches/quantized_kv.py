@@ -21,7 +21,7 @@ from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
-from tiny_llm_ref import (
+from tiny_llm import (
     BlockManager,
     ModelRunner,
     Qwen3Model,
@@ -31,8 +31,8 @@ from tiny_llm_ref import (
     Sequence,
     scaled_dot_product_attention_grouped,
 )
-from tiny_llm_ref.model.roofline import cache_bytes_per_token
-from tiny_llm_ref.paging.quantized_kv_pool import quantized_bytes_per_token
+from tiny_llm.model.roofline import cache_bytes_per_token
+from tiny_llm.paging.quantized_kv_pool import quantized_bytes_per_token
 
 BLOCK_SIZE = 16
 CHUNK = 128  # tokens that are stored at once

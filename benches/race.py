@@ -17,7 +17,7 @@ from rich.progress import track
 from kernel_runtime.contest import ROWS
 from kernel_runtime.race import finished
 from scripts.errors import usage_errors
-from scripts.packages import learners_package
+from scripts.packages import NAME, REFERENCE
 
 Mine = Annotated[bool, typer.Option("--mine", help="Race tiny_llm, your own, as well as the reference.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Race again, in place of the table that is kept.")]
@@ -52,9 +52,9 @@ def main(mine: Mine = False, fresh: Fresh = False) -> None:
     """
     os.environ["TINY_LLM_KERNELS"] = "race"
     with usage_errors():
-        packages = {"reference": importlib.import_module("tiny_llm_ref")}
+        packages = {"reference": importlib.import_module(REFERENCE)}
         if mine:
-            packages = {"yours": learners_package(), **packages}
+            packages = {"yours": importlib.import_module(NAME), **packages}
         outcomes = {side: list(race(package, fresh)) for side, package in packages.items()}
     from benches.speed import machine  # after the package, which puts a fast BLAS in place
 

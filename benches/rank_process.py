@@ -17,9 +17,9 @@ from benches.load import take, token_stream
 from kernel_runtime.checkpoint import load_tokenizer
 from scripts.checkpoints.models import load_by_name
 from scripts.hardware.precision import use_full_float32
-from tiny_llm_ref import ModelConfig, Qwen3Model, SchedulerConfig
-from tiny_llm_ref.model.ranks import FRAME, Ranks, join_ranks
-from tiny_llm_ref.ranks.run_rank import Leader, follow
+from tiny_llm import ModelConfig, Qwen3Model, SchedulerConfig
+from tiny_llm.model.ranks import FRAME, Ranks, join_ranks
+from tiny_llm.ranks.run_rank import Leader, follow
 
 BATCHES = (1, 8, 32)
 MAX_SEQ_LEN = 128

@@ -25,8 +25,8 @@ from kernel_runtime.checkpoint import read_json
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.run.ranks import run_ranks
-from tiny_llm_ref import ModelConfig, received_bytes, shard_config
-from tiny_llm_ref.model.shards import EXCHANGES_OF_ENDS, EXCHANGES_PER_LAYER
+from tiny_llm import ModelConfig, received_bytes, shard_config
+from tiny_llm.model.shards import EXCHANGES_OF_ENDS, EXCHANGES_PER_LAYER
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder without experts, or a name of one.")]
 Tokens = Annotated[int, typer.Option("--max-tokens", min=2, max=MAX_SEQ_LEN - PROMPT, help="Of an answer.")]

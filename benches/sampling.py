@@ -14,8 +14,8 @@ from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.errors import usage_errors
-from tiny_llm_ref import BlockManager, Engine, ModelConfig, Qwen3Model, SamplingParams, SchedulerConfig
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm import BlockManager, Engine, ModelConfig, Qwen3Model, SamplingParams, SchedulerConfig
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 ROWS = (1, 8, 64)
 PROMPT_TOKENS, BLOCK_SIZE = 8, 16
@@ -71,9 +71,9 @@ def time_samplers(V: int, rounds: Rounds) -> dict[str, list[float]]:
     import mlx.core as mx
     import numpy as np
 
-    from tiny_llm_ref.accelerated.best_sampler import best_sampler
-    from tiny_llm_ref.engine.batch_sampler import sample_batch
-    from tiny_llm_ref.engine.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
+    from tiny_llm.accelerated.best_sampler import best_sampler
+    from tiny_llm.engine.batch_sampler import sample_batch
+    from tiny_llm.engine.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 
     B = ROWS[1]
     logits = 3 * mx.random.normal((B, V), key=mx.random.key(V))
@@ -125,8 +125,8 @@ def random_model(size: dict[str, Any]) -> Qwen3Model:
     import mlx.core as mx
     import numpy as np
 
-    from tiny_llm_ref.accelerated.accelerate import best_operations
-    from tiny_llm_ref.model.loader import Quantization, Tensors, build_model
+    from tiny_llm.accelerated.accelerate import best_operations
+    from tiny_llm.model.loader import Quantization, Tensors, build_model
 
     packing = {"group_size": GROUP_SIZE, "bits": BITS}
     config = ModelConfig.from_dict(

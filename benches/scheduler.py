@@ -23,7 +23,7 @@ from benches.speed import machine
 from benches.watched import Results
 from scripts.chart import bar_chart
 from scripts.errors import usage_errors
-from tiny_llm_ref import (
+from tiny_llm import (
     BlockManager,
     Fcfs,
     LatencyTarget,
@@ -33,8 +33,8 @@ from tiny_llm_ref import (
     SchedulerConfig,
     Sequence,
 )
-from tiny_llm_ref.scheduling.blocks import Blocks
-from tiny_llm_ref.scheduling.policy import Policy
+from tiny_llm.scheduling.blocks import Blocks
+from tiny_llm.scheduling.policy import Policy
 
 BLOCK_SIZE = 16
 PROMPT_LENGTHS = range(1, 1 + BLOCK_SIZE)  # as many sequences as in any other step begin a block in each

@@ -26,9 +26,9 @@ from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from scripts.packages import OF_LEARNER
-from tiny_llm_ref import BlockManager, Engine, Qwen3Model, SamplingParams, SchedulerConfig, overlapped
-from tiny_llm_ref.generation.generate import Tokenizer
-from tiny_llm_ref.server.capacity import highest_rate
+from tiny_llm import BlockManager, Engine, Qwen3Model, SamplingParams, SchedulerConfig, overlapped
+from tiny_llm.generation.generate import Tokenizer
+from tiny_llm.server.capacity import highest_rate
 
 OURS, MLX_LM = "scripts.run.serve", "mlx_lm.server"
 BUDGET, PREFILL_ONLY, BATCH = 128, 512, 8  # of `pdm run serve`

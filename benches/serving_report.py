@@ -11,7 +11,7 @@ from benches.serving_runs import ARRIVALS, BURST, DECODE, PREFILL, PREFILL_TOKEN
 from benches.sides import ONE_BUDGET, WHOLE
 from benches.speed import machine
 from scripts.chart import bar_chart
-from tiny_llm_ref import ServingMetrics
+from tiny_llm import ServingMetrics
 
 WIDTH = 100
 Figure = tuple[str, float]

@@ -21,7 +21,7 @@ from benches.rounds import LEAST, Rounds
 from benches.sides import ONE_BUDGET, SIDES, WHOLE, Limits, ServedLoad, make_sides, serve_load
 from benches.speed import machine
 from scripts.run.engine_recorder import EngineRecorder
-from tiny_llm_ref import (
+from tiny_llm import (
     CostModel,
     RequestTimes,
     SamplingParams,

@@ -17,7 +17,7 @@ from benches.mlx_lm_side import MlxLmRecorder, SharedKernels, own_model
 from scripts.run.engine_recorder import EngineRecorder
 from scripts.run.recorder import Recorder
 from scripts.run.run_log import RunLog
-from tiny_llm_ref import (
+from tiny_llm import (
     BatchGenerator,
     Engine,
     InTurn,
@@ -28,7 +28,7 @@ from tiny_llm_ref import (
     SchedulerConfig,
     overlapped,
 )
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 ONE_BUDGET, WHOLE, OVERLAPPED = "one budget", "whole prompts", "overlapped"
 BLOCK_SIZE = 16

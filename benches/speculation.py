@@ -22,7 +22,7 @@ from benches.watched import Results
 from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
-from tiny_llm_ref import (
+from tiny_llm import (
     BlockManager,
     DraftModel,
     Engine,
@@ -33,17 +33,17 @@ from tiny_llm_ref import (
     SchedulerConfig,
     with_drafts,
 )
-from tiny_llm_ref.generation.generate import Tokenizer
-from tiny_llm_ref.speculation.adaptive_drafter import (
+from tiny_llm.generation.generate import Tokenizer
+from tiny_llm.speculation.adaptive_drafter import (
     FIRST_RATE,
     MOST_DRAFTS,
     AdaptiveDrafter,
 )
-from tiny_llm_ref.speculation.draft_cost import DraftCost, profiled
-from tiny_llm_ref.speculation.draft_length import Acceptance
-from tiny_llm_ref.speculation.draft_runner import note_on_context
-from tiny_llm_ref.speculation.drafter import Drafter
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm.speculation.draft_cost import DraftCost, profiled
+from tiny_llm.speculation.draft_length import Acceptance
+from tiny_llm.speculation.draft_runner import note_on_context
+from tiny_llm.speculation.drafter import Drafter
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 BLOCK_SIZE = 16
 PROMPT = 96  # tokens of a prompt

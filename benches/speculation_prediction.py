@@ -3,9 +3,9 @@
 from collections.abc import Sequence as Items
 from random import Random
 
-from tiny_llm_ref import BlockManager, SchedulerConfig, Sequence, SimulatedRequest, Simulator
-from tiny_llm_ref.simulation.simulator import SimulatedStep
-from tiny_llm_ref.speculation.draft_cost import DraftCost
+from tiny_llm import BlockManager, SchedulerConfig, Sequence, SimulatedRequest, Simulator
+from tiny_llm.simulation.simulator import SimulatedStep
+from tiny_llm.speculation.draft_cost import DraftCost
 
 ANY_TOKEN = 0
 NUM_RUNS = 16

@@ -29,7 +29,6 @@ from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.hardware.processor import num_cores, processor
 from scripts.learn.speeds import keep_speeds, print_speeds
-from scripts.packages import learners_package
 
 BASELINE = "mlx-lm as installed"
 SLOW_STEPS, SLOW_WARM_UP = 4, 8  # steps of decoding and tokens to warm up with, for engines that are slow
@@ -86,8 +85,10 @@ def main(
     console.print(f"{model}; {', '.join(map(str, machine().values()))}")
     console.print(table(figures))
     if is_short and model == SHIPPED_MODEL:
+        import tiny_llm
+
         medians = {workload: median(of_engine[names[0]]) for workload, of_engine in figures.items()}
-        keep_speeds(Path(str(learners_package().__file__)).parent, medians)
+        keep_speeds(Path(str(tiny_llm.__file__)).parent, medians)
         print_speeds(console)
     result = {"model": model, "machine": machine(), "tokens_per_s": figures}
     return Results(rounds, "speed", result, chart(model, figures))

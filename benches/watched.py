@@ -1,5 +1,6 @@
 """What surrounds each benchmark: a quiet machine for what is recorded, and files of what it measured."""
 
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from benches.rounds import Rounds
 from scripts.chart import draw
 from scripts.errors import usage_errors
 from scripts.hardware.quiet import RECORD, Watch, accepts_busy, judge, looked
-from scripts.packages import MINE, learners_package, sentences_of
+from scripts.packages import MINE, NAME, sentences_of
 
 Mine = Annotated[bool, typer.Option(MINE, help="Measure tiny_llm, your own, as far as it is written.")]
 
@@ -54,7 +55,7 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
         mine = options["mine"] if knows else options.pop("mine", False)
         file, folder = os.environ.get(RECORD), options.get("output")
         records = bool(file or folder)
-        with usage_errors(), sentences_of(learners_package()) if mine else nullcontext():
+        with usage_errors(), sentences_of(importlib.import_module(NAME)) if mine else nullcontext():
             if records:
                 if not accepts_busy():
                     Rounds(options.get("repeats")).refuse_uncertain()

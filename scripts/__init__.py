@@ -3,7 +3,7 @@
 import sys
 from contextlib import suppress
 
-from . import errors, waiting
+from . import errors, packages, waiting
 
 if sys.argv[0] == "-m" and errors.begin():  # `python -m scripts.NAME`; `setup.py` has begun by itself
     waiting.show_progress("starting")
@@ -12,3 +12,5 @@ from kernel_runtime import native  # noqa: F401  before MLX is loaded: a command
 
 with suppress(ImportError), errors.usage_errors():  # without MLX there is no device: doctor says so
     from kernel_runtime import device  # noqa: F401
+
+packages.choose_by_environment()

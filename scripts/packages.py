@@ -1,16 +1,22 @@
-"""Which package the name `tiny_llm` means."""
+"""Which package the name `tiny_llm` means: in a command the reference, unless it is asked for the learner's.
+
+Only `compare` has both at once, and the commands that test the reference's source name it themselves.
+"""
 
 import importlib
-import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+NAME, REFERENCE = "tiny_llm", "tiny_llm_ref"
+STAND_ON_IT = ("http_server",)
+"""Packages that exist once, and take their names from `tiny_llm`."""
 MINE, OF_LEARNER = "--mine", "TINY_LLM_MINE"  # an option, and the variable that passes it on
 NO_STARTER = (
     "there is no tiny_llm/ here: `git checkout tiny_llm` brings the starter package back, "
@@ -18,54 +24,17 @@ NO_STARTER = (
 )
 
 
-def choose_package(reference: bool) -> None:
-    """Let `tiny_llm` be the learner's package, or the reference under that name.
-
-    Raises:
-        ValueError: the learner's package is asked for and is not there.
-    """
-    if reference:
-        use_reference()
-    elif importlib.util.find_spec("tiny_llm") is None:
-        raise ValueError(NO_STARTER)
-
-
-def use_reference() -> None:
-    """Let `tiny_llm` and the names below it mean the modules of tiny_llm_ref."""
-    rename("tiny_llm_ref", "tiny_llm")
-
-
-def use_learners() -> None:
-    """Let `tiny_llm_ref` and the names below it mean the modules of tiny_llm, to measure those instead.
-
-    It comes before all imports that take names from there.
-
-    Raises:
-        ValueError: the learner's package is not there.
-    """
-    rename(learners_package().__name__, "tiny_llm_ref")
-
-
-def rename(package: str, name: str) -> None:
-    """Let a name mean a package, whose modules are each imported once, when asked for by either name."""
-    sys.modules[name] = importlib.import_module(package)
-    sys.meta_path.insert(0, Renamed(sys.modules[name], name))
-
-
-class Renamed(MetaPathFinder, Loader):
-    """Finds the modules of a package under another name, as long as that name means the package."""
-
-    def __init__(self, package: ModuleType, name: str) -> None:
-        self.package, self.name = package, name
+class ReferenceFinder(MetaPathFinder, Loader):
+    """Finds the modules of the reference under the name of the learner's package, each imported once."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        """A spec for a name below the package's other one."""
-        is_below = fullname.startswith(f"{self.name}.") and sys.modules.get(self.name) is self.package
-        return ModuleSpec(fullname, self) if is_below else None
+        """A spec for the name, and for those below it as long as it means the reference."""
+        is_below = fullname.startswith(f"{NAME}.") and sys.modules.get(NAME) is sys.modules.get(REFERENCE)
+        return ModuleSpec(fullname, self) if fullname == NAME or is_below else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module itself, not another one made of its source."""
-        module = importlib.import_module(self.package.__name__ + spec.name.removeprefix(self.name))
+        module = importlib.import_module(REFERENCE + spec.name.removeprefix(NAME))
         spec.loader_state = module.__spec__
         return module
 
@@ -75,10 +44,65 @@ class Renamed(MetaPathFinder, Loader):
         module.__spec__ = module.__spec__.loader_state
 
 
-def learners_package() -> ModuleType:
-    """The learner's package, imported; ValueError if it is not there."""
-    choose_package(reference=False)
-    return importlib.import_module("tiny_llm")
+FINDER = ReferenceFinder()
+
+
+def choose_package(reference: bool) -> None:
+    """Let `tiny_llm`, and what stands on it, mean the reference or the learner's package from now on.
+
+    It comes before the imports that take names from there: what has been imported keeps its meaning.
+
+    Raises:
+        ValueError: the learner's package is asked for and is not there.
+    """
+    if not reference and PathFinder.find_spec(NAME) is None:
+        raise ValueError(NO_STARTER)
+    if reference != (FINDER in sys.meta_path):
+        forget()
+        if reference:
+            sys.meta_path.insert(0, FINDER)
+        else:
+            sys.meta_path.remove(FINDER)
+
+
+def choose_by_environment() -> None:
+    """Let `tiny_llm` mean the reference, unless a variable says that it is the learner's package."""
+    choose_package(reference=OF_LEARNER not in os.environ)
+
+
+def known() -> dict[str, ModuleType]:
+    """What is imported of the package of that name, and of what stands on it."""
+    tops = (NAME, *STAND_ON_IT)
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in tops}
+
+
+def forget() -> None:
+    """Let the next import find the package anew, and what stands on it."""
+    for name in known():
+        del sys.modules[name]
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Let `tiny_llm` be the package in a folder, and what it was before afterwards."""
+    before, finders = known(), list(sys.meta_path)
+    forget()
+    sys.meta_path[:] = [each for each in finders if each is not FINDER]
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        sys.meta_path[:] = finders
+        forget()
+        sys.modules.update(before)
+
+
+def import_package(mine: bool) -> ModuleType:
+    """The package that a command works with: the learner's, if it is there, or the reference."""
+    choose_package(reference=not mine)
+    return importlib.import_module(NAME)
 
 
 @contextmanager

@@ -1,17 +1,16 @@
 """How many greedy answers change when the same prompts run in a batch and in chunks."""
 
-import importlib
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from scripts.packages import learners_package
+from scripts.packages import import_package
 from scripts.run.runs import read_prompts
 
 if TYPE_CHECKING:
-    from tiny_llm_ref import Qwen3Model
+    from tiny_llm import Qwen3Model
 
 BATCH_SIZES = (2, 5, 8, 20)
 CHUNKS = (7, 32, 100)
@@ -35,7 +34,7 @@ def main(
     Example: pdm run author invariance --dtype bfloat16
     """
     with usage_errors():
-        package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
+        package = import_package(mine)
         import mlx.core as mx
 
         path = resolve_checkpoint(model)

@@ -8,10 +8,10 @@ from typing import Any
 
 from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.checkpoints.models import load_by_name
-from tiny_llm_ref import BlockManager, Engine, SamplingParams, SchedulerConfig, SchedulerOutput
-from tiny_llm_ref.generation.generate import encode_prompt
-from tiny_llm_ref.server.engine_thread import EngineThread
-from tiny_llm_ref.server.mailbox import Report, StepReport, Stopped
+from tiny_llm import BlockManager, Engine, SamplingParams, SchedulerConfig, SchedulerOutput
+from tiny_llm.generation.generate import encode_prompt
+from tiny_llm.server.engine_thread import EngineThread
+from tiny_llm.server.mailbox import Report, StepReport, Stopped
 
 PROMPTS = (
     "In the beginning God created the heaven and the",

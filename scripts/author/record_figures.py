@@ -21,7 +21,7 @@ from scripts.checkpoints.models import load_by_name
 from scripts.course import ROOT
 from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
-from tiny_llm_ref.generation.generate import encode_prompt, to_logprobs
+from tiny_llm.generation.generate import encode_prompt, to_logprobs
 
 COMMAND = "pdm run author record-figures"
 DATA = ROOT / "book" / "viz" / "data"

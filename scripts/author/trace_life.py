@@ -24,7 +24,7 @@ from scripts.course import ROOT
 from scripts.hardware.try_server import READY
 from scripts.run import serve
 from scripts.sources.functions import function_at
-from tiny_llm_ref import Engine
+from tiny_llm import Engine
 
 SECONDS = 60
 JSON = "application/json"

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from http_server import anthropic_fields, fields, response_fields
 from scripts.book.problems import ChapterError
-from tiny_llm_ref.http_server import anthropic_fields, fields, response_fields
 
 COLUMNS = ("field", "values", "use")
 USES = {

@@ -29,7 +29,7 @@ def main(model: Model = SHIPPED_MODEL, max_tokens: MaxTokens = 48) -> None:
 def differing_prompts(name: str, max_tokens: int, num_prompts: int | None = None) -> list[int]:
     """Indices of the demo's first prompts, or of all, whose answers differ; prints a line for each prompt."""
     from scripts.checkpoints.models import as_chat
-    from tiny_llm_ref import SamplingParams, batch_generate, load
+    from tiny_llm import SamplingParams, batch_generate, load
 
     checkpoint = resolve_checkpoint(name)
     model, tokenizer = load(checkpoint, mx.float32)

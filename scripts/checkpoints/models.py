@@ -1,34 +1,33 @@
 """Loading a model by the name a command was given."""
 
 import os
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-import tiny_llm_ref
 from scripts.checkpoints.files import resolve_checkpoint
-from tiny_llm_ref import Qwen3Model
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+    from tiny_llm import Qwen3Model
 
-def load_by_name(name: str, package: ModuleType = tiny_llm_ref) -> tuple[Qwen3Model, "TokenizerWrapper"]:
+
+def load_by_name(name: str) -> tuple["Qwen3Model", "TokenizerWrapper"]:
     """Model and tokenizer of a folder, a shipped model or one that `pdm run get-model` fetched.
 
     On a CPU the model computes in float32: its matrix products have no fast path for shorter types.
 
     Args:
         name: as for `resolve_checkpoint`.
-        package: the reference, or the learner's.
 
     Raises:
         ValueError: there is no such checkpoint, or it cannot be loaded.
     """
+    from tiny_llm import load
+
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would miss PyTorch aloud
-    loaded: tuple[Qwen3Model, TokenizerWrapper] = package.load(resolve_checkpoint(name), fastest_dtype())
-    return loaded
+    return load(resolve_checkpoint(name), fastest_dtype())
 
 
 def fastest_dtype() -> mx.Dtype | None:

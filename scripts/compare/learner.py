@@ -16,13 +16,12 @@ from types import ModuleType
 from scripts.compare.library import Library
 from scripts.course import Course
 from scripts.learn.learner import check_syntax, functions_of_tasks, read_package, shown
+from scripts.packages import NAME, importable
 from scripts.sources.chunks import is_defined
 from scripts.sources.files import REFERENCE, Sources, Symbol, module_name, read_reference, write
 from scripts.sources.patch import fill
 from scripts.sources.render import starter_of
 from scripts.sources.symbols import holes_of, split
-
-NAME = "tiny_llm"
 
 
 @dataclass(frozen=True)
@@ -123,25 +122,6 @@ def silent() -> Iterator[None]:
     """Drop what the learner's code prints: it would be printed at every repeat, into the table."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
-
-
-@contextlib.contextmanager
-def importable(folder: Path) -> Iterator[None]:
-    """Let tiny_llm be the package in a folder, and what it was before afterwards."""
-
-    def forget() -> dict[str, ModuleType]:
-        names = [name for name in sys.modules if name.split(".")[0] == NAME]
-        return {name: sys.modules.pop(name) for name in names}
-
-    before = forget()
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        forget()
-        sys.modules.update(before)
 
 
 def import_package(learner: Learner) -> ModuleType:

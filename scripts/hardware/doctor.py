@@ -37,11 +37,11 @@ DEVICE_PROBE = "import scripts, mlx.core as mx; mx.eval(mx.ones(2) + 1); print(m
 
 KERNEL_PROBE = "from scripts.hardware.kernel_probe import probe; print(probe({kind!r}))"
 MODEL_PROBE = """
-import os
+import os, scripts
 from kernel_runtime import native
 if native.kernels_mode() != "off":
     os.environ["TINY_LLM_KERNELS"] = "own"  # whether the kernels work, not whether they win
-from tiny_llm_ref.accelerated import accelerate
+from tiny_llm.accelerated import accelerate
 print(accelerate.best_operations().matmul is not None, native.num_blas_calls() is not None)
 """
 COMPILER_FIX = "update the C++ compiler, or name another one in the variable CXX"

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from kernel_runtime.launch import Language, Target, default_target
-from tiny_llm_ref.kernels.gpu_operations import quantized_matmul_gpu
-from tiny_llm_ref.kernels.quantized_matmul import multiply_simple
-from tiny_llm_ref.ops.quantize import QuantizedWeights
+from tiny_llm.kernels.gpu_operations import quantized_matmul_gpu
+from tiny_llm.kernels.quantized_matmul import multiply_simple
+from tiny_llm.ops.quantize import QuantizedWeights
 
 CLOSE = 1e-3  # of the largest entry: far above rounding, far below any mistake
 LANGUAGES: tuple[Language, ...] = ("metal", "cuda")

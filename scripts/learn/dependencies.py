@@ -20,12 +20,20 @@ from pathlib import Path
 from kernel_runtime.native import BuildError, machine_key
 from scripts.course import ROOT, Day
 from scripts.learn.optional import chosen_gpu
+from scripts.packages import NAME
 from scripts.sources.files import Sources
 
-FOLDERS = ("kernel_runtime", "models", "scripts", "tests/days", "tests/support", "tiny_llm_ref")
+FOLDERS = (
+    "http_server",
+    "kernel_runtime",
+    "models",
+    "scripts",
+    "tests/days",
+    "tests/support",
+    "tiny_llm_ref",
+)
 FILES = ("course/course.toml", "pdm.lock", "pyproject.toml", "tests/__init__.py", "tests/conftest.py")
 VARIABLES = re.compile(r"(TINY_LLM_(?!CACHE)|MLX_|OPENBLAS_|OMP_|PYTHON|PYTEST_ADDOPTS|CXX$|SDKROOT$)")
-NAME = "tiny_llm"
 INIT = f"{NAME}/__init__.py"
 EVERYTHING = f"{NAME}.*"
 IMPORT = re.compile(r"^[ \t]*(from \S+ import (\([^)]*\)|[^\n(]+)|import [^\n]+)$", re.MULTILINE)

@@ -25,10 +25,10 @@ def run(options: RunOptions, json_output: bool, real_time: bool, status: Status)
     """
     prompts = prompts_of(options)  # what cannot be served is refused before anything is loaded
     with package_of(options) as package:
-        model, tokenizer = load_by_name(options.model, package)
+        model, tokenizer = load_by_name(options.model)
         runs: Runs = {}
         for variant in (options,) if json_output else options.variants:
-            recorder = make_recorder(variant, model, tokenizer, prompts, package)
+            recorder = make_recorder(variant, model, tokenizer, prompts)
             with recorder.generator:
                 serve(recorder, variant.name, status)
             runs[variant.name] = recorder

@@ -1,12 +1,16 @@
 """Drives an Engine and notes what each step computed, for whom and when."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from scripts.run.run_log import PhaseEvent, RunLog
-from tiny_llm_ref import Engine, EngineStep, GenerationResult, SamplingParams
-from tiny_llm_ref.engine.engine_request import EngineRequest
+
+if TYPE_CHECKING:
+    from tiny_llm import Engine, EngineStep, GenerationResult, SamplingParams
+    from tiny_llm.engine.engine_request import EngineRequest
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Stream one completion of a prompt."""
 
-import importlib
 import sys
 from contextlib import nullcontext
 from typing import Annotated
@@ -11,7 +10,7 @@ from kernel_runtime.native import use_one_blas_thread
 from scripts.checkpoints.files import SHIPPED_MODEL, SHIPPED_MODELS, resolve_checkpoint
 from scripts.command import run_command
 from scripts.errors import usage_errors
-from scripts.packages import learners_package, sentences_of
+from scripts.packages import import_package, sentences_of
 from scripts.waiting import show_progress
 
 Prompt = Annotated[str, typer.Argument(help="The text to continue; - reads it from standard input.")]
@@ -59,7 +58,7 @@ def main(
             raise ValueError("the message is empty: write something to answer")
         if mine and model in SHIPPED_MODELS:  # whose products are small
             use_one_blas_thread()
-        package = learners_package() if mine else importlib.import_module("tiny_llm_ref")
+        package = import_package(mine)
         with sentences_of(package) if mine else nullcontext():
             sampling = (temperature, top_p, top_k, min_p, seed)
             by = write(package, checkpoint, text, chat, max_tokens, sampling)

@@ -15,7 +15,7 @@ from types import FrameType
 
 from scripts.errors import SIGNALLED, USAGE_EXIT_CODE, say_interrupted
 from scripts.run.rank_process import RankProcess
-from tiny_llm_ref.ranks.run_rank import LOST_EXIT_CODE, LOST_SIGNAL
+from tiny_llm.ranks.run_rank import LOST_EXIT_CODE, LOST_SIGNAL
 
 POLL_SECONDS = 0.02
 CAUSE_SECONDS = 30.0

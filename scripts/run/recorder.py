@@ -1,9 +1,14 @@
 """Drives a BatchGenerator and notes what each phase computed, for whom and when."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from scripts.run.run_log import Phase, PhaseEvent, RunLog
-from tiny_llm_ref import BatchGenerator, GenerationResult, Request, SamplingParams
+
+if TYPE_CHECKING:
+    from tiny_llm import BatchGenerator, GenerationResult, Request, SamplingParams
 
 
 class Recorder(RunLog):

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import tiny_llm_ref
 from scripts.checkpoints.files import resolve_checkpoint
-from scripts.packages import learners_package, sentences_of
+from scripts.packages import import_package, sentences_of
 from scripts.run.engine_recorder import EngineRecorder
 from scripts.run.recorder import Recorder
 from scripts.run.run_options import RunOptions
@@ -19,9 +18,9 @@ from scripts.run.run_report import AnyRecorder
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from tiny_llm_ref import Engine as ServingEngine
-    from tiny_llm_ref import Qwen3Model, SamplingParams
-    from tiny_llm_ref.scheduling.blocks import Blocks
+    from tiny_llm import Engine as ServingEngine
+    from tiny_llm import Qwen3Model, SamplingParams
+    from tiny_llm.scheduling.blocks import Blocks
 
 QUESTIONS = Path(__file__).with_name("demo_prompts.json")
 OWN_PROMPTS = "demo_prompts.json"  # beside a checkpoint that is no assistant
@@ -37,10 +36,10 @@ def prompts_of(options: RunOptions) -> list[str]:
 @contextmanager
 def package_of(options: RunOptions) -> Iterator[ModuleType]:
     """The package that serves; what a learner's raises becomes a ValueError of one sentence."""
+    package = import_package(options.mine)
     if not options.mine:
-        yield tiny_llm_ref
+        yield package
         return
-    package = learners_package()
     try:
         with sentences_of(package):
             yield package
@@ -75,21 +74,18 @@ def read_prompts(file: Path | None, checkpoint: Path) -> list[str]:
 
 
 def make_recorder(
-    options: RunOptions,
-    model: "Qwen3Model",
-    tokenizer: "TokenizerWrapper",
-    prompts: list[str],
-    package: ModuleType = tiny_llm_ref,
+    options: RunOptions, model: "Qwen3Model", tokenizer: "TokenizerWrapper", prompts: list[str]
 ) -> AnyRecorder:
-    """A package's generator or engine with every prompt submitted; ValueError if one is too long."""
+    """A generator or engine with every prompt submitted; ValueError if one is too long."""
     from scripts.checkpoints.models import as_chat
+    from tiny_llm import BatchGenerator
 
     max_seq_len = model.config.max_position_embeddings
     recorder: AnyRecorder
     if options.engine == "serving":
-        recorder = EngineRecorder(make_engine(options, model, tokenizer, package))
+        recorder = EngineRecorder(make_engine(options, model, tokenizer))
     else:
-        generator = package.BatchGenerator(
+        generator = BatchGenerator(
             model,
             tokenizer,
             batch_size=options.batch_size,
@@ -100,41 +96,38 @@ def make_recorder(
     for index, prompt in enumerate(prompts):
         recorder.submit(
             as_chat(tokenizer, prompt) if tokenizer.has_chat_template else prompt,
-            request_params(options, index, package),
+            request_params(options, index),
         )
     return recorder
 
 
-def make_engine(
-    options: RunOptions, model: "Qwen3Model", tokenizer: "TokenizerWrapper", package: ModuleType
-) -> "ServingEngine":
-    """A package's engine; without chunking a step holds every prompt whole."""
+def make_engine(options: RunOptions, model: "Qwen3Model", tokenizer: "TokenizerWrapper") -> "ServingEngine":
+    """An engine; without chunking a step holds every prompt whole."""
+    from tiny_llm import Engine, SchedulerConfig
+
     max_seq_len = model.config.max_position_embeddings
     budget = options.batch_size * max_seq_len if options.no_chunking else options.budget
-    config = package.SchedulerConfig(budget, options.batch_size)
-    engine: ServingEngine = package.Engine(
-        model, tokenizer, config, max_seq_len, blocks=make_blocks(options, package)
-    )
-    return engine
+    config = SchedulerConfig(budget, options.batch_size)
+    return Engine(model, tokenizer, config, max_seq_len, blocks=make_blocks(options))
 
 
-def make_blocks(options: RunOptions, package: ModuleType) -> "Blocks":
-    """The blocks of a package's engine; unlimited ones where each request has a cache of its own."""
-    kind = package.BlockManager if options.no_prefix_caching else package.PrefixCachingBlockManager
-    blocks: Blocks = (
-        kind(options.blocks, options.block_size, overcommit=options.overcommit)
-        if options.blocks
-        else package.UnlimitedBlocks()
-    )
-    return blocks
+def make_blocks(options: RunOptions) -> "Blocks":
+    """The blocks of an engine; unlimited ones where each request has a cache of its own."""
+    from tiny_llm import BlockManager, PrefixCachingBlockManager, UnlimitedBlocks
+
+    if not options.blocks:
+        return UnlimitedBlocks()
+    kind = BlockManager if options.no_prefix_caching else PrefixCachingBlockManager
+    return kind(options.blocks, options.block_size, overcommit=options.overcommit)
 
 
-def request_params(options: RunOptions, index: int, package: ModuleType = tiny_llm_ref) -> "SamplingParams":
+def request_params(options: RunOptions, index: int) -> "SamplingParams":
     """How one request is sampled, each with a seed of its own; ValueError for an option out of range."""
-    params: SamplingParams = package.SamplingParams(
+    from tiny_llm import SamplingParams
+
+    return SamplingParams(
         temperature=options.temperature, seed=options.seed + index, max_tokens=options.max_tokens
     )
-    return params
 
 
 def serve(recorder: AnyRecorder) -> None:

@@ -1,6 +1,5 @@
 """Serve a model to clients that speak OpenAI's protocol."""
 
-import importlib
 import logging
 import os
 import signal
@@ -9,24 +8,23 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from scripts.checkpoints.files import SHIPPED_MODELS, SMOLLM2, resolve_checkpoint
 from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
-from scripts.packages import learners_package, sentences_of
+from scripts.packages import import_package, sentences_of
 from scripts.run.rank_process import end_with_launcher
 from scripts.run.serve_options import ServeOptions
 
 if TYPE_CHECKING:
-    from tiny_llm_ref import SchedulerConfig
-    from tiny_llm_ref.http_server.config import ServerConfig
-    from tiny_llm_ref.http_server.engine_factory import EngineFactory
-    from tiny_llm_ref.http_server.speculation import DrafterFactory
-    from tiny_llm_ref.model.ranks import Ranks
-    from tiny_llm_ref.ranks.run_rank import Leader
+    from http_server.config import ServerConfig
+    from http_server.engine_factory import EngineFactory
+    from http_server.speculation import DrafterFactory
+    from tiny_llm import SchedulerConfig
+    from tiny_llm.model.ranks import Ranks
+    from tiny_llm.ranks.run_rank import Leader
 
 
 SERVER_DAY = (3, 7)
@@ -48,26 +46,27 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
     with usage_errors():
         options = make_options()
         checkpoint = resolve_checkpoint(options.model)
-        package = learners_package() if options.mine else importlib.import_module("tiny_llm_ref")
+        package = import_package(options.mine)
         from kernel_runtime.checkpoint import read_json
         from scripts.run.ranks import is_rank, run_ranks
+        from tiny_llm.model.ranks import join_ranks
 
         with sentences_of(package) if options.mine else nullcontext():
             if options.mine:
-                require_server(package)
+                require_server(Path(str(package.__file__)).parent)
             if options.ranks > 1 and not is_rank():
                 package.shard_config(read_json(checkpoint / "config.json"), options.ranks)  # or refuse
                 sys.exit(run_ranks([sys.executable, "-m", "scripts.run.serve", *sys.argv[1:]], options.ranks))
             if is_rank():  # waits for others in native code, where no handler in Python would run
                 for number in (signal.SIGTERM, signal.SIGHUP):
                     signal.signal(number, signal.SIG_DFL)
-            ranks = importlib.import_module(f"{package.__name__}.model.ranks").join_ranks()
+            ranks = join_ranks()
             if ranks.rank:
-                sys.exit(follow(checkpoint, package, ranks))
-            serve(options, checkpoint, package, ranks)
+                sys.exit(follow(checkpoint, ranks))
+            serve(options, checkpoint, ranks)
 
 
-def require_server(package: ModuleType) -> None:
+def require_server(package: Path) -> None:
     """Refuse a learner's package without the server's core: its threads would end without a word.
 
     Raises:
@@ -76,63 +75,66 @@ def require_server(package: ModuleType) -> None:
     from scripts.course import load_course
     from scripts.learn.learner import read_package, tasks_with_holes
 
-    missing = tasks_with_holes(read_package(Path(str(package.__file__)).parent))
+    missing = tasks_with_holes(read_package(package))
     for task in load_course().day(*SERVER_DAY).tasks:
         if task.is_core("none") and task.id in missing:
             number = f"week {SERVER_DAY[0]} day {SERVER_DAY[1]} task {task.number}"
             raise NotImplementedError(f"{number}, {task.title}, is not written yet")
 
 
-def serve(options: ServeOptions, checkpoint: Path, package: ModuleType, ranks: "Ranks") -> None:
+def serve(options: ServeOptions, checkpoint: Path, ranks: "Ranks") -> None:
     """Serve until a signal comes, then let the other ranks end. Exit with an error if the engine fails."""
-    leader: Leader | None = None if ranks.size == 1 else rank_module(package).Leader(ranks)
+    from tiny_llm.ranks.run_rank import Leader
+
+    leader = None if ranks.size == 1 else Leader(ranks)
     with nullcontext() if leader is None else leader.stopping_others():
-        error = run_server(options, checkpoint, package, leader)
+        error = run_server(options, checkpoint, leader)
         if error is not None:
             print(f"error: the engine failed: {error}", file=sys.stderr)
             sys.exit(1 if leader is None else leader.exit_code(error))
 
 
-def run_server(
-    options: ServeOptions, checkpoint: Path, package: ModuleType, leader: "Leader | None"
-) -> str | None:
+def run_server(options: ServeOptions, checkpoint: Path, leader: "Leader | None") -> str | None:
     """Serve until a signal comes. Return why the engine failed, if it did."""
-    scheduler = make_scheduler_config(options, package)
-    config = make_config(options, scheduler, package)
-    load_model = partial(load, checkpoint, package)
+    from http_server.run_server import run_server as run
+
+    scheduler = make_scheduler_config(options)
+    config = make_config(options, scheduler)
+    load_model = partial(load, checkpoint)
     if leader is not None:
         load_model = partial(load_leading, options, scheduler, checkpoint, leader)
-    make_engine = make_factory(options, scheduler, load_model, package)
+    make_engine = make_factory(options, scheduler, load_model)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    run = server_module(package, "run_server").run_server
     notes = (ABOUT_SHIPPED, FOR_A_CHAT) if options.model in SHIPPED_MODELS else ()
-    error: str | None = run(make_engine, partial(load_tokenizer, checkpoint), config, notes)
-    return error
+    return run(make_engine, partial(load_tokenizer, checkpoint), config, notes)
 
 
-def follow(checkpoint: Path, package: ModuleType, ranks: "Ranks") -> int:
+def follow(checkpoint: Path, ranks: "Ranks") -> int:
     """Compute what rank 0 sends until it stops. Return the exit code."""
     from scripts.checkpoints.models import fastest_dtype
+    from tiny_llm.ranks.run_rank import follow as follow_rank
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to stop
-    code: int = rank_module(package).follow(checkpoint, ranks, fastest_dtype())
-    return code
+    return follow_rank(checkpoint, ranks, fastest_dtype())
 
 
-def make_scheduler_config(options: ServeOptions, package: ModuleType) -> "SchedulerConfig":
+def make_scheduler_config(options: ServeOptions) -> "SchedulerConfig":
     """The limits of a step. A step without decodes may have more tokens, since no stream waits for it."""
-    config: SchedulerConfig = package.SchedulerConfig(
+    from tiny_llm import SchedulerConfig
+
+    return SchedulerConfig(
         options.max_num_batched_tokens,
         options.max_num_seqs,
         max_num_prefill_only_tokens=max(512, options.max_num_batched_tokens),
     )
-    return config
 
 
-def make_config(options: ServeOptions, scheduler: "SchedulerConfig", package: ModuleType) -> "ServerConfig":
+def make_config(options: ServeOptions, scheduler: "SchedulerConfig") -> "ServerConfig":
     """The settings of the server, apart from its model."""
-    config: ServerConfig = server_module(package, "config").ServerConfig(
+    from http_server.config import ServerConfig
+
+    return ServerConfig(
         options.names,
         scheduler,
         options.host,
@@ -146,17 +148,15 @@ def make_config(options: ServeOptions, scheduler: "SchedulerConfig", package: Mo
         has_priorities=options.scheduling_policy == "priority",
         allowed_origins=tuple(options.allowed_origins or ()),
     )
-    return config
 
 
 def make_factory(
-    options: ServeOptions,
-    scheduler: "SchedulerConfig",
-    load_model: Callable[[], tuple[Any, Any]],
-    package: ModuleType,
+    options: ServeOptions, scheduler: "SchedulerConfig", load_model: Callable[[], tuple[Any, Any]]
 ) -> "EngineFactory":
     """What makes the engine, in the engine's thread."""
-    factory: EngineFactory = server_module(package, "engine_factory").EngineFactory(
+    from http_server.engine_factory import EngineFactory
+
+    return EngineFactory(
         load_model,
         scheduler,
         options.max_model_len,
@@ -164,33 +164,21 @@ def make_factory(
         options.block_size,
         not options.no_enable_prefix_caching,
         options.scheduling_policy,
-        make_drafter_factory(options, package),
+        make_drafter_factory(options),
         None if options.kv_bits is None else int(options.kv_bits),
         options.overcommit,
     )
-    return factory
 
 
-def make_drafter_factory(options: ServeOptions, package: ModuleType) -> "DrafterFactory | None":
+def make_drafter_factory(options: ServeOptions) -> "DrafterFactory | None":
     """What makes the drafter of an engine; None without speculation."""
     if options.speculation == "off":
         return None
+    from http_server.speculation import DrafterFactory
+
     name = options.draft_model_name
-    load_draft = None if name is None else partial(load, resolve_checkpoint(name), package)
-    factory: DrafterFactory = server_module(package, "speculation").DrafterFactory(
-        options.num_drafts, load_draft
-    )
-    return factory
-
-
-def server_module(package: ModuleType, name: str) -> ModuleType:
-    """Import a module of the package's HTTP server."""
-    return importlib.import_module(f"{package.__name__}.http_server.{name}")
-
-
-def rank_module(package: ModuleType) -> ModuleType:
-    """What the package does in each rank of several."""
-    return importlib.import_module(f"{package.__name__}.ranks.run_rank")
+    load_draft = None if name is None else partial(load, resolve_checkpoint(name))
+    return DrafterFactory(options.num_drafts, load_draft)
 
 
 def leave_torch_out() -> None:
@@ -199,11 +187,11 @@ def leave_torch_out() -> None:
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
 
 
-def load(checkpoint: Path, package: ModuleType) -> tuple[Any, Any]:
+def load(checkpoint: Path) -> tuple[Any, Any]:
     """Load the model and its tokenizer, in the engine's thread."""
     from scripts.checkpoints.models import load_by_name
 
-    return load_by_name(str(checkpoint), package)
+    return load_by_name(str(checkpoint))
 
 
 def load_leading(

@@ -69,8 +69,8 @@ def record(options: RunOptions, prompts: list[str], package: ModuleType) -> dict
     from scripts.run.runs import make_recorder
 
     show_progress(f"loading {options.model}")
-    model, tokenizer = load_by_name(options.model, package)
-    recorder = make_recorder(options, model, tokenizer, prompts, package)
+    model, tokenizer = load_by_name(options.model)
+    recorder = make_recorder(options, model, tokenizer, prompts)
     with recorder.generator:
         while recorder.has_work:
             recorder.step()

@@ -1,6 +1,5 @@
 """One completion by a package, with as much of the package as is written."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +48,7 @@ def write(
         NotImplementedError: something is not written that every loop needs.
     """
     sampler = make_sampler(package, sampling)
-    model, tokenizer = load(package, checkpoint)
+    model, tokenizer = load(checkpoint)
     prompt = as_chat(tokenizer, text) if is_chat else text
     page = Page()
     for name, by in LOOPS.items():
@@ -80,23 +79,23 @@ def make_sampler(package: ModuleType, sampling: Sampling) -> Callable[[mx.array]
         ) from None
 
 
-def load(package: ModuleType, checkpoint: Path) -> tuple[Any, "TokenizerWrapper"]:
+def load(checkpoint: Path) -> tuple[Any, "TokenizerWrapper"]:
     """Model and tokenizer, by the package's plain loader if its loader is not written.
 
     Raises:
         NotImplementedError: neither can read this checkpoint yet.
     """
     try:
-        return load_by_name(str(checkpoint), package)
+        return load_by_name(str(checkpoint))
     except NotImplementedError as error:
-        inner = f"{package.__name__}.model"
+        from tiny_llm.model.plain_checkpoint import read_plain_checkpoint
+        from tiny_llm.model.plain_loader import build_plain_model
+
         try:
-            plain = importlib.import_module(f"{inner}.plain_checkpoint")
-            config_and_weights = plain.read_plain_checkpoint(checkpoint, fastest_dtype())
+            config_and_weights = read_plain_checkpoint(checkpoint, fastest_dtype())
         except ValueError:
             raise error from None
-        loader = importlib.import_module(f"{inner}.plain_loader")
-        return loader.build_plain_model(*config_and_weights), load_tokenizer(checkpoint)
+        return build_plain_model(*config_and_weights), load_tokenizer(checkpoint)
 
 
 def write_greedily(

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import mlx.core as mx
 
 from scripts.run.recorder import Recorder
-from tiny_llm_ref import (
+from tiny_llm import (
     BatchGenerator,
     CostModel,
     ModelConfig,
@@ -15,7 +15,7 @@ from tiny_llm_ref import (
     Simulator,
     TinyKvFullCache,
 )
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 
 class Clock:

@@ -9,7 +9,7 @@ from scripts.author.record_figures import COMMAND, SHAPES
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.checkpoints.models import load_by_name
 from tests.book.figure_pages import VIZ
-from tiny_llm_ref.generation.generate import encode_prompt, to_logprobs
+from tiny_llm.generation.generate import encode_prompt, to_logprobs
 
 
 def recorded(name: str) -> dict:

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 
 from tests.book.figure_pages import Shown, integers, show
 from tests.book.reference_runs import play, play_budget
-from tiny_llm_ref.exercises.chunked_prefill import (
+from tiny_llm.exercises.chunked_prefill import (
     chunked_attention_mask,
     chunked_prefill_schedule,
     num_prefill_steps,

@@ -6,7 +6,7 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from tests.book.figure_pages import Shown, show
-from tiny_llm_ref import BlockManager, Sequence, slot_mapping
+from tiny_llm import BlockManager, Sequence, slot_mapping
 
 
 def check_shown(shown: Shown, blocks: BlockManager, sequences: list[Sequence], chosen: int) -> None:

@@ -14,9 +14,9 @@ from scripts.course import ROOT
 from tests.book.figure_pages import Shown, show
 from tests.book.reference_runs import tensors_of
 from tests.book.test_figure_data import recorded
-from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
-from tiny_llm_ref.generation.sampler import keep_likely
-from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from tiny_llm import BatchingKvCache, ModelConfig, TinyKvFullCache
+from tiny_llm.generation.sampler import keep_likely
+from tiny_llm.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 
 
 def cache_numbers(shown: Shown, cache: BatchingKvCache, layers: int) -> None:

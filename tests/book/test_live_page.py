@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from py_mini_racer import MiniRacer
 
+from http_server.engine_client import EngineClient
 from scripts.course import ROOT
 from tests.book.figure_pages import VIZ, new_page, serious_faults
 from tests.book.twins import twin
@@ -17,7 +18,6 @@ from tests.server.servers import app_of, client_of, on_socket, wait_for
 from tests.support.fakes import FakeModel
 from tests.support.server_engines import make_engine
 from tiny_llm import Engine
-from tiny_llm.http_server.engine_client import EngineClient
 
 LIVE = ROOT / "book" / "live"
 NARROW, WIDE = 360, 1400
@@ -283,7 +283,7 @@ def test_a_request_that_ended_unseen_is_dropped(live: MiniRacer) -> None:
 
 
 def test_the_timeline_is_that_of_the_book() -> None:
-    from tiny_llm.http_server.page import BOOK, FILES
+    from http_server.page import BOOK, FILES
 
     assert BOOK / "viz" == VIZ
     assert all((BOOK / path).is_file() for path, _ in FILES.values())

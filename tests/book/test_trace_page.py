@@ -18,8 +18,8 @@ from scripts.run.run_report import as_json
 from tests.book.figure_pages import VIZ, new_page, plain_numbers, serious_faults
 from tests.book.reference_runs import Clock, PacedModel
 from tests.book.twins import twin
-from tiny_llm_ref import BatchGenerator, SamplingParams
-from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+from tiny_llm import BatchGenerator, SamplingParams
+from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 NUM_CASES = 1000
 

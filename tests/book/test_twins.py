@@ -10,13 +10,13 @@ from py_mini_racer import MiniRacer
 
 from tests.book.reference_runs import play, play_budget
 from tests.book.twins import NUM_CASES, twin_fixture
-from tiny_llm_ref.exercises.chunked_prefill import (
+from tiny_llm.exercises.chunked_prefill import (
     chunked_attention_mask,
     chunked_prefill_schedule,
     num_prefill_steps,
     repaired_prefill_schedule,
 )
-from tiny_llm_ref.ops.attention import causal_mask, scaled_dot_product_attention_grouped
+from tiny_llm.ops.attention import causal_mask, scaled_dot_product_attention_grouped
 
 timeline = twin_fixture("scheduler-timeline")
 

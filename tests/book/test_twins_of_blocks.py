@@ -5,7 +5,7 @@ import random
 from py_mini_racer import MiniRacer
 
 from tests.book.twins import NUM_CASES, twin_fixture
-from tiny_llm_ref import BlockManager, Sequence, slot_mapping
+from tiny_llm import BlockManager, Sequence, slot_mapping
 
 pool = twin_fixture("block-pool")
 

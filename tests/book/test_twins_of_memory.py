@@ -12,9 +12,9 @@ from kernel_runtime.checkpoint import read_json
 from scripts.course import ROOT
 from tests.book.reference_runs import tensors_of
 from tests.book.twins import NUM_CASES, twin_fixture
-from tiny_llm_ref import BatchingKvCache, ModelConfig, TinyKvFullCache
-from tiny_llm_ref.generation.sampler import keep_likely
-from tiny_llm_ref.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
+from tiny_llm import BatchingKvCache, ModelConfig, TinyKvFullCache
+from tiny_llm.generation.sampler import keep_likely
+from tiny_llm.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 
 kv_cache = twin_fixture("kv-cache")
 

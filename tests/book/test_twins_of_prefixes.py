@@ -6,7 +6,7 @@ from typing import Any
 from py_mini_racer import MiniRacer
 
 from tests.book.twins import twin_fixture
-from tiny_llm_ref import PrefixCachingBlockManager, Sequence
+from tiny_llm import PrefixCachingBlockManager, Sequence
 
 NUM_RUNS, NUM_EVENTS = 150, 25
 

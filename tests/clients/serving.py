@@ -3,12 +3,12 @@
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from http_server.app import create_app
+from http_server.config import ServerConfig
+from http_server.engine_factory import EngineFactory
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.servers import on_socket
 from tiny_llm import Engine, SamplingParams, SchedulerConfig, load
-from tiny_llm.http_server.app import create_app
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.engine_factory import EngineFactory
 
 MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 

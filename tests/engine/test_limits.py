@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from http_server.config import ServerConfig
 from kernel_runtime.limits import check_integer
 from tests.support.fakes import FakeModel, FakeTokenizer
 from tests.support.schedules import random_qwen3
@@ -22,7 +23,6 @@ from tiny_llm import (
     SamplingParams,
     SchedulerConfig,
 )
-from tiny_llm.http_server.config import ServerConfig
 from tiny_llm.paging.quantized_kv_pool import QuantizedKvPool
 
 pytestmark = pytest.mark.usefixtures("on_cpu")

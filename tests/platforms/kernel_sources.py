@@ -10,7 +10,7 @@ import mlx.core as mx
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, SUFFIXES, GpuKernel
 from kernel_runtime.launch import Language, Template
 from scripts.course import ROOT
-from tiny_llm_ref import accelerated, kernels
+from tiny_llm import accelerated, kernels
 
 CPU_SOURCES = sorted((ROOT / "tiny_llm_ref").rglob("*.cpp"))
 GPU_SOURCES = sorted(

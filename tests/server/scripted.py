@@ -6,11 +6,11 @@ import mlx.core as mx
 import numpy as np
 from starlette.applications import Starlette
 
+from http_server.app import create_app
+from http_server.config import ServerConfig
 from tests.server.servers import MODEL
 from tests.support.fakes import EOS, VOCAB_SIZE, FakeModel, FakeTokenizer
 from tiny_llm import Engine, PrefixCachingBlockManager, SchedulerConfig
-from tiny_llm.http_server.app import create_app
-from tiny_llm.http_server.config import ServerConfig
 
 PROMPT = [1, 2, 3]
 

@@ -14,12 +14,12 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from http_server.app import create_app
+from http_server.config import ServerConfig
+from http_server.engine_client import EngineClient
+from http_server.run_server import listen
 from tests.support.server_engines import SECONDS, ChatFake, make_engine
 from tiny_llm import Engine, SchedulerConfig
-from tiny_llm.http_server.app import create_app
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.engine_client import EngineClient
-from tiny_llm.http_server.run_server import listen
 
 MODEL = "fake"
 

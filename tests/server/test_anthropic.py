@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from http_server.anthropic_chat import chat_of
+from http_server.anthropic_fields import MessagesRequest
 from tests.server.scripted import scripted_app
 from tests.server.servers import MODEL, app_of, client_of, in_memory
 from tests.server.test_responses import CALL, WHOLE_TOKENS
 from tests.support.fakes import FakeModel
 from tests.support.server_engines import failing, make_engine
 from tiny_llm import SchedulerOutput
-from tiny_llm.http_server.anthropic_chat import chat_of
-from tiny_llm.http_server.anthropic_fields import MessagesRequest
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 ASKED = [{"role": "user", "content": "HI"}]

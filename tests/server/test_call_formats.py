@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from llguidance import LLMatcher
 
+from http_server.answer_format import grammar_of_calls
+from http_server.call_formats import FORMATS, CallFormat, format_of
+from http_server.errors import ApiError
+from http_server.fields import ChatRequest, Tool
+from http_server.pieces import AnswerParser, Call, CallParser, Piece, Text
+from http_server.thoughts import ThoughtParser
 from tests.server.scripted import ScriptTokenizer, scripted_app
 from tests.server.servers import MODEL, in_memory
 from tests.server.test_tool_calls import arguments_of
 from tests.support.schemas import ByteTokenizer
-from tiny_llm.http_server.answer_format import grammar_of_calls
-from tiny_llm.http_server.call_formats import FORMATS, CallFormat, format_of
-from tiny_llm.http_server.errors import ApiError
-from tiny_llm.http_server.fields import ChatRequest, Tool
-from tiny_llm.http_server.pieces import AnswerParser, Call, CallParser, Piece, Text
-from tiny_llm.http_server.thoughts import ThoughtParser
 from tiny_llm.structured.grammars import tokenizer_of
 
 XML, TAGGED, BARE = FORMATS

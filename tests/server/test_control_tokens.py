@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from http_server.app import create_app
+from http_server.config import ServerConfig
+from http_server.control_tokens import ControlTokens, encode_conversation
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.servers import MODEL, in_memory
 from tests.support.server_engines import make_engine
 from tiny_llm import SchedulerConfig
-from tiny_llm.http_server.app import create_app
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.control_tokens import ControlTokens, encode_conversation
 
 SHIPPED = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
 START, END = 1, 2

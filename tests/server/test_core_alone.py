@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from http_server.speculation import DrafterFactory
 from tests.support.fakes import prompt_of
 from tests.support.schedules import IdTokenizer
 from tests.support.server_engines import make_engine
@@ -21,7 +22,6 @@ from tiny_llm import (
     with_drafts,
 )
 from tiny_llm.engine.execution import Computed
-from tiny_llm.http_server.speculation import DrafterFactory
 from tiny_llm.ranks.guarded import Guarded
 from tiny_llm.server.engine_meter import NUM_STEPS_PER_FIT
 from tiny_llm.server.engine_thread import EngineThread

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from http_server.config import ServerConfig
 from tests.server.servers import MODEL, app_of, client_of, in_memory
 from tiny_llm import SchedulerConfig
-from tiny_llm.http_server.config import ServerConfig
 
 ALLOWED, FOREIGN = "https://example.org", "https://example.com"
 ORIGIN, METHOD, HEADERS = "Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"

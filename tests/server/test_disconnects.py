@@ -16,13 +16,13 @@ import pytest
 from sse_starlette import ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 
+from http_server.config import ServerConfig
+from http_server.engine_client import EngineClient
+from http_server.event_stream import EventStream, is_send_timeout
 from tests.server.servers import MODEL, SECONDS, app_of, client_of, on_socket, wait_for
 from tests.support.fakes import FakeModel
 from tests.support.server_engines import GatedModel, make_engine
 from tiny_llm import Engine, SchedulerConfig
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.engine_client import EngineClient
-from tiny_llm.http_server.event_stream import EventStream, is_send_timeout
 from tiny_llm.server.disconnects import ClientGoneError, unless_disconnected
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from http_server import engine_client
+from http_server.config import ServerConfig
+from http_server.engine_client import EngineClient, Running
+from http_server.errors import ApiError
+from http_server.record import RequestRecord
 from tests.server.servers import MODEL
 from tests.support.server_engines import SECONDS, make_engine
 from tiny_llm import CostModel, Engine, SamplingParams, SchedulerConfig
-from tiny_llm.http_server import engine_client
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.engine_client import EngineClient, Running
-from tiny_llm.http_server.errors import ApiError
-from tiny_llm.http_server.record import RequestRecord
 from tiny_llm.server.admission import Reservation
 from tiny_llm.server.mailbox import Increment, Report, StepReport, Stopped
 

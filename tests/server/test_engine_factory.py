@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from http_server.engine_factory import EngineFactory
+from http_server.speculation import DrafterFactory
 from tests.support.batching import small_model
 from tests.support.fakes import FakeTokenizer
 from tiny_llm import PrefixCachingBlockManager, Priority, SchedulerConfig
-from tiny_llm.http_server.engine_factory import EngineFactory
-from tiny_llm.http_server.speculation import DrafterFactory
 
 CONFIG = SchedulerConfig(8, 3)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from http_server.config import ServerConfig
+from http_server.feed import MOST_REQUESTS, MOST_STEPS, Feed
+from http_server.record import RequestRecord
 from tests.server.servers import MODEL, app_of, client_of, in_memory
 from tests.support.server_engines import NUM_BLOCKS, SECONDS
 from tiny_llm import SchedulerConfig
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.feed import MOST_REQUESTS, MOST_STEPS, Feed
-from tiny_llm.http_server.record import RequestRecord
 from tiny_llm.server.mailbox import EngineStats, Row, StepReport
 
 

@@ -12,12 +12,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from http_server import text_codec
+from http_server.engine_client import EngineClient
+from http_server.text_codec import ChatTokenizer
 from tests.server.servers import MODEL, app_of, client_of, in_memory
 from tests.support.fakes import FakeModel, FakeTokenizer
 from tests.support.server_engines import SECONDS, ChatFake
-from tiny_llm.http_server import text_codec
-from tiny_llm.http_server.engine_client import EngineClient
-from tiny_llm.http_server.text_codec import ChatTokenizer
 
 COMPLETIONS = "/v1/completions"
 BODY = {"model": MODEL, "prompt": "HELLO", "max_tokens": 9, "temperature": 1.9}

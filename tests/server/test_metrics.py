@@ -2,6 +2,8 @@
 
 import pytest
 
+from http_server.prometheus_metrics import FINISHED, PrometheusMetrics
+from http_server.record import RequestRecord
 from tests.server.servers import MODEL
 from tests.support.fakes import FakeModel, FakeTokenizer, prompt_of
 from tests.support.server_engines import guessing_engine, make_engine
@@ -15,8 +17,6 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm.http_server.prometheus_metrics import FINISHED, PrometheusMetrics
-from tiny_llm.http_server.record import RequestRecord
 from tiny_llm.server.engine_meter import NUM_STEPS_PER_FIT, EngineMeter, drafts_of, rows_of
 from tiny_llm.server.mailbox import EngineStats, Increment, Loaded, Row, StepReport
 

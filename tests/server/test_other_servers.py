@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from http_server.fields import ChatRequest, OtherServers
+from http_server.ignored_fields import HEADER, MAX_NAMES, type_info, unknown_fields
 from tests.server.servers import MODEL, app_of, in_memory, on_socket
-from tiny_llm.http_server.fields import ChatRequest, OtherServers
-from tiny_llm.http_server.ignored_fields import HEADER, MAX_NAMES, type_info, unknown_fields
 
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 USER = {"role": "user", "content": "A"}

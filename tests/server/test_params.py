@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from http_server.answer_format import grammar_of_calls
+from http_server.call_formats import format_of
+from http_server.fields import ChatRequest, CompletionRequest
+from http_server.params import chat_params, completion_params
 from tiny_llm.generation.structured_outputs import StructuredOutputsParams
-from tiny_llm.http_server.answer_format import grammar_of_calls
-from tiny_llm.http_server.call_formats import format_of
-from tiny_llm.http_server.fields import ChatRequest, CompletionRequest
-from tiny_llm.http_server.params import chat_params, completion_params
 
 MESSAGES = [{"role": "user", "content": "A"}]
 FUNCTION = {"name": "weather", "parameters": {"required": ["city"]}}

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from http_server.text_codec import TextCodec
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.clients.serving import MODEL as SHIPPED
 from tests.server.scripted import scripted_app
 from tests.server.servers import MODEL, app_of, in_memory
 from tests.server.test_streams import endpoint_of
-from tiny_llm.http_server.text_codec import TextCodec
 
 USER, BEGUN = {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "In the"}
 CONTINUED = {"continue_final_message": True}

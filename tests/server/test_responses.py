@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from http_server.fields import ChatRequest
+from http_server.response_fields import ResponsesRequest, chat_request, echoed
 from tests.server.scripted import scripted_app
 from tests.server.servers import MODEL, app_of, in_memory
 from tests.support.server_engines import failing, make_engine
-from tiny_llm.http_server.fields import ChatRequest
-from tiny_llm.http_server.response_fields import ResponsesRequest, chat_request, echoed
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from http_server.run_server import KEEP_ALIVE_SECONDS, listen
 from tests.support.commands import run
 from tests.support.terminals import CTRL_C, Terminal
-from tiny_llm.http_server.run_server import KEEP_ALIVE_SECONDS, listen
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from http_server.slow_heads import ImpatientProtocol
 from tests.server.servers import SECONDS, app_of, on_socket
-from tiny_llm.http_server.slow_heads import ImpatientProtocol
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 

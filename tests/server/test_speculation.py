@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from kernel_runtime.checkpoint import load_tokenizer
-from tests.server.servers import in_memory
-from tiny_llm import BlockManager, CostModel, SchedulerConfig, load
-from tiny_llm.http_server.app import create_app
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.engine_factory import EngineFactory
-from tiny_llm.http_server.speculation import (
+from http_server.app import create_app
+from http_server.config import ServerConfig
+from http_server.engine_factory import EngineFactory
+from http_server.speculation import (
     DraftCounts,
     DrafterFactory,
     SpeculativeDecoding,
     accepted_by_position,
 )
+from kernel_runtime.checkpoint import load_tokenizer
+from tests.server.servers import in_memory
+from tiny_llm import BlockManager, CostModel, SchedulerConfig, load
 from tiny_llm.speculation.draft_cost import DraftCost, profiled
 
 MODELS = Path(__file__).parents[2] / "models"

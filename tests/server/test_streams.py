@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from http_server import serve_completion
+from http_server.chat import ChatEndpoint
+from http_server.completion_objects import Choice
+from http_server.completions import AnswerPart, CompletionEndpoint, Endpoint
+from http_server.fields import ChatRequest, CompletionRequest
+from http_server.serve_completion import CompletionReply
+from http_server.text_codec import TextCodec
 from tests.server.servers import MODEL
 from tests.support.server_engines import ChatFake
 from tiny_llm.batching.answer import TokenLogprobs
-from tiny_llm.http_server import serve_completion
-from tiny_llm.http_server.chat import ChatEndpoint
-from tiny_llm.http_server.completion_objects import Choice
-from tiny_llm.http_server.completions import AnswerPart, CompletionEndpoint, Endpoint
-from tiny_llm.http_server.fields import ChatRequest, CompletionRequest
-from tiny_llm.http_server.serve_completion import CompletionReply
-from tiny_llm.http_server.text_codec import TextCodec
 from tiny_llm.server.mailbox import Increment
 
 CHAT = {"messages": [{"role": "user", "content": "HI"}]}

@@ -12,14 +12,14 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from http_server import text_codec
+from http_server.app import create_app
+from http_server.config import ServerConfig
 from tests.server.servers import MODEL, client_of, in_memory
 from tests.support.engines import drafting_engine
 from tests.support.schemas import ByteTokenizer, TableModel
 from tests.support.server_engines import SECONDS, failing
 from tiny_llm import Engine, PrefixCachingBlockManager, SchedulerConfig
-from tiny_llm.http_server import text_codec
-from tiny_llm.http_server.app import create_app
-from tiny_llm.http_server.config import ServerConfig
 
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 MESSAGES = {"model": MODEL, "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 300}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from http_server.engine_client import NUM_SEEDS, Running
+from http_server.job import Job
 from tests.support.server_engines import SECONDS
 from tiny_llm import SamplingParams
-from tiny_llm.http_server.engine_client import NUM_SEEDS, Running
-from tiny_llm.http_server.job import Job
 from tiny_llm.server.admission import Admission
 from tiny_llm.server.mailbox import Increment
 

@@ -11,10 +11,7 @@ import mlx.core as mx
 import pytest
 from tokenizers.normalizers import NFC
 
-from kernel_runtime.checkpoint import load_tokenizer
-from tests.support.server_engines import SECONDS, ChatFake
-from tiny_llm.generation.structured_outputs import StructuredOutputsParams
-from tiny_llm.http_server.text_codec import (
+from http_server.text_codec import (
     LONG_TEXT,
     SHRINKING,
     ChatTokenizer,
@@ -22,6 +19,9 @@ from tiny_llm.http_server.text_codec import (
     TextCodec,
     longest_token,
 )
+from kernel_runtime.checkpoint import load_tokenizer
+from tests.support.server_engines import SECONDS, ChatFake
+from tiny_llm.generation.structured_outputs import StructuredOutputsParams
 from tiny_llm.server.thread_end import Worker
 from tiny_llm.structured import grammars
 

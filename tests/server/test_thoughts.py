@@ -8,13 +8,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from http_server.thoughts import ThoughtParser
 from tests.server.scripted import scripted_app
 from tests.server.servers import MODEL, in_memory
 from tests.server.test_responses import events_of
 from tests.server.test_structured_outputs import ByteChat
 from tests.server.test_structured_outputs import app_of as byte_app
 from tests.server.test_tool_calls import CALL, WEATHER
-from tiny_llm.http_server.thoughts import ThoughtParser
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "How?"}], "temperature": 0}

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.server.test_streams import CHAT, PROMPT, endpoint_of
-from tests.support.fakes import FakeTokenizer
-from tests.support.text_tokenizers import FallbackTokenizer, ShippedTokenizer
-from tiny_llm.batching.answer import TokenLogprobs
-from tiny_llm.http_server.completions import AnswerPart
-from tiny_llm.http_server.text_codec import TextCodec
-from tiny_llm.http_server.token_texts import (
+from http_server.completions import AnswerPart
+from http_server.text_codec import TextCodec
+from http_server.token_texts import (
     GrowingText,
     bytes_of_token,
     readable,
     readable_key,
 )
+from tests.server.test_streams import CHAT, PROMPT, endpoint_of
+from tests.support.fakes import FakeTokenizer
+from tests.support.text_tokenizers import FallbackTokenizer, ShippedTokenizer
+from tiny_llm.batching.answer import TokenLogprobs
 
 
 class FastShipped(ShippedTokenizer):

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from http_server.app import create_app
+from http_server.config import ServerConfig
+from http_server.tokenize import MAX_BODY_BYTES
 from tests.server.servers import MODEL, in_memory, wait_for
 from tests.support.server_engines import SECONDS, ChatFake, make_engine
 from tiny_llm import SchedulerConfig
-from tiny_llm.http_server.app import create_app
-from tiny_llm.http_server.config import ServerConfig
-from tiny_llm.http_server.tokenize import MAX_BODY_BYTES
 
 CROWD = 8
 TOOL = {"type": "function", "function": {"name": "weather"}}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from http_server.json_calls import TaggedJsonCalls
+from http_server.pieces import Arguments, Call, Piece, Text
+from http_server.text_codec import TextCodec
 from kernel_runtime.checkpoint import load_tokenizer
 from tests.server.scripted import scripted_app
 from tests.server.servers import MODEL, app_of, in_memory
-from tiny_llm.http_server.json_calls import TaggedJsonCalls
-from tiny_llm.http_server.pieces import Arguments, Call, Piece, Text
-from tiny_llm.http_server.text_codec import TextCodec
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -210,8 +210,8 @@ def test_what_the_template_gets() -> None:
 
 
 def test_a_template_in_the_style_of_qwen() -> None:
-    from tiny_llm.http_server.conversation import encode_messages
-    from tiny_llm.http_server.fields import ChatRequest, msgspec
+    from http_server.conversation import encode_messages
+    from http_server.fields import ChatRequest, msgspec
 
     def load() -> Any:
         tokenizer = load_tokenizer(SHIPPED)

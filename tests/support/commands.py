@@ -16,6 +16,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from kernel_runtime import native
+from scripts import packages
 from scripts.course import ROOT
 
 
@@ -34,7 +35,7 @@ def run(module: str, *arguments: str, stdin: str = "", folder: Path | None = Non
     streams = [io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="") for text in (stdin, "", "")]
     with process_kept(), contextlib.ExitStack() as stack:
         if folder is not None:
-            forget_package()
+            packages.forget()
             sys.path.insert(0, str(folder))
             importlib.invalidate_caches()
         os.chdir(folder or ROOT)
@@ -78,26 +79,17 @@ def exit_code_of(module: str) -> int:
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
     """Put back what a command may change of its process: package, folders, arguments, environment, Ctrl-C."""
-    modules, path, arguments, stdin = package_modules(), list(sys.path), list(sys.argv), sys.stdin
+    modules, finders = packages.known(), list(sys.meta_path)
+    path, arguments, stdin = list(sys.path), list(sys.argv), sys.stdin
     environment, folder, handler = dict(os.environ), Path.cwd(), signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
-        forget_package()
+        packages.forget()
         sys.modules.update(modules)
+        sys.meta_path[:] = finders
         sys.path[:], sys.argv[:], sys.stdin = path, arguments, stdin
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
         signal.signal(signal.SIGINT, handler)
-
-
-def package_modules() -> dict[str, object]:
-    """What is loaded of the package under test."""
-    return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "tiny_llm"}
-
-
-def forget_package() -> None:
-    """Let the package under test be found and loaded anew."""
-    for name in package_modules():
-        del sys.modules[name]

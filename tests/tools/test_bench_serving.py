@@ -22,7 +22,7 @@ from benches.serving_report import cell, ratio
 from benches.sides import ONE_BUDGET, WHOLE, serve_open_loop
 from tests.support.checkpoints import save_small_model
 from tests.support.commands import run
-from tiny_llm_ref import (
+from tiny_llm import (
     CostModel,
     RequestTimes,
     SamplingParams,
@@ -159,8 +159,8 @@ def test_a_cell_has_the_median_and_the_spread() -> None:
 def test_mlx_lm_on_these_kernels_says_what_the_engine_says() -> None:
     from benches.mlx_lm_side import MlxLmRecorder, SharedKernels
     from scripts.checkpoints.models import load_by_name
-    from tiny_llm_ref import Engine
-    from tiny_llm_ref.speculation.endless_tokenizer import EndlessTokenizer
+    from tiny_llm import Engine
+    from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
     model, tokenizer = load_by_name("qwen3-kjv-4m")
     texts = (

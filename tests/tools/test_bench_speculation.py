@@ -4,8 +4,8 @@ import pytest
 
 from benches.speculation import check_length
 from benches.speculation_prediction import Try, predicted_gain
-from tiny_llm_ref import CostModel
-from tiny_llm_ref.speculation.draft_cost import DraftCost
+from tiny_llm import CostModel
+from tiny_llm.speculation.draft_cost import DraftCost
 
 STEPS, ROWS = CostModel(1.0, 0.0), CostModel(0.0, 1.0)
 

@@ -16,10 +16,11 @@ from benches.long import Run, against_cost, memory
 from benches.trade_off import Point, ticks, trade_off_chart
 from kernel_runtime import race as race_table
 from scripts.chart import bar_chart, draw, line_chart
+from scripts.course import ROOT
 from tests.support import commands
 from tests.support.checkpoints import save_small_model
 from tests.support.cpu_kernels import use_device
-from tiny_llm_ref.accelerated import race_inputs
+from tiny_llm.accelerated import race_inputs
 
 pytestmark = pytest.mark.usefixtures("busy_is_accepted")
 
@@ -351,7 +352,8 @@ def test_the_race_is_kept_until_it_is_run_again(
     monkeypatch.setattr(race_inputs, "ON_CPU", race_inputs.EMULATED)
     monkeypatch.setattr(race_table, "cache_dir", lambda: tmp_path)
     options = ("", "--mine", "--fresh" if is_fresh else "")  # which takes long under the emulator
-    results = [run(*each.split(), bench="race") for each in options]
+    (tmp_path / "tiny_llm").symlink_to(ROOT / "tiny_llm_ref")  # the learner's
+    results = [commands.run("benches", "race", *each.split(), folder=tmp_path) for each in options]
     assert [result.returncode for result in results] == [0] * 3, results[-1].stderr
     first, with_mine, again = (result.stdout for result in results)
     lines = re.findall(r"^(norm|rope|matmul|(?:paged )?attention|mlp|attention layer) +(\d+) .*", first, re.M)

@@ -12,10 +12,10 @@ from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tests.support.check import check_equal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.ragged import Shape, draw
-from tiny_llm_ref.accelerated.gpu_fused import SWIGLU
-from tiny_llm_ref.kernels import gpu_operations
-from tiny_llm_ref.kernels.paged_gpu import paged_attention_gpu
-from tiny_llm_ref.ops.attention import Mask
+from tiny_llm.accelerated.gpu_fused import SWIGLU
+from tiny_llm.kernels import gpu_operations
+from tiny_llm.kernels.paged_gpu import paged_attention_gpu
+from tiny_llm.ops.attention import Mask
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

@@ -19,12 +19,12 @@ from scripts.checkpoints import compare_mlx_lm
 from scripts.compare import __main__ as compare
 from scripts.compare import learner as compare_learner
 from tests.support.cpu_kernels import use_device
-from tiny_llm_ref.accelerated import accelerate
-from tiny_llm_ref.ops import basics
+from tiny_llm.accelerated import accelerate
+from tiny_llm.ops import basics
 
 FULL, TF32 = "0", "1"
 PROMISES = {  # a command, and the first of its functions that may compute
-    "schedules": (schedules, schedules.main, "try_schedules"),
+    "schedules": (schedules, partial(schedules.main, ref=True), "try_schedules"),
     "compare-mlx-lm": (compare_mlx_lm, compare_mlx_lm.main, "differing_prompts"),
     "compare": (compare_learner, partial(compare.main, 1, 1), "filled_package"),
     "record-figures": (record_figures, partial(record_figures.main, Path()), "record_sampler"),

@@ -30,7 +30,7 @@ from tests.support.rank_servers import (
     wait_for,
     without_ring,
 )
-from tiny_llm_ref import Engine, SamplingParams
+from tiny_llm import Engine, SamplingParams
 
 STOPPED = "error: rank {} was stopped by a signal; all ranks were ended\n"
 GREEDY = {"temperature": 0, "max_tokens": 40}

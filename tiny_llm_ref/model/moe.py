@@ -19,7 +19,14 @@ class SparseMoe:
         down: the same from I to E.
         num_chosen: experts per token.
         is_normalized: whether the weights of a token's experts sum to 1.
+
+    Attributes:
+        router, num_chosen, is_normalized: as passed in.
     """
+
+    router: Projection
+    num_chosen: int
+    is_normalized: bool
 
     def __init__(
         self,

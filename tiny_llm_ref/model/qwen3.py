@@ -114,6 +114,11 @@ class Qwen3TransformerBlock:
         attention, mlp, input_layernorm, post_attention_layernorm: as passed in.
     """
 
+    attention: SelfAttention
+    mlp: Callable[[mx.array], mx.array]
+    input_layernorm: Norm
+    post_attention_layernorm: Norm
+
     def __init__(
         self,
         attention: SelfAttention,

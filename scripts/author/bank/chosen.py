@@ -7,7 +7,8 @@ from pathlib import Path
 
 from scripts.author.bank.entries import WrongSolution, bank_file
 from scripts.course import ROOT, Day
-from scripts.learn.dependencies import NAME, Dependencies
+from scripts.learn.dependencies import Dependencies
+from scripts.packages import NAME
 from scripts.sources.files import REFERENCE, read_reference
 
 OF_ALL_DAYS = {"pdm.lock", "pyproject.toml", "scripts/sandbox.py", "tests/__init__.py"}

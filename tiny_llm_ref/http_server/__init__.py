@@ -1,1 +1,0 @@
-"""The server's protocols over HTTP."""
