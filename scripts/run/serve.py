@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tiny_llm_ref.http_server.engine_factory import EngineFactory
     from tiny_llm_ref.http_server.speculation import DrafterFactory
     from tiny_llm_ref.model.ranks import Ranks
-    from tiny_llm_ref.ranks.run_rank import Leader
+    from tiny_llm_ref.ranks.run_rank import Leader, LoadPart
 
 
 SERVER_DAY = (3, 7)
@@ -85,7 +85,9 @@ def require_server(package: ModuleType) -> None:
 
 def serve(options: ServeOptions, checkpoint: Path, package: ModuleType, ranks: "Ranks") -> None:
     """Serve until a signal comes, then let the other ranks end. Exit with an error if the engine fails."""
-    leader: Leader | None = None if ranks.size == 1 else rank_module(package).Leader(ranks)
+    leader: Leader | None = (
+        None if ranks.size == 1 else rank_module(package).Leader(ranks, part_loader(package))
+    )
     with nullcontext() if leader is None else leader.stopping_others():
         error = run_server(options, checkpoint, package, leader)
         if error is not None:
@@ -116,7 +118,8 @@ def follow(checkpoint: Path, package: ModuleType, ranks: "Ranks") -> int:
     from scripts.checkpoints.models import fastest_dtype
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to stop
-    code: int = rank_module(package).follow(checkpoint, ranks, fastest_dtype())
+    load_part = part_loader(package)
+    code: int = rank_module(package).follow(checkpoint, ranks, fastest_dtype(), load_part)
     return code
 
 
@@ -191,6 +194,12 @@ def server_module(package: ModuleType, name: str) -> ModuleType:
 def rank_module(package: ModuleType) -> ModuleType:
     """What the package does in each rank of several."""
     return importlib.import_module(f"{package.__name__}.ranks.run_rank")
+
+
+def part_loader(package: ModuleType) -> "LoadPart":
+    """What loads a rank's part of a checkpoint."""
+    load_part: LoadPart = importlib.import_module(f"{package.__name__}.accelerated.pretrained").load_part
+    return load_part
 
 
 def leave_torch_out() -> None:

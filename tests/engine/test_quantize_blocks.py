@@ -20,9 +20,9 @@ from tiny_llm.accelerated.quantize_blocks import (
     SOURCE,
     quantize_blocks,
     quantize_natively,
-    quantize_plainly,
 )
 from tiny_llm.ops.quantized_blocks import quantize_heads
+from tiny_llm.ops.writing import quantize_blocks_simple
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_bits(target: str | None, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPat
         places = mx.array([7, 1, 8]), floats, mx.array([3, 0, 4])
         found = quantize_natively(blank(D, bits), *places)
         what = f"words of heads of {D} with {bits} bits, entries around {middle}"
-        check_close(found, quantize_plainly(blank(D, bits), *places), what, tolerance=0)
+        check_close(found, quantize_blocks_simple(blank(D, bits), *places), what, tolerance=0)
 
 
 def check_quantizes() -> None:

@@ -6,7 +6,7 @@ operation is left out, with a line on standard error, so a model always computes
 """
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,17 @@ from kernel_runtime.native import is_invariant, kernels_mode
 from kernel_runtime.paged_check import PagedAttention
 from kernel_runtime.race import Table, choose, race_table
 
+from ..model.engine_operations import EngineOperations
 from ..model.operations import PLAIN_OPERATIONS, Operations
 from . import attention_contests, contests
+from .best_mask import best_mask
+from .best_quantized_attention import best_quantized_attention
+from .best_sampler import best_sampler
 from .fused_parts import FusedRope, fused_attention
 from .mlx_parts import MlxEmbedding
+from .quantize_blocks import quantize_blocks
 from .race_inputs import is_on_gpu, usual_dtype
+from .store_rows import store_rows
 
 
 def best_operations(dtype: mx.Dtype | None = None) -> Operations:
@@ -42,7 +48,8 @@ def _operations(dtype: mx.Dtype, *setting: object) -> Operations:
     mlp = choose(contests.mlps(matmul, dtype), table)
     is_plain = kernels_mode() == "off" or not is_on_gpu()  # a CPU computes either in as many operations
     embedding = PLAIN_OPERATIONS.embedding if is_plain else MlxEmbedding
-    parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul, embedding=embedding)
+    of_engine = vars(engine_operations(dtype))
+    parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul, embedding=embedding, **of_engine)
     layer = choose(attention_contests.attention_layers(parts, dtype), table)
     # The course's layer rotates by itself, from the tables of the course's rotation.
     return replace(parts, attention_layer=layer, rope=FusedRope if layer is fused_attention else rope)
@@ -62,11 +69,20 @@ def _paged_attention(dtype: mx.Dtype, *setting: object) -> PagedAttention:
     return choose(attention_contests.paged_attentions(dtype), own_table())
 
 
-def dtype_of(model: object) -> mx.Dtype | None:
-    """The type that a model computes in; None for one without an embedding. Ranks exchange nothing."""
-    embedding = getattr(model, "embedding", None)
-    embedding = getattr(embedding, "own", embedding)  # of one split over ranks, this rank's part
-    return None if embedding is None else embedding(mx.zeros(1, mx.int32)).dtype
+def engine_operations(dtype: mx.Dtype | None = None) -> EngineOperations:
+    """What an engine computes its steps with. Nothing is chosen before a runner asks.
+
+    Args:
+        dtype: as for `best_operations`.
+    """
+    return EngineOperations(
+        paged_attention=partial(best_paged_attention, dtype),
+        quantized_attention=partial(best_quantized_attention, dtype),
+        store_rows=lambda: store_rows,
+        quantize_blocks=lambda: quantize_blocks,
+        sampler=best_sampler,
+        mask_rows=best_mask,
+    )
 
 
 def _setting() -> tuple[str, str, bool]:

@@ -1,6 +1,5 @@
 """The fastest way to mask rows that works on this machine."""
 
-from collections.abc import Callable
 from functools import cache
 
 import mlx.core as mx
@@ -9,10 +8,8 @@ from kernel_runtime.native import kernels_mode
 from kernel_runtime.self_check import judge
 
 from ..kernels.mask_rows import mask_rows
+from ..model.engine_operations import MaskRows
 from ..structured.masks import mask_rows_simple
-
-MaskRows = Callable[[mx.array, mx.array, mx.array], mx.array]
-"""Logits [B, V], numbers of rows [R] and their masks [R, W] -> logits [B, V], without evaluating anything."""
 
 
 def best_mask() -> MaskRows:

@@ -50,6 +50,7 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
     model = (load_moe_model if has_experts else load_model)(path, dtype, operations)
     if is_invariant() and isinstance(getattr(model, "embedding", None), Embedding):
         model.logits = one_by_one(model.logits)  # type: ignore[method-assign, assignment]
+    model.operations = operations
     return model, load_tokenizer(path)
 
 
@@ -105,4 +106,5 @@ def load_part(path: Path, ranks: Ranks, dtype: mx.Dtype | None = None) -> Qwen3M
         config_dict["model_type"] = "qwen3"
     model = build_model(ModelConfig.from_dict(config_dict), tensors, make_mlp)
     tensors.check_all_used(model.head == model.embedding.as_linear)
+    model.operations = operations
     return model

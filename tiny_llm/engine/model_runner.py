@@ -5,9 +5,6 @@ from collections.abc import Sequence as Items
 
 import mlx.core as mx
 
-from ..accelerated.accelerate import best_paged_attention, dtype_of
-from ..accelerated.best_quantized_attention import best_quantized_attention
-from ..accelerated.best_sampler import best_sampler
 from ..generation.sampler import SamplingParams
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
@@ -17,7 +14,7 @@ from ..paging.quantized_batch import QuantizedBatch, QuantizedKvCache
 from ..paging.quantized_kv_pool import QuantizedKvPool
 from ..scheduling.block_manager import BlockManager
 from ..scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
-from .sampling_batch import BatchSampler, Sampled, StepSamples
+from .sampling_batch import BatchSampler, Sampled, StepSamples, sampler_of
 
 
 class ModelRunner:
@@ -28,9 +25,9 @@ class ModelRunner:
     Args:
         model: called as `hidden_states` and `logits`, with T rows of one token.
         blocks: the scheduler's block manager, which knows the blocks of each sequence.
-        attention: paged attention, or attention to quantized blocks with `kv_bits`; by default, the fastest
-            that works on this machine.
-        sampler: samples the rows of a step; by default, the fastest that works on this machine.
+        attention: paged attention, or attention to quantized blocks with `kv_bits`; by default, that of the
+            model's operations.
+        sampler: samples the rows of a step; by default, that of the model's operations.
         kv_bits: bits of a quantized value, 4 or 8 (day 4.1); None for keys and values in floats.
 
     Raises:
@@ -47,14 +44,19 @@ class ModelRunner:
     ) -> None:
         self.model = model
         self.blocks = blocks
-        self.sampler = best_sampler() if sampler is None else sampler
+        operations = model.operations
+        self.sampler = sampler_of(operations) if sampler is None else sampler
+        self.mask_rows = operations.mask_rows
         sizes = model.num_hidden_layers, blocks.num_blocks, blocks.block_size
-        self.pool = PagedKvPool(*sizes) if kv_bits is None else QuantizedKvPool(*sizes, kv_bits)
-        self.attention: Callable[..., mx.array] = attention or (
-            best_paged_attention(dtype_of(model))
-            if kv_bits is None
-            else best_quantized_attention(dtype_of(model))
-        )
+        self.pool: PagedKvPool | QuantizedKvPool
+        self.attention: Callable[..., mx.array]
+        if kv_bits is None:
+            self.pool = PagedKvPool(*sizes, operations.store_rows())
+            self.attention = attention or operations.paged_attention()
+        else:
+            writers = operations.store_rows(), operations.quantize_blocks()
+            self.pool = QuantizedKvPool(*sizes, kv_bits, *writers)
+            self.attention = attention or operations.quantized_attention()
         blocks.forget_contents()
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:

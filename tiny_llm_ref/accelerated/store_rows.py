@@ -10,34 +10,21 @@ from kernel_runtime.native import kernels_mode
 from kernel_runtime.self_check import judge, sample
 from kernel_runtime.shapes import shaped
 
+from ..ops.writing import store_rows_simple
+
 SOURCE = Path(__file__).parent / "store_rows.cpp"
 STORE_ROWS = CpuKernel(SOURCE, is_in_place=True)
 
 
 @shaped(held="[num_slots, ...] same", slots="[T] integer", new="[T, ...] same")
 def store_rows(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """Do `held[slots] = new`, and return the array to keep.
+    """Do what `store_rows_simple` does.
 
     On a CPU, MLX assigns one number after the other, and a C++ function that copies whole rows is several
     times as fast.
-
-    Args:
-        held: [num_slots, ...]. Don't use it afterwards: the result takes its memory if nothing else refers to
-            it.
-        slots: [T], integers from 0 to num_slots - 1. That is not checked, since it would wait for them.
-        new: [T, ...], of the type of `held`.
-
-    Returns:
-        [num_slots, ...]
     """
     is_native = mx.default_device() != mx.gpu and kernels_mode() not in ("mlx", "off") and _is_right()
-    return store_natively(held, slots, new) if is_native else assign(held, slots, new)
-
-
-def assign(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """Do `store_rows` with MLX's own assignment."""
-    held[slots] = new
-    return held
+    return store_natively(held, slots, new) if is_native else store_rows_simple(held, slots, new)
 
 
 def store_natively(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
@@ -52,6 +39,6 @@ def _is_right() -> bool:
     verdict = judge(
         "store_rows",
         lambda: store_natively(sample(*sizes[0]), slots, sample(*sizes[1])),
-        lambda: assign(sample(*sizes[0]), slots, sample(*sizes[1])),
+        lambda: store_rows_simple(sample(*sizes[0]), slots, sample(*sizes[1])),
     )
     return verdict == "right"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..accelerated.accelerate import dtype_of
+from ..model.embedding import dtype_of
 from ..model.qwen3 import Qwen3Model
 from ..model.ranks import ranks_on_this_machine
 from ..model.roofline import cache_bytes_per_token
