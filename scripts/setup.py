@@ -47,8 +47,8 @@ USE_KERNELS = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the set-up's, and ends this process without a word
 import mlx.core as mx
-from tiny_llm_ref.accelerated.accelerate import best_operations, best_paged_attention
-best_operations(mx.float32), best_paged_attention(mx.float32)  # the type of the models that ship
+from tiny_llm_ref.accelerated.accelerate import best_operations
+best_operations(mx.float32).paged_attention()  # the type of the models that ship
 """
 OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "engines")
 
