@@ -8,10 +8,8 @@ import mlx.core as mx
 from ..generation.sampler import SamplingParams
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
-from ..paging.forward_batch import ForwardBatch, RaggedKvCache
-from ..paging.paged_kv_cache import PagedKvPool
-from ..paging.quantized_batch import QuantizedBatch, QuantizedKvCache
-from ..paging.quantized_kv_pool import QuantizedKvPool
+from ..paging.forward_batch import ForwardBatch
+from ..paging.kv_store import make_kv_store
 from ..scheduling.block_manager import BlockManager
 from ..scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
 from .sampling_batch import BatchSampler, Sampled, StepSamples, sampler_of
@@ -48,15 +46,9 @@ class ModelRunner:
         self.sampler = sampler_of(operations) if sampler is None else sampler
         self.mask_rows = operations.mask_rows
         sizes = model.num_hidden_layers, blocks.num_blocks, blocks.block_size
-        self.pool: PagedKvPool | QuantizedKvPool
-        self.attention: Callable[..., mx.array]
-        if kv_bits is None:
-            self.pool = PagedKvPool(*sizes, operations.store_rows())
-            self.attention = attention or operations.paged_attention()
-        else:
-            writers = operations.store_rows(), operations.quantize_blocks()
-            self.pool = QuantizedKvPool(*sizes, kv_bits, *writers)
-            self.attention = attention or operations.quantized_attention()
+        self._store = make_kv_store(*sizes, operations, kv_bits)
+        self.pool = self._store.pool
+        self.attention = attention or self._store.attention()
         blocks.forget_contents()
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
@@ -88,16 +80,11 @@ class ModelRunner:
 
     def batch_of(self, output: SchedulerOutput) -> ForwardBatch:
         """Flatten a step, for the kind of pool that this runner has."""
-        if isinstance(self.pool, QuantizedKvPool):
-            return QuantizedBatch.of_quantized(output, self.blocks.tables, self.pool)
-        return ForwardBatch.of(output, self.blocks.tables, self.pool)
+        return self._store.batch_of(output, self.blocks.tables)
 
     def cache_of(self, layer: int, batch: ForwardBatch) -> TinyKvCache:
         """Return a layer of the pool as a cache for the rows of a step."""
-        if isinstance(self.pool, QuantizedKvPool):
-            assert isinstance(batch, QuantizedBatch)
-            return QuantizedKvCache(self.pool, layer, batch, self.attention)
-        return RaggedKvCache(self.pool, layer, batch, self.attention)
+        return self._store.cache_of(layer, batch, self.attention)
 
     def release(self, sequence_id: int) -> None:
         """Do nothing: the runner holds nothing for a sequence."""
