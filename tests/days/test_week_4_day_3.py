@@ -382,7 +382,9 @@ def test_task_3_logits_of_every_family(name: str, tmp_path: Path) -> None:
 def whole_model(folder: Path, variant: Variant) -> Qwen3Model:
     operations = replace(best_operations(), grouped_matmul=best(grouped_matmuls, mx.float32))
     load = load_moe_model if variant.family == "qwen3_moe" else load_model
-    return load(folder, mx.float32, operations)
+    model = load(folder, mx.float32, operations)
+    model.operations = operations
+    return model
 
 
 def logits_and_exchanges(folder: Path, ranks: ThreadRanks) -> tuple[Numbers, int]:

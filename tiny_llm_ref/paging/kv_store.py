@@ -1,6 +1,6 @@
 """Keys and values in floats or quantized: a pool, and the batches and caches that belong to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,6 +10,8 @@ from ..model.config import ModelConfig
 from ..model.engine_operations import EngineOperations
 from ..model.kv_cache import TinyKvCache
 from ..model.roofline import cache_bytes_per_token
+from ..scheduling.block_manager import BlockTable
+from ..scheduling.scheduler_output import SchedulerOutput
 from .forward_batch import ForwardBatch, RaggedKvCache
 from .paged_kv_cache import PagedKvPool
 from .pool import Pool
@@ -29,7 +31,7 @@ class KvStore:
     """
 
     pool: Pool
-    batch_of: Callable[..., ForwardBatch]
+    batch_of: Callable[[SchedulerOutput, Mapping[int, BlockTable]], ForwardBatch]
     cache_of: Callable[..., TinyKvCache]
     attention: Callable[[], Callable[..., mx.array]]
 
@@ -54,11 +56,19 @@ def make_kv_store(
     sizes, store_rows = (num_layers, num_blocks, block_size), operations.store_rows()
     if kv_bits is None:
         floats = PagedKvPool(*sizes, store_rows)
-        make_batch = partial(ForwardBatch.of, pool=floats)
-        return KvStore(floats, make_batch, partial(RaggedKvCache, floats), operations.paged_attention)
-    pool = QuantizedKvPool(*sizes, kv_bits, store_rows, operations.quantize_blocks())
-    quantized_batch = partial(QuantizedBatch.of_quantized, pool=pool)
-    return KvStore(pool, quantized_batch, partial(QuantizedKvCache, pool), operations.quantized_attention)
+        return KvStore(
+            floats,
+            batch_of=lambda output, tables: ForwardBatch.of(output, tables, floats),
+            cache_of=partial(RaggedKvCache, floats),
+            attention=operations.paged_attention,
+        )
+    quantized = QuantizedKvPool(*sizes, kv_bits, store_rows, operations.quantize_blocks())
+    return KvStore(
+        quantized,
+        batch_of=lambda output, tables: QuantizedBatch.of_quantized(output, tables, quantized),
+        cache_of=partial(QuantizedKvCache, quantized),
+        attention=operations.quantized_attention,
+    )
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_bits: int | None, dtype: mx.Dtype = mx.float32) -> int:
