@@ -754,9 +754,9 @@ def test_task_4_nothing_is_left_to_compute_after_a_step() -> None:
 def test_task_4_one_batch_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     made, of = [], ForwardBatch.of
 
-    def counting(output: SchedulerOutput, *rest: Any) -> ForwardBatch:
+    def counting(output: SchedulerOutput, *rest: Any, **named: Any) -> ForwardBatch:
         made.append(output.num_tokens)
-        return of(output, *rest)
+        return of(output, *rest, **named)
 
     monkeypatch.setattr(ForwardBatch, "of", counting)
     runner = ModelRunner(random_qwen3(), BlockManager(40, 4))

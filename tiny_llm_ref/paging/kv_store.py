@@ -58,14 +58,14 @@ def make_kv_store(
         floats = PagedKvPool(*sizes, store_rows)
         return KvStore(
             floats,
-            batch_of=lambda output, tables: ForwardBatch.of(output, tables, floats),
+            batch_of=partial(ForwardBatch.of, pool=floats),
             cache_of=partial(RaggedKvCache, floats),
             attention=operations.paged_attention,
         )
     quantized = QuantizedKvPool(*sizes, kv_bits, store_rows, operations.quantize_blocks())
     return KvStore(
         quantized,
-        batch_of=lambda output, tables: QuantizedBatch.of_quantized(output, tables, quantized),
+        batch_of=partial(QuantizedBatch.of_quantized, pool=quantized),
         cache_of=partial(QuantizedKvCache, quantized),
         attention=operations.quantized_attention,
     )
