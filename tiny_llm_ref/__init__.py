@@ -84,7 +84,7 @@ from .speculation.with_drafts import WithDrafts, with_drafts
 from .structured.constraint import Constraint
 
 # isort: split
-from .accelerated.pretrained import load
+from .accelerated.pretrained import load  # last: it imports the rest
 
 __all__ = [
     "AdaptiveChunker",
