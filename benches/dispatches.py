@@ -91,7 +91,9 @@ def count_steps(checkpoint: Path) -> dict[str, tuple[Launches, Launches]]:
     theirs.set_dtype(mx.float32)
     on_gpu = patch.object(mx, "default_device", lambda: mx.Device(mx.gpu))
     with on_gpu, patch.dict(os.environ, TINY_LLM_KERNELS="own"):
-        ours = load_model(checkpoint, mx.float32, accelerate.best_operations(mx.float32))
+        operations = accelerate.best_operations(mx.float32)
+        ours = load_model(checkpoint, mx.float32, operations)
+        ours.operations = operations
         return {
             "1 row": (count_dense(ours), count_mlx_lm(theirs, 1)),
             f"{NUM_ROWS} rows": (count_paged(ours), count_mlx_lm(theirs, NUM_ROWS)),

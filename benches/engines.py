@@ -54,6 +54,7 @@ class TinyLlm:
             "flash attention": Operations(attention=flash_attention, matmul=quantized_matmul),
         }.get(parts) or best_operations(dtype or stored_dtype(checkpoint))
         self.model = load_model(checkpoint, dtype, operations)
+        self.model.operations = operations
         try:
             measure(self, "decode", num_tokens=2, batch_size=1, num_steps=1)
         except NotImplementedError:

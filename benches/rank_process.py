@@ -18,6 +18,7 @@ from kernel_runtime.checkpoint import load_tokenizer
 from scripts.checkpoints.models import load_by_name
 from scripts.hardware.precision import use_full_float32
 from tiny_llm import ModelConfig, Qwen3Model, SchedulerConfig
+from tiny_llm.accelerated.pretrained import load_part
 from tiny_llm.model.ranks import FRAME, Ranks, join_ranks
 from tiny_llm.ranks.run_rank import Leader, follow
 
@@ -44,11 +45,11 @@ def main() -> None:
     exchange_seconds(config, max(BATCHES), ranks, num_exchanges)  # warms up
     exchanges = {str(batch): exchange_seconds(config, batch, ranks, num_exchanges) for batch in BATCHES}
     if ranks.rank:
-        sys.exit(follow(folder, ranks, mx.float32))
+        sys.exit(follow(folder, ranks, mx.float32, load_part))
     if ranks.size == 1:
         steps = step_times(folder, load_by_name(str(folder))[0], max_tokens)
     else:
-        leader = Leader(ranks)
+        leader = Leader(ranks, load_part)
         with leader.stopping_others():
             model = leader.load(folder, mx.float32, SchedulerConfig(), MAX_SEQ_LEN)
             steps = step_times(folder, model, max_tokens)

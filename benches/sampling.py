@@ -71,7 +71,7 @@ def time_samplers(V: int, rounds: Rounds) -> dict[str, list[float]]:
     import mlx.core as mx
     import numpy as np
 
-    from tiny_llm.accelerated.best_sampler import best_sampler
+    from tiny_llm.accelerated.accelerate import best_sampler
     from tiny_llm.engine.batch_sampler import sample_batch
     from tiny_llm.engine.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 
@@ -160,4 +160,7 @@ def random_model(size: dict[str, Any]) -> Qwen3Model:
         codes = mx.array(bits.integers(0, 2**32, (rows, inputs * BITS // 32), np.uint32))
         tensors |= {f"{name}.weight": codes, f"{name}.scales": scales, f"{name}.biases": -7.5 * scales}
     quantization = Quantization.from_config({"quantization": packing})
-    return build_model(config, Tensors(tensors, quantization, None, best_operations(mx.float32)))
+    operations = best_operations(mx.float32)
+    model = build_model(config, Tensors(tensors, quantization, None, operations))
+    model.operations = operations
+    return model

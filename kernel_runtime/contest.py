@@ -4,12 +4,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import mlx.core as mx
 
 from .native import is_invariant, notice
-from .self_check import CLOSE, Verdict, judge
+from .self_check import CLOSE, MLX, Verdict, judge
 
 CHUNK = 256
 ROWS = (1, 8, 64, CHUNK)
@@ -42,11 +43,14 @@ class Contest(Generic[Part]):
         sample: a small output of a candidate.
         expected: the same output by MLX's own operations.
         start: makes a candidate ready, as a function of an array of one shape and type for so many rows, and
-            the first such array. The output of each call is the input of the next, as in a model.
+            the first such array. The output of each call is the input of the next, as in a model. None for
+            an operation without a race: the first correct candidate wins.
         by_rows: one part of those for each number of rows; None if one must compute all of them.
         keeps_bits: the candidates whose output for a row is the same to the last bit among any other rows.
         close: largest error, relative to the largest entry.
         dtype: the type in which candidates are judged and timed: that of the model.
+        is_kernel: whether TINY_LLM_KERNELS decides; otherwise what is written and correct is always used.
+        stand_in: what notices call the operation that is used instead of the course's.
     """
 
     name: str
@@ -55,11 +59,13 @@ class Contest(Generic[Part]):
     fallback: Part
     sample: Callable[[Part], mx.array]
     expected: Callable[[], mx.array]
-    start: Callable[[Part], Callable[[int], Run]]
+    start: Callable[[Part], Callable[[int], Run]] | None = None
     by_rows: Callable[[Mapping[int, Part]], Part] | None = None
     keeps_bits: Collection[str] = ("own",)
     close: float = CLOSE
     dtype: mx.Dtype = mx.float32
+    is_kernel: bool = True
+    stand_in: str = MLX
 
     @property
     def key(self) -> str:
@@ -70,7 +76,8 @@ class Contest(Generic[Part]):
         """Whether a candidate is correct; a notice says so if one of the course's is not."""
         part = self.candidates[name]
         kernel = getattr(part, "__name__", name) if name == "given" else self.kernel
-        return judge(kernel, lambda: self.sample(part), self.expected, self.close, name in COURSE)
+        compute = partial(self.sample, part)
+        return judge(kernel, compute, self.expected, self.close, name in COURSE, self.stand_in)
 
     def without_failing(self, names: Iterable[str], make: Callable[[str], Made]) -> dict[str, Made]:
         """What is made for each candidate; one for which that raises an error loses, and a notice tells."""

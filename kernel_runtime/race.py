@@ -45,10 +45,10 @@ Clock = Callable[[], float]
 
 def choose(contest: Contest[Part], table: "Table") -> Part:
     """The part that a model is made of, as TINY_LLM_KERNELS has it."""
-    mode = kernels_mode()
+    mode = kernels_mode() if contest.is_kernel else "race"
     if mode == "race":
         names = contest.admitted(contest.correct(contest.verdicts()))
-        if len(names) > 1:
+        if len(names) > 1 and contest.start is not None:
             times = finished(table.times(contest, names))
             return contest.part(contest.winners(times)) if times else contest.fallback
         return contest.candidates[names[0]] if names else contest.fallback
@@ -68,8 +68,10 @@ def finished(times: Times) -> Times:
 
 def measure(contest: Contest[Any], names: Collection[str], clock: Clock) -> dict[str, dict[int, float]]:
     """Seconds of a call of each candidate, by number of rows; infinitely many of one that raises an error."""
+    start = contest.start
+    assert start is not None  # or there is no race
     times: dict[str, dict[int, float]] = {name: {} for name in names}
-    in_race = contest.without_failing(names, lambda name: contest.start(contest.candidates[name]))
+    in_race = contest.without_failing(names, lambda name: start(contest.candidates[name]))
     for rows in ROWS:
         runs = contest.without_failing(in_race, lambda name: warm(in_race[name](rows)))  # noqa: B023
         in_race = {name: in_race[name] for name in runs}

@@ -13,6 +13,8 @@ CLOSE = 1e-3  # relative to the largest entry: far above rounding, far below any
 CLOSE_IN_TF32 = 4e-3  # TF32 keeps 10 bits of each factor, which puts the MLP off by up to 2.9e-3
 CLOSE_IN = {mx.float16: 5e-3, mx.bfloat16: 4e-2}
 
+MLX = "MLX's operation"
+
 Verdict = Literal["right", "wrong", "missing"]
 
 _notice_once = cache(notice)
@@ -24,6 +26,7 @@ def judge(
     expected: Callable[[], mx.array],
     close: float = CLOSE,
     is_told: bool = True,
+    stand_in: str = MLX,
 ) -> Verdict:
     """Whether a candidate agrees with MLX on the CPU; a notice says so if it fails or differs.
 
@@ -35,6 +38,7 @@ def judge(
         expected: computes the same with MLX's own operations.
         close: largest difference allowed, relative to the largest entry.
         is_told: whether there are notices.
+        stand_in: what is used instead, for the notice.
 
     Returns:
         "right", "wrong", or "missing" for one that is not written yet.
@@ -46,13 +50,13 @@ def judge(
         is_close = mx.max(mx.abs(actual - exact)) <= close * mx.max(mx.abs(exact))
         if actual.shape == exact.shape and bool(is_close):
             return "right"
-        problem = f"the kernel of {name} differs from MLX's operation, which is used instead"
+        problem = f"{name} differs from {stand_in}, which is used instead"
     except NotImplementedError:
         return "missing"
     except BuildError as error:
         problem = f"kernels are not in use: {error}. TINY_LLM_KERNELS=off hides this line."
     except Exception as error:  # a learner's mistake, in a part that the model can do without
-        problem = f"{name} fails, so MLX's operation is used instead: {type(error).__name__}: {error}"
+        problem = f"{name} fails, so {stand_in} is used instead: {type(error).__name__}: {error}"
     if is_told:
         _notice_once(problem)
     return "wrong"

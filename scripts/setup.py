@@ -48,8 +48,8 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the set-up's, and ends this process without a word
 import mlx.core as mx
 import scripts
-from tiny_llm.accelerated.accelerate import best_operations, best_paged_attention
-best_operations(mx.float32), best_paged_attention(mx.float32)  # the type of the models that ship
+from tiny_llm.accelerated.accelerate import best_operations
+best_operations(mx.float32).paged_attention()  # the type of the models that ship
 """
 OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "engines")
 

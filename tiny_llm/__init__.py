@@ -5,7 +5,6 @@ from kernel_runtime import native  # noqa: F401  before MLX is loaded
 # isort: split
 from kernel_runtime import device  # noqa: F401  before anything is computed
 
-from .accelerated.pretrained import load
 from .batching.answer import GenerationResult
 from .batching.batch_generator import BatchGenerator, batch_generate
 from .batching.prefill_metrics import ChunkedPrefillMetrics, RequestTimes, percentile
@@ -83,6 +82,9 @@ from .speculation.lookup_drafter import LookupDrafter
 from .speculation.prompt_lookup import PromptLookup
 from .speculation.with_drafts import WithDrafts, with_drafts
 from .structured.constraint import Constraint
+
+# isort: split
+from .accelerated.pretrained import load  # last: it imports the rest
 
 __all__ = [
     "AdaptiveChunker",

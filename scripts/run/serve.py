@@ -84,9 +84,10 @@ def require_server(package: Path) -> None:
 
 def serve(options: ServeOptions, checkpoint: Path, ranks: "Ranks") -> None:
     """Serve until a signal comes, then let the other ranks end. Exit with an error if the engine fails."""
+    from tiny_llm.accelerated.pretrained import load_part
     from tiny_llm.ranks.run_rank import Leader
 
-    leader = None if ranks.size == 1 else Leader(ranks)
+    leader = None if ranks.size == 1 else Leader(ranks, load_part)
     with nullcontext() if leader is None else leader.stopping_others():
         error = run_server(options, checkpoint, leader)
         if error is not None:
@@ -113,10 +114,11 @@ def run_server(options: ServeOptions, checkpoint: Path, leader: "Leader | None")
 def follow(checkpoint: Path, ranks: "Ranks") -> int:
     """Compute what rank 0 sends until it stops. Return the exit code."""
     from scripts.checkpoints.models import fastest_dtype
+    from tiny_llm.accelerated.pretrained import load_part
     from tiny_llm.ranks.run_rank import follow as follow_rank
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to stop
-    return follow_rank(checkpoint, ranks, fastest_dtype())
+    return follow_rank(checkpoint, ranks, fastest_dtype(), load_part)
 
 
 def make_scheduler_config(options: ServeOptions) -> "SchedulerConfig":

@@ -1212,7 +1212,8 @@ def test_task_5_max_seq_len_may_be_a_single_token_and_no_less() -> None:
 
 def test_task_5_max_seq_len_is_at_most_what_the_model_has_positions_for() -> None:
     most = FakeModel.config.max_position_embeddings
-    make_engine(max_seq_len=most)
+    (result,) = make_engine(max_seq_len=most).generate([prompt_of(3)], length(2))
+    check_equal(list(result.token_ids), continuation(prompt_of(3), 2), "tokens of an engine at the limit")
     with check_value_error(max_seq_len=most + 1, max_position_embeddings=most):
         make_engine(max_seq_len=most + 1)
 

@@ -56,7 +56,6 @@ from tiny_llm import (
     Sequence,
     paged_attention_simple,
 )
-from tiny_llm.engine import model_runner
 from tiny_llm.engine.batch_sampler import draw as draw_tokens
 from tiny_llm.engine.batch_sampler import kept_tokens, sample_batch
 from tiny_llm.engine.sampling_batch import BatchSampler, SamplingBatch
@@ -64,6 +63,7 @@ from tiny_llm.kernels import dispatch_paged_attention as fast_module
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention, paged_attention_cpu
 from tiny_llm.kernels.gpu_sizes import HEAD_DIMS
 from tiny_llm.kernels.paged_gpu import paged_attention_gpu
+from tiny_llm.model.engine_operations import EngineOperations
 from tiny_llm.ops import paged_attention as array_module
 from tiny_llm.ops.paged_attention import attend_alike, padded_slots, paged_attention
 from tiny_llm.paging.forward_batch import (
@@ -716,9 +716,10 @@ def test_task_4_the_attention_that_is_given(monkeypatch: pytest.MonkeyPatch) -> 
     runner = ModelRunner(random_qwen3(), BlockManager(40, 4), counting)
     check_logits(runner, [[(qwen_prompt(0, 5), None), (qwen_prompt(1, 1), None)]])
     check_equal(calls, [(6, 4, 8)] * 2, "queries that the given attention got, layer by layer")
-    monkeypatch.setattr(model_runner, "best_paged_attention", lambda dtype: counting)
-    check_logits(ModelRunner(random_qwen3(), BlockManager(40, 4)), [[(qwen_prompt(0, 5), None)]])
-    check_equal(calls[2:], [(5, 4, 8)] * 2, "queries that the best attention got, where none is given")
+    model = random_qwen3()
+    monkeypatch.setattr(model, "operations", EngineOperations(paged_attention=lambda: counting))
+    check_logits(ModelRunner(model, BlockManager(40, 4)), [[(qwen_prompt(0, 5), None)]])
+    check_equal(calls[2:], [(5, 4, 8)] * 2, "queries that the model's attention got, where none is given")
 
 
 def test_task_4_a_token_changes_its_own_slot_alone() -> None:
@@ -753,9 +754,9 @@ def test_task_4_nothing_is_left_to_compute_after_a_step() -> None:
 def test_task_4_one_batch_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     made, of = [], ForwardBatch.of
 
-    def counting(output: SchedulerOutput, *rest: Any) -> ForwardBatch:
+    def counting(output: SchedulerOutput, *rest: Any, **named: Any) -> ForwardBatch:
         made.append(output.num_tokens)
-        return of(output, *rest)
+        return of(output, *rest, **named)
 
     monkeypatch.setattr(ForwardBatch, "of", counting)
     runner = ModelRunner(random_qwen3(), BlockManager(40, 4))

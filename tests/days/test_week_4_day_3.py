@@ -51,8 +51,8 @@ from tiny_llm import (
     shard_tensors,
     step_seconds,
 )
-from tiny_llm.accelerated.accelerate import best_operations
-from tiny_llm.accelerated.best_grouped_matmul import best_grouped_matmul
+from tiny_llm.accelerated.accelerate import best, best_operations
+from tiny_llm.accelerated.engine_contests import grouped_matmuls
 from tiny_llm.accelerated.pretrained import load_part
 from tiny_llm.model.loader import load_model
 from tiny_llm.model.moe_loader import load_moe_model
@@ -380,9 +380,11 @@ def test_task_3_logits_of_every_family(name: str, tmp_path: Path) -> None:
 
 
 def whole_model(folder: Path, variant: Variant) -> Qwen3Model:
-    operations = replace(best_operations(), grouped_matmul=best_grouped_matmul())
+    operations = replace(best_operations(), grouped_matmul=best(grouped_matmuls, mx.float32))
     load = load_moe_model if variant.family == "qwen3_moe" else load_model
-    return load(folder, mx.float32, operations)
+    model = load(folder, mx.float32, operations)
+    model.operations = operations
+    return model
 
 
 def logits_and_exchanges(folder: Path, ranks: ThreadRanks) -> tuple[Numbers, int]:

@@ -6,12 +6,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kernel_runtime import self_check
 from tests.support.check import check_equal, normal
 from tests.support.oracles import expected_kept
 from tests.support.sampling import numbers_of
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
-from tiny_llm.accelerated import best_sampler as module
-from tiny_llm.accelerated.best_sampler import best_sampler, sample_natively
+from tiny_llm.accelerated import accelerate, engine_contests
+from tiny_llm.accelerated.accelerate import best_sampler
+from tiny_llm.accelerated.sample_rows import sample_natively
 from tiny_llm.engine.batch_sampler import sample_batch
 from tiny_llm.engine.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 from tiny_llm.generation.generate import to_logprobs
@@ -22,9 +24,10 @@ PARAMS = tuple(SamplingParams(temp, *cut) for temp in (0, 0.01, 0.7, 2) for cut 
 
 @pytest.fixture(autouse=True)
 def _forgotten(on_cpu: None) -> Iterator[None]:
-    module._sampler.cache_clear()
+    accelerate._chosen.cache_clear()
+    self_check._notice_once.cache_clear()
     yield
-    module._sampler.cache_clear()
+    accelerate._chosen.cache_clear()
 
 
 def not_written(logits: mx.array, batch: SamplingBatch) -> mx.array:
@@ -44,14 +47,15 @@ def likeliest(logits: mx.array, batch: SamplingBatch) -> mx.array:
     [
         (not_written, ""),
         (failing, "TypeError: no such axis"),
-        (likeliest, "draws wrong tokens"),
+        (likeliest, "differs from the sampler of day 1.7"),
     ],
     ids=["not written", "failing", "greedy"],
 )
 def test_rows_are_sampled_one_at_a_time_until_the_sampler_is_right(
     sampler: object, notice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "sample_batch", sampler)
+    for module in (engine_contests, accelerate):
+        monkeypatch.setattr(module, "sample_batch", sampler)
     assert best_sampler() is sample_one_by_one
     printed = capsys.readouterr().err
     assert notice in printed

@@ -16,10 +16,9 @@ from tests.support.schedules import (
     random_moe,
 )
 from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, load_moe_model
-from tiny_llm.accelerated import best_grouped_matmul as module
-from tiny_llm.accelerated.accelerate import best_operations
-from tiny_llm.accelerated.best_grouped_matmul import best_grouped_matmul
-from tiny_llm.kernels.dispatch_grouped_matmul import dispatch_grouped_matmul
+from tiny_llm.accelerated import engine_contests as module
+from tiny_llm.accelerated.accelerate import _chosen, best, best_operations
+from tiny_llm.kernels.dispatch_grouped_matmul import dispatch_grouped_matmul, grouped_matmul_mlx
 from tiny_llm.ops.experts import ExpertWeights, grouped_matmul_simple
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -52,7 +51,13 @@ def test_the_fastest_operations_give_the_same(variant, tmp_path: Path) -> None: 
 
 
 @pytest.mark.parametrize(
-    ("mode", "expected"), [("own", dispatch_grouped_matmul), ("off", grouped_matmul_simple)]
+    ("mode", "expected"),
+    [
+        ("race", dispatch_grouped_matmul),
+        ("own", dispatch_grouped_matmul),
+        ("mlx", grouped_matmul_mlx),
+        ("off", grouped_matmul_simple),
+    ],
 )
 @pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
@@ -61,7 +66,7 @@ def test_the_best_product(
 ) -> None:
     monkeypatch.setenv("TINY_LLM_KERNELS", mode)
     use_device(device, monkeypatch)
-    assert best_grouped_matmul(dtype) is expected
+    assert best(module.grouped_matmuls, dtype) is expected
 
 
 def test_a_product_that_is_wrong_for_many_rows_is_not_used(
@@ -73,9 +78,9 @@ def test_a_product_that_is_wrong_for_many_rows_is_not_used(
         return grouped_matmul_simple(x, experts, weights) * (1 if len(x) < 16 else 1.1)
 
     monkeypatch.setenv("TINY_LLM_KERNELS", "own")
-    module._grouped_matmul.cache_clear()
+    _chosen.cache_clear()
     self_check._notice_once.cache_clear()
     monkeypatch.setattr(module, "dispatch_grouped_matmul", wrong_from_16)
-    assert best_grouped_matmul() is grouped_matmul_simple
-    module._grouped_matmul.cache_clear()
+    assert best(module.grouped_matmuls, mx.float32) is grouped_matmul_simple
+    _chosen.cache_clear()
     assert "dispatch_grouped_matmul differs" in capfd.readouterr().err

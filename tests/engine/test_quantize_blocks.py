@@ -12,24 +12,24 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, normal
 from tests.support.cpu_kernels import TARGETS, compiled_for, use_device
 from tests.support.quantized_blocks import num_words_of
-from tiny_llm.accelerated import best_quantized_attention as best_module
+from tiny_llm.accelerated import engine_contests
 from tiny_llm.accelerated import quantize_blocks as module
-from tiny_llm.accelerated.best_quantized_attention import best_quantized_attention
+from tiny_llm.accelerated.accelerate import _chosen, best
+from tiny_llm.accelerated.engine_contests import block_quantizers, quantized_attentions
 from tiny_llm.accelerated.quantize_blocks import (
     FLOATS,
     SOURCE,
     quantize_blocks,
-    quantize_natively,
-    quantize_plainly,
 )
 from tiny_llm.ops.quantized_blocks import quantize_heads
+from tiny_llm.ops.writing import quantize_blocks_simple
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    module._is_right.cache_clear()
+    _chosen.cache_clear()
     yield
-    module._is_right.cache_clear()
+    _chosen.cache_clear()
 
 
 def blank(D: int, bits: int) -> mx.array:
@@ -49,14 +49,15 @@ def test_bits(target: str | None, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPat
     ):
         floats = (normal(5, 7, 3, D, seed=D) * size + middle).astype(dtype)
         places = mx.array([7, 1, 8]), floats, mx.array([3, 0, 4])
-        found = quantize_natively(blank(D, bits), *places)
+        found = quantize_blocks(blank(D, bits), *places)
         what = f"words of heads of {D} with {bits} bits, entries around {middle}"
-        check_close(found, quantize_plainly(blank(D, bits), *places), what, tolerance=0)
+        check_close(found, quantize_blocks_simple(blank(D, bits), *places), what, tolerance=0)
 
 
 def check_quantizes() -> None:
     floats = normal(5, 7, 3, 64, seed=1)
-    found = quantize_blocks(blank(64, 4), mx.array([7, 1]), floats, mx.array([3, 0]))
+    quantize = best(block_quantizers, mx.float32)
+    found = quantize(blank(64, 4), mx.array([7, 1]), floats, mx.array([3, 0]))
     check_close(found[mx.array([7, 1])], quantize_heads(floats[mx.array([3, 0])], 4), "words", tolerance=0)
 
 
@@ -71,7 +72,7 @@ def test_array_operations_where_the_kernel_cannot_be_used(
     file = tmp_path / SOURCE.name
     file.write_text(SOURCE.read_text(encoding="utf-8").replace(text, "", 1), encoding="utf-8")
     check_quantizes()
-    module._is_right.cache_clear()
+    _chosen.cache_clear()
     monkeypatch.setattr(module, "QUANTIZE_BLOCKS", CpuKernel(file, is_in_place=True))
     check_quantizes()
 
@@ -82,17 +83,17 @@ def test_attention_is_right_in_the_type_of_the_model(
     dtype: mx.Dtype, device: mx.DeviceType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_device(device, monkeypatch)
-    assert best_quantized_attention(dtype) is best_module.dispatch_quantized_attention
+    assert best(quantized_attentions, dtype) is engine_contests.dispatch_quantized_attention
 
 
 @pytest.mark.usefixtures("on_cpu")
 def test_attention_falls_back(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    best_module._attention.cache_clear()
-    assert best_quantized_attention() is best_module.dispatch_quantized_attention
-    best_module._attention.cache_clear()
+    _chosen.cache_clear()
+    assert best(quantized_attentions, mx.float32) is engine_contests.dispatch_quantized_attention
+    _chosen.cache_clear()
     self_check._notice_once.cache_clear()
-    simple = best_module.quantized_paged_attention_simple
-    monkeypatch.setattr(best_module, "dispatch_quantized_attention", lambda *args: 2 * simple(*args))
-    assert best_quantized_attention() is simple
+    simple = engine_contests.quantized_paged_attention_simple
+    monkeypatch.setattr(engine_contests, "dispatch_quantized_attention", lambda *args: 2 * simple(*args))
+    assert best(quantized_attentions, mx.float32) is simple
     assert capfd.readouterr().err.count("\n") == 1
-    best_module._attention.cache_clear()
+    _chosen.cache_clear()

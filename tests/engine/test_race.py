@@ -125,6 +125,23 @@ def test_what_else_the_machine_does_decides_nothing() -> None:
     assert choose(entrants.contest, Table(None, clock)) == "mlx"
 
 
+def test_without_a_race_the_first_correct_candidate_wins() -> None:
+    entrants = Race(own=2e-3, mlx=1e-3)
+    assert entrants.winner(start=None) == "own"
+    entrants.outputs["own"] = mx.zeros(3)
+    assert entrants.winner(start=None) == "mlx"
+    assert entrants.num_calls == 0
+
+
+def test_what_is_no_kernel_is_used_in_every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINY_LLM_KERNELS", "off")
+    entrants = Race(own=2e-3)
+    assert entrants.winner(start=None) == "fallback"
+    assert entrants.winner(start=None, is_kernel=False) == "own"
+    entrants.outputs["own"] = NotImplementedError("not written yet")
+    assert entrants.winner(start=None, is_kernel=False) == "fallback"
+
+
 def test_a_slow_start_loses_no_race() -> None:
     entrants = Race(own=2e-3, mlx=1e-3)
     looks = iter(range(10**6))

@@ -79,7 +79,7 @@ def test_each_rank_is_warm_before_they_meet() -> None:
     tokens, path = mx.array([[5, 9, 100, 7]]), resolve_checkpoint("qwen3-kjv-1m")
 
     def load_and_compute(ranks: ThreadRanks) -> tuple[list[Any], np.ndarray]:
-        part = run_rank.load_together(path, ranks, mx.float32)
+        part = run_rank.load_together(path, ranks, mx.float32, load_part)
         before = list(ranks.exchanged)
         return before, np.array(part(tokens))
 

@@ -28,6 +28,7 @@ from tiny_llm import (
     UnlimitedBlocks,
     with_drafts,
 )
+from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.engine.sampling_batch import SamplingBatch
 from tiny_llm.speculation import draft_runner, verifying_runner
 from tiny_llm.speculation.drafter import Drafts
@@ -149,6 +150,7 @@ class Chain:
 
     num_hidden_layers = 1
     config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=4096)
+    operations = engine_operations()
 
     def __init__(self, seed: int) -> None:
         self.table = mx.array(np.random.default_rng(seed).normal(size=(VOCAB_SIZE, VOCAB_SIZE)) * 1.5)

@@ -10,24 +10,33 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, normal
 from tests.support.precision import FLOATS
 from tiny_llm.accelerated import store_rows as module
-from tiny_llm.accelerated.store_rows import SOURCE, assign, store_rows
+from tiny_llm.accelerated.accelerate import _chosen, best
+from tiny_llm.accelerated.engine_contests import row_writers
+from tiny_llm.accelerated.store_rows import SOURCE
+from tiny_llm.ops.writing import store_rows_simple
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    module._is_right.cache_clear()
+    _chosen.cache_clear()
     yield
-    module._is_right.cache_clear()
+    _chosen.cache_clear()
 
 
 def check_stores(dtype: mx.Dtype = mx.float32) -> None:
+    store_rows = best(row_writers, mx.float32)
     held, new = normal(9, 2, 5, seed=1, dtype=dtype), normal(4, 2, 5, seed=2, dtype=dtype)
     for slots in (mx.array([7, 0, 3, 8]), mx.array([1, 2, 3, 4], mx.uint32), mx.array([], mx.int64)):
         rows = new[: slots.size]
-        expected = assign(held + 0, slots, rows)
+        expected = store_rows_simple(held + 0, slots, rows)
         check_close(store_rows(held + 0, slots, rows), expected, f"at {slots.tolist()}", tolerance=0)
         heads = normal(2, 9, 5, seed=3, dtype=dtype).swapaxes(0, 1)[: slots.size]
-        check_close(store_rows(held + 0, slots, heads), assign(held + 0, slots, heads), "a view", tolerance=0)
+        check_close(
+            store_rows(held + 0, slots, heads),
+            store_rows_simple(held + 0, slots, heads),
+            "a view",
+            tolerance=0,
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -29,9 +29,12 @@ from tiny_llm import (
     SchedulerConfig,
     Sequence,
     StructuredOutputsParams,
+    UnlimitedBlocks,
 )
 from tiny_llm.engine.adjusted_logits import adjust_logits
 from tiny_llm.engine.engine_request import EngineRequest
+from tiny_llm.model.engine_operations import EngineOperations
+from tiny_llm.scheduling.blocks import Blocks
 from tiny_llm.simulation.cost_model import CostModel
 from tiny_llm.speculation.adaptive_drafter import AdaptiveDrafter
 from tiny_llm.speculation.draft_cost import DraftCost
@@ -41,7 +44,7 @@ from tiny_llm.structured import step_masks as constraints
 from tiny_llm.structured.grammars import MOST_CHARACTERS, compile_grammar, compiled, tokenizer_of
 from tiny_llm.structured.json_formats import KNOWN_FORMATS, without_unknown_formats
 from tiny_llm.structured.json_whitespace import bounded
-from tiny_llm.structured.masks import MaskedRow, executor, fill_masks
+from tiny_llm.structured.masks import MaskedRow, executor, fill_masks, mask_rows_simple
 from tiny_llm.structured.step_masks import Masks, constrain, constraint_of
 
 MODEL = Path(__file__).parents[2] / "models" / "qwen3-kjv-4m"
@@ -390,6 +393,22 @@ def test_rows_of_others_are_not_touched() -> None:
     assert adjusted[0].tobytes() == np.array(logits)[0].tobytes()
     assert np.flatnonzero(np.isfinite(adjusted[1])).tolist() == [2]
     assert adjust_logits(logits, entries[:1], {0: SamplingParams()}) is logits
+
+
+@pytest.mark.parametrize("blocks", [BlockManager(9, 4), UnlimitedBlocks()], ids=["paged", "dense"])
+def test_rows_are_masked_as_the_model_s_operations_say(blocks: Blocks) -> None:
+    model, calls = FakeModel(), []
+
+    def counted(logits: mx.array, rows: mx.array, bits: mx.array) -> mx.array:
+        calls.append(rows.tolist())
+        return mask_rows_simple(logits, rows, bits)
+
+    model.operations = EngineOperations(mask_rows=lambda: counted)
+    config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=2)
+    with Engine(model, FakeTokenizer(), config, 12, blocks) as engine:
+        params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="ABC"), max_tokens=3)
+        engine.generate([prompt_of(3)], params)
+    assert calls == [[0]] * 3
 
 
 def test_a_constraint_lives_as_long_as_its_sequence() -> None:

@@ -67,7 +67,9 @@ def fast(
         monkeypatch.setattr(module, "default_target", lambda: Target(language, "emulator"))
     use_device(mx.gpu, monkeypatch)
     operations = accelerate.best_operations()
-    return load_model(folder, mx.float32, operations)
+    model = load_model(folder, mx.float32, operations)
+    model.operations = operations
+    return model
 
 
 def test_every_count_in_one_call(fast: Qwen3Model, plain: Qwen3Model) -> None:

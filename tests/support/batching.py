@@ -24,6 +24,7 @@ from tiny_llm import (
     SamplingParams,
     TinyKvFullCache,
 )
+from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.model.loader import Tensors, build_model
 
@@ -50,7 +51,9 @@ def small_model(vocab_size: int = VOCAB_SIZE) -> Qwen3Model:
     variant = Variant("small", "qwen3", {"vocab_size": vocab_size, "hidden_size": 96})
     config = ModelConfig.from_dict(variant.config)  # before mlx-lm is imported, which takes a second
     weights = dict(tree_flatten(build(variant).parameters()))
-    return build_model(config, Tensors(weights))
+    model = build_model(config, Tensors(weights))
+    model.operations = engine_operations(mx.float32)
+    return model
 
 
 def prefill(request: Request) -> None:

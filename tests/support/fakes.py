@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tiny_llm import TinyKvFullCache
+from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.paging.forward_batch import RaggedKvCache
 
 VOCAB_SIZE = 61
@@ -110,6 +111,7 @@ class FakeModel:
 
     num_hidden_layers = 2
     config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=4096)
+    operations = engine_operations()
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import mlx.core as mx
 from tests.support.ranks import LedEngine
 from tests.support.schedules import EngineSchedule, check_engine_law, config_of, loud_tensors, variant_of
 from tiny_llm import Engine, MoeConfig, Qwen3Model, shard_config, shard_tensors
+from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.model.loader import build_mlp, build_model
 from tiny_llm.model.moe_loader import flatten_experts
 from tiny_llm.model.ranks import Ranks
@@ -31,9 +32,11 @@ def tensors_of(is_sparse: bool, head_dim: int) -> dict[str, mx.array]:
 
 
 def part_of(is_sparse: bool, head_dim: int, ranks: Ranks) -> Qwen3Model:
-    """A rank's part of the model of the schedules, of plain operations."""
+    """A rank's part of the model of the schedules, of plain parts."""
     variant = variant_of(is_sparse, head_dim)
     part = replace(variant, changes=shard_config(variant.config, ranks.size))
     own = flatten_experts(shard_tensors(tensors_of(is_sparse, head_dim), ranks.rank, ranks.size))
     moe = partial(build_sharded_moe, MoeConfig.from_dict(part.config)) if is_sparse else build_mlp
-    return build_model(config_of(part), ShardedTensors(own, None, None, ranks=ranks), moe)
+    model = build_model(config_of(part), ShardedTensors(own, None, None, ranks=ranks), moe)
+    model.operations = engine_operations(mx.float32)
+    return model

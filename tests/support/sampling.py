@@ -8,7 +8,7 @@ import numpy as np
 from tests.support.fakes import FakeModel
 from tests.support.oracles import Array, expected_kept, softmax
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
-from tiny_llm.accelerated.best_sampler import best_sampler
+from tiny_llm.accelerated.accelerate import best_sampler
 from tiny_llm.engine.sampling_batch import Sampled
 
 

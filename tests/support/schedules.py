@@ -43,6 +43,7 @@ from tiny_llm import (
     UnlimitedBlocks,
     WithDrafts,
 )
+from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.engine.overlapped import Overlapped
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts
@@ -350,7 +351,9 @@ def variant_of(is_sparse: bool, head_dim: int) -> Variant:
 def random_qwen3(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
     """A Qwen3 with all its traits whose every weight counts, in float32."""
     variant = variant_of(False, head_dim)
-    return build_model(config_of(variant), Tensors(loud_tensors(variant, seed)))
+    model = build_model(config_of(variant), Tensors(loud_tensors(variant, seed)))
+    model.operations = engine_operations(mx.float32)
+    return model
 
 
 @functools.cache
@@ -359,7 +362,9 @@ def random_moe(seed: int = 11, head_dim: int = 8) -> Qwen3Model:
     variant = variant_of(True, head_dim)
     make_mlp = partial(build_moe, MoeConfig.from_dict(variant.config))
     tensors = Tensors(flatten_experts(loud_tensors(variant, seed)))
-    return build_model(config_of(variant), tensors, make_mlp)
+    model = build_model(config_of(variant), tensors, make_mlp)
+    model.operations = engine_operations(mx.float32)
+    return model
 
 
 def config_of(variant: Variant) -> ModelConfig:

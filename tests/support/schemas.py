@@ -20,6 +20,7 @@ from tiny_llm import (
     SchedulerConfig,
     StructuredOutputsParams,
 )
+from tiny_llm.accelerated.accelerate import engine_operations
 
 Schema = dict[str, Any]
 KEYS = ("a", "b", "name", "é", 'say "x"', "", "a b", "\\", "\n")
@@ -51,6 +52,7 @@ class TableModel:
     config = SimpleNamespace(
         vocab_size=len(TOKENS) + 5, max_position_embeddings=4096
     )  # the model has more ids than the tokenizer
+    operations = engine_operations()
 
     def __init__(self, seed: int) -> None:
         size = self.config.vocab_size

@@ -44,17 +44,6 @@ ROWS = (
     "exercises",
     "accelerated",
 )
-# Modules that still choose the fastest part themselves.
-CHOOSE_THEMSELVES = {
-    "paging/paged_kv_cache.py",
-    "paging/quantized_kv_pool.py",
-    "structured/step_masks.py",
-    "engine/dense_runner.py",
-    "engine/memory.py",
-    "engine/model_runner.py",
-    "speculation/draft_runner.py",
-    "ranks/run_rank.py",
-}
 MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
     "kernel_runtime.limits",
     "bisect",
@@ -131,8 +120,7 @@ def test_modules_import_only_from_rows_below(folder: str) -> None:
     allowed = {*ROWS[: ROWS.index(folder) + 1]}
     for path in (REFERENCE / folder).rglob("*.py"):
         names = [name.split(".") for name in imported_modules(path)]
-        chosen = {"accelerated"} if str(path.relative_to(REFERENCE)) in CHOOSE_THEMSELVES else set()
-        assert {name[1] for name in names if name[0] == "tiny_llm_ref"} <= allowed | chosen, path
+        assert {name[1] for name in names if name[0] == "tiny_llm_ref"} <= allowed, path
 
 
 @pytest.mark.parametrize("path", sorted((REFERENCE / "scheduling").glob("*.py")), ids=lambda path: path.stem)

@@ -70,7 +70,7 @@ def cut(x: mx.array) -> mx.array:
 @pytest.fixture
 def _chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call chooses, and none of what is chosen here is kept for other tests."""
-    for name in ("_operations", "_paged_attention"):
+    for name in ("_operations", "_chosen"):
         monkeypatch.setattr(accelerate, name, inspect.unwrap(getattr(accelerate, name)))
 
 
@@ -123,6 +123,5 @@ def test_a_kernel_is_compared_with_what_mlx_gives_on_the_cpu(monkeypatch: pytest
     monkeypatch.setattr(mx, "quantized_matmul", noting(mx.quantized_matmul))
     for name in ("rms_norm", "rope", "scaled_dot_product_attention"):
         monkeypatch.setattr(mx.fast, name, noting(getattr(mx.fast, name)))
-    accelerate.best_operations()
-    accelerate.best_paged_attention()
+    accelerate.best_operations().paged_attention()
     assert places == [[mx.cpu]] * 8  # two products, attention four times, a norm and a rotation

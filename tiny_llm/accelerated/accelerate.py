@@ -5,6 +5,7 @@ is tried on a small input first. A kernel that is not written yet, does not comp
 operation is left out, with a line on standard error, so a model always computes the right thing.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,13 +13,15 @@ from typing import Any
 
 import mlx.core as mx
 
-from kernel_runtime.contest import Contest
+from kernel_runtime.contest import Contest, Part
 from kernel_runtime.native import is_invariant, kernels_mode
-from kernel_runtime.paged_check import PagedAttention
 from kernel_runtime.race import Table, choose, race_table
 
+from ..engine.batch_sampler import sample_batch
+from ..engine.sampling_batch import BatchSampler
+from ..model.engine_operations import EngineOperations
 from ..model.operations import PLAIN_OPERATIONS, Operations
-from . import attention_contests, contests
+from . import attention_contests, contests, engine_contests
 from .fused_parts import FusedRope, fused_attention
 from .mlx_parts import MlxEmbedding
 from .race_inputs import is_on_gpu, usual_dtype
@@ -42,31 +45,49 @@ def _operations(dtype: mx.Dtype, *setting: object) -> Operations:
     mlp = choose(contests.mlps(matmul, dtype), table)
     is_plain = kernels_mode() == "off" or not is_on_gpu()  # a CPU computes either in as many operations
     embedding = PLAIN_OPERATIONS.embedding if is_plain else MlxEmbedding
-    parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul, embedding=embedding)
+    of_engine = vars(engine_operations(dtype))
+    parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul, embedding=embedding, **of_engine)
     layer = choose(attention_contests.attention_layers(parts, dtype), table)
     # The course's layer rotates by itself, from the tables of the course's rotation.
     return replace(parts, attention_layer=layer, rope=FusedRope if layer is fused_attention else rope)
 
 
-def best_paged_attention(dtype: mx.Dtype | None = None) -> PagedAttention:
-    """Attention to blocks as TINY_LLM_KERNELS asks for it, as far as it works on the default device.
+def engine_operations(dtype: mx.Dtype | None = None) -> EngineOperations:
+    """What an engine computes its steps with. Nothing is chosen before a runner asks.
 
     Args:
         dtype: as for `best_operations`.
     """
-    return _paged_attention(dtype or usual_dtype(), *_setting())
+    return EngineOperations(
+        paged_attention=lambda: best(attention_contests.paged_attentions, dtype or usual_dtype()),
+        quantized_attention=lambda: best(engine_contests.quantized_attentions, dtype or usual_dtype()),
+        store_rows=lambda: best(engine_contests.row_writers, dtype or usual_dtype()),
+        quantize_blocks=lambda: best(engine_contests.block_quantizers, dtype or usual_dtype()),
+        sampler=best_sampler,
+        mask_rows=lambda: best(engine_contests.row_masks),
+    )
+
+
+def best_sampler() -> BatchSampler:
+    """The sampler of single rows until `sample_batch` is right, and whatever is faster from then on."""
+    in_arrays = best(engine_contests.batch_samplers)
+    return best(engine_contests.row_samplers) if in_arrays is sample_batch else in_arrays
+
+
+def best(contest_of: Callable[..., Contest[Part]], *dtype: mx.Dtype) -> Part:
+    """The part that a model or an engine uses for an operation, as far as it works on the default device.
+
+    Args:
+        contest_of: makes the contest.
+        dtype: what it is made for; nothing if it is the same for all types.
+    """
+    part: Part = _chosen(contest_of, dtype, *_setting())
+    return part
 
 
 @cache
-def _paged_attention(dtype: mx.Dtype, *setting: object) -> PagedAttention:
-    return choose(attention_contests.paged_attentions(dtype), own_table())
-
-
-def dtype_of(model: object) -> mx.Dtype | None:
-    """The type that a model computes in; None for one without an embedding. Ranks exchange nothing."""
-    embedding = getattr(model, "embedding", None)
-    embedding = getattr(embedding, "own", embedding)  # of one split over ranks, this rank's part
-    return None if embedding is None else embedding(mx.zeros(1, mx.int32)).dtype
+def _chosen(contest_of: Callable[..., Contest[Any]], dtype: tuple[mx.Dtype, ...], *setting: object) -> Any:
+    return choose(contest_of(*dtype), own_table())
 
 
 def _setting() -> tuple[str, str, bool]:

@@ -22,9 +22,9 @@ from ..model.ranks import Ranks
 from ..model.sharded_loader import ShardedTensors, build_sharded_moe
 from ..model.sharding import shard_config, shard_tensors
 from ..ops.basics import one_by_one
-from .accelerate import best_operations
-from .best_grouped_matmul import best_grouped_matmul
-from .race_inputs import is_on_gpu
+from .accelerate import best, best_operations
+from .engine_contests import grouped_matmuls
+from .race_inputs import is_on_gpu, usual_dtype
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -48,8 +48,9 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
     has_experts = read_json(path / "config.json").get("model_type") == MODEL_TYPE
     dtype, operations = parts_for(path, dtype, has_experts)
     model = (load_moe_model if has_experts else load_model)(path, dtype, operations)
-    if is_invariant() and isinstance(getattr(model, "embedding", None), Embedding):
-        model.logits = one_by_one(model.logits)  # type: ignore[method-assign, assignment]
+    if is_invariant() and isinstance(model.embedding, Embedding):
+        model.head = one_by_one(model.head)
+    model.operations = operations
     return model, load_tokenizer(path)
 
 
@@ -73,7 +74,7 @@ def parts_for(path: Path, dtype: mx.Dtype | None, has_experts: bool) -> tuple[mx
         dtype = kind = mx.float16
     operations = best_operations(kind)
     if has_experts:
-        operations = replace(operations, grouped_matmul=best_grouped_matmul(kind))
+        operations = replace(operations, grouped_matmul=best(grouped_matmuls, kind or usual_dtype()))
     return dtype, operations
 
 
@@ -105,4 +106,5 @@ def load_part(path: Path, ranks: Ranks, dtype: mx.Dtype | None = None) -> Qwen3M
         config_dict["model_type"] = "qwen3"
     model = build_model(ModelConfig.from_dict(config_dict), tensors, make_mlp)
     tensors.check_all_used(model.head == model.embedding.as_linear)
+    model.operations = operations
     return model

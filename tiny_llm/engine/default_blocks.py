@@ -1,10 +1,8 @@
 """What an engine has by default: blocks for its requests, within half of the free memory, and a runner."""
 
-import mlx.core as mx
-
+from ..model.optional import once_written
 from ..model.qwen3 import Qwen3Model
-from ..model.roofline import cache_bytes_per_token
-from ..paging.quantized_kv_pool import quantized_bytes_per_token
+from ..paging.kv_store import kv_bytes_per_token
 from ..scheduling.block_manager import BlockManager
 from ..scheduling.blocks import Blocks, UnlimitedBlocks
 from ..scheduling.scheduler import SchedulerConfig
@@ -31,22 +29,21 @@ def default_blocks(
         max_seq_len: largest number of tokens in a request.
         kv_bits: bits of a quantized value, 4 or 8; None for floats.
     """
-    try:
-        bytes_per_block = BLOCK_SIZE * bytes_per_token(model, kv_bits)
-        num_in_memory = int(SHARE * free_memory()) // bytes_per_block
-        num_in_use = config.max_num_seqs * -(-max_seq_len // BLOCK_SIZE)
-        blocks = BlockManager(max(1, min(num_in_use, num_in_memory)), BLOCK_SIZE)
-        ModelRunner(model, blocks).run(SchedulerOutput(()), {})
-    except NotImplementedError:
-        return UnlimitedBlocks()
+    blocks = blocks_in_memory(model, config, max_seq_len, kv_bits)
+    return UnlimitedBlocks() if blocks is None else blocks
+
+
+@once_written
+def blocks_in_memory(
+    model: Qwen3Model, config: SchedulerConfig, max_seq_len: int, kv_bits: int | None
+) -> BlockManager:
+    """Do what `default_blocks` does, and run an empty step on the blocks."""
+    bytes_per_block = BLOCK_SIZE * kv_bytes_per_token(model.config, kv_bits)
+    num_in_memory = int(SHARE * free_memory()) // bytes_per_block
+    num_in_use = config.max_num_seqs * -(-max_seq_len // BLOCK_SIZE)
+    blocks = BlockManager(max(1, min(num_in_use, num_in_memory)), BLOCK_SIZE)
+    ModelRunner(model, blocks).run(SchedulerOutput(()), {})
     return blocks
-
-
-def bytes_per_token(model: Qwen3Model, kv_bits: int | None) -> int:
-    """Bytes of a token's keys and values in all layers, in float32 or quantized."""
-    if kv_bits is None:
-        return cache_bytes_per_token(model.config, mx.float32)
-    return quantized_bytes_per_token(model.config, kv_bits)
 
 
 def make_runner(model: Qwen3Model, blocks: Blocks, kv_bits: int | None = None) -> Runner:
@@ -57,7 +54,7 @@ def make_runner(model: Qwen3Model, blocks: Blocks, kv_bits: int | None = None) -
             `head_dim` of the model is not a multiple of 32.
     """
     if kv_bits is not None:
-        quantized_bytes_per_token(model.config, kv_bits)  # refuses what cannot be quantized
+        kv_bytes_per_token(model.config, kv_bits)  # refuses what cannot be quantized
     if isinstance(blocks, BlockManager):
         return ModelRunner(model, blocks, kv_bits=kv_bits)
     if kv_bits is not None:

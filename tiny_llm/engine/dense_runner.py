@@ -6,14 +6,13 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from ..accelerated.best_sampler import best_sampler
 from ..generation.sampler import SamplingParams
 from ..model.dense_kv_cache import TinyKvFullCache
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from ..ops.attention import Attention, Mask
 from ..scheduling.scheduler_output import SchedulerOutput
-from .sampling_batch import BatchSampler, StepSamples
+from .sampling_batch import BatchSampler, StepSamples, sampler_of
 
 
 class Runner(Protocol):
@@ -37,7 +36,7 @@ class DenseRunner:
 
     Args:
         model: called with one row per entry, [B, n].
-        sampler: samples the rows of a call; by default, the fastest that works on this machine.
+        sampler: samples the rows of a call; by default, that of the model's operations.
 
     Attributes:
         caches: for each sequence computed so far, by id, its caches, one per layer.
@@ -47,7 +46,8 @@ class DenseRunner:
 
     def __init__(self, model: Qwen3Model, sampler: BatchSampler | None = None) -> None:
         self.model = model
-        self.sampler = best_sampler() if sampler is None else sampler
+        self.sampler = sampler_of(model.operations) if sampler is None else sampler
+        self.mask_rows = model.operations.mask_rows
         self.caches: dict[int, list[TinyKvFullCache]] = {}
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..accelerated.accelerate import dtype_of
+from ..model.embedding import dtype_of
 from ..model.qwen3 import Qwen3Model
 from ..model.ranks import ranks_on_this_machine
-from ..model.roofline import cache_bytes_per_token
-from ..paging.quantized_kv_pool import quantized_bytes_per_token
+from ..paging.kv_store import kv_bytes_per_token
 
 GIB = 2**30
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -44,9 +43,7 @@ def address_space() -> int:
 
 def pool_bytes(model: Qwen3Model, num_slots: int, kv_bits: int | None = None) -> int:
     """Bytes of the keys and values of so many tokens, as this model makes them or quantized."""
-    if kv_bits is not None:
-        return num_slots * quantized_bytes_per_token(model.config, kv_bits)
-    return num_slots * cache_bytes_per_token(model.config, dtype_of(model) or mx.float32)
+    return num_slots * kv_bytes_per_token(model.config, kv_bits, dtype_of(model) or mx.float32)
 
 
 def check_memory(num_blocks: int, num_bytes: int) -> None:

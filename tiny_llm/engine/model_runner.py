@@ -5,19 +5,14 @@ from collections.abc import Sequence as Items
 
 import mlx.core as mx
 
-from ..accelerated.accelerate import best_paged_attention, dtype_of
-from ..accelerated.best_quantized_attention import best_quantized_attention
-from ..accelerated.best_sampler import best_sampler
 from ..generation.sampler import SamplingParams
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
-from ..paging.forward_batch import ForwardBatch, RaggedKvCache
-from ..paging.paged_kv_cache import PagedKvPool
-from ..paging.quantized_batch import QuantizedBatch, QuantizedKvCache
-from ..paging.quantized_kv_pool import QuantizedKvPool
+from ..paging.forward_batch import ForwardBatch
+from ..paging.kv_store import make_kv_store
 from ..scheduling.block_manager import BlockManager
 from ..scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
-from .sampling_batch import BatchSampler, Sampled, StepSamples
+from .sampling_batch import BatchSampler, Sampled, StepSamples, sampler_of
 
 
 class ModelRunner:
@@ -28,9 +23,9 @@ class ModelRunner:
     Args:
         model: called as `hidden_states` and `logits`, with T rows of one token.
         blocks: the scheduler's block manager, which knows the blocks of each sequence.
-        attention: paged attention, or attention to quantized blocks with `kv_bits`; by default, the fastest
-            that works on this machine.
-        sampler: samples the rows of a step; by default, the fastest that works on this machine.
+        attention: paged attention, or attention to quantized blocks with `kv_bits`; by default, that of the
+            model's operations.
+        sampler: samples the rows of a step; by default, that of the model's operations.
         kv_bits: bits of a quantized value, 4 or 8 (day 4.1); None for keys and values in floats.
 
     Raises:
@@ -47,14 +42,13 @@ class ModelRunner:
     ) -> None:
         self.model = model
         self.blocks = blocks
-        self.sampler = best_sampler() if sampler is None else sampler
+        operations = model.operations
+        self.sampler = sampler_of(operations) if sampler is None else sampler
+        self.mask_rows = operations.mask_rows
         sizes = model.num_hidden_layers, blocks.num_blocks, blocks.block_size
-        self.pool = PagedKvPool(*sizes) if kv_bits is None else QuantizedKvPool(*sizes, kv_bits)
-        self.attention: Callable[..., mx.array] = attention or (
-            best_paged_attention(dtype_of(model))
-            if kv_bits is None
-            else best_quantized_attention(dtype_of(model))
-        )
+        self._store = make_kv_store(*sizes, operations, kv_bits)
+        self.pool = self._store.pool
+        self.attention = attention or self._store.attention()
         blocks.forget_contents()
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
@@ -86,16 +80,11 @@ class ModelRunner:
 
     def batch_of(self, output: SchedulerOutput) -> ForwardBatch:
         """Flatten a step, for the kind of pool that this runner has."""
-        if isinstance(self.pool, QuantizedKvPool):
-            return QuantizedBatch.of_quantized(output, self.blocks.tables, self.pool)
-        return ForwardBatch.of(output, self.blocks.tables, self.pool)
+        return self._store.batch_of(output, self.blocks.tables)
 
     def cache_of(self, layer: int, batch: ForwardBatch) -> TinyKvCache:
         """Return a layer of the pool as a cache for the rows of a step."""
-        if isinstance(self.pool, QuantizedKvPool):
-            assert isinstance(batch, QuantizedBatch)
-            return QuantizedKvCache(self.pool, layer, batch, self.attention)
-        return RaggedKvCache(self.pool, layer, batch, self.attention)
+        return self._store.cache_of(layer, batch, self.attention)
 
     def release(self, sequence_id: int) -> None:
         """Do nothing: the runner holds nothing for a sequence."""

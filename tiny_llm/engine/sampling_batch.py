@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..batching.answer import TokenLogprobs
 from ..generation.generate import to_logprobs
 from ..generation.sampler import SamplingParams, make_sampler
+from ..model.engine_operations import EngineOperations, MaskRows
 from ..scheduling.scheduler_output import ScheduledTokens
 from .adjusted_logits import adjust_logits
 
@@ -139,6 +140,7 @@ class Sampled:
         entries: Items[ScheduledTokens],
         params: Mapping[int, SamplingParams],
         sampler: BatchSampler,
+        mask_rows: Callable[[], MaskRows] | None = None,
     ) -> "Sampled":
         """Sample a token for each entry.
 
@@ -147,8 +149,9 @@ class Sampled:
             entries: B entries, in the order of the rows.
             params: by sequence id; they have a seed unless they are greedy.
             sampler: samples the rows.
+            mask_rows: as for `EngineOperations`.
         """
-        adjusted = adjust_logits(logits, entries, params)
+        adjusted = adjust_logits(logits, entries, params, mask_rows)
         token_ids = sampler(adjusted, SamplingBatch.of(entries, params))
         asked = enumerate(params[entry.sequence.id].logprobs for entry in entries)
         num_top = {row: number for row, number in asked if number is not None}
@@ -207,6 +210,11 @@ def logprobs_of(logits: mx.array, token_ids: mx.array, num_top: Mapping[int, int
     own = mx.take_along_axis(logprobs, token_ids[rows][:, None], axis=-1)[:, 0]
     top_ids = mx.argpartition(-logprobs, min(n, V - 1), axis=-1)[:, :n]
     return own, top_ids, mx.take_along_axis(logprobs, top_ids, axis=-1)
+
+
+def sampler_of(operations: EngineOperations) -> BatchSampler:
+    """The sampler of a model's table of operations."""
+    return sample_one_by_one if operations.sampler is None else operations.sampler()
 
 
 def sample_one_by_one(logits: mx.array, batch: SamplingBatch) -> mx.array:

@@ -12,13 +12,16 @@ from ..ops.norm import Norm, RMSNorm
 from ..ops.positional_encoding import RoPE, RopeScaling, Rotation
 from ..ops.quantize import QuantizedMatmul, QuantizedWeights
 from .embedding import QuantizedEmbedding
+from .engine_operations import EngineOperations
 from .mlp import Qwen3MLP
 from .qwen3 import Qwen3MultiHeadAttention, SelfAttention
 
 
 @dataclass(frozen=True)
-class Operations:
-    """The operations of a model. The defaults are the parts of week 1; kernels replace them one by one.
+class Operations(EngineOperations):
+    """The operations of a model, and those of the engine that runs it.
+
+    The defaults are the parts of week 1; kernels replace them one by one.
 
     Args:
         norm: makes a norm from (dim, weight, eps).

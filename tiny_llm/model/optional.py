@@ -1,4 +1,4 @@
-"""What an optional task asks for, and the rest must do without."""
+"""Functions of the course that the rest can do without: what isn't written yet is left out."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def once_written(function: Callable[P, T]) -> Callable[P, T | None]:
-    """The function, which does nothing until it is written: nothing else depends on an optional task.
+    """The function, which does nothing until what it calls is written: nothing else depends on it.
 
     Until then, the result is None, and a check accepts everything.
     """

@@ -10,6 +10,7 @@ from kernel_runtime.limits import check_integer
 
 from ..model.kv_cache import TinyKvCache
 from ..ops.attention import Attention, Mask
+from ..ops.writing import StoreRows, store_rows_simple
 
 Ints = npt.NDArray[np.int32]
 
@@ -51,13 +52,17 @@ class PagedKvPool:
     Args:
         num_layers: number of layers of the model.
         num_blocks, block_size: as for the block manager.
+        store_rows: writes rows of an array in place.
 
     Raises:
         ValueError: `num_layers`, `num_blocks` or `block_size` is below 1.
     """
 
-    def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, num_layers: int, num_blocks: int, block_size: int, store_rows: StoreRows = store_rows_simple
+    ) -> None:
         check_pool_sizes(num_layers, num_blocks, block_size)
+        self.store_rows = store_rows
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..model.config import ModelConfig
 from ..ops.quantized_blocks import CODE_BITS, words_per_head
+from ..ops.writing import QuantizeBlocks, StoreRows, quantize_blocks_simple, store_rows_simple
 from ..scheduling.block_manager import BlockTable
 from ..scheduling.scheduler_output import ScheduledTokens
 from .paged_kv_cache import Ints, PagedKvPool, check_block_ids, check_pool_sizes
@@ -95,6 +96,7 @@ class QuantizedKvPool:
         num_layers, num_blocks, block_size: as for `PagedKvPool`.
         kv_bits: bits of a value, 4 or 8. Keys always have 8: they decide where attention goes, and an error
             there costs more.
+        store_rows, quantize_blocks: write rows of floats, and quantized blocks, in place.
 
     Attributes:
         tails: which blocks of floats are in use.
@@ -104,11 +106,21 @@ class QuantizedKvPool:
         ValueError: `num_layers`, `num_blocks` or `block_size` is below 1, or `kv_bits` is neither 4 nor 8.
     """
 
-    def __init__(self, num_layers: int, num_blocks: int, block_size: int, kv_bits: int = 8) -> None:
+    floats: PagedKvPool
+    tails: Tails
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        kv_bits: int = 8,
+        store_rows: StoreRows = store_rows_simple,
+        quantize_blocks: QuantizeBlocks = quantize_blocks_simple,
+    ) -> None:
         check_pool_sizes(num_layers, num_blocks, block_size)
         check_kv_bits(kv_bits)
-        self.floats = PagedKvPool(num_layers, 1, block_size)
-        self.tails = Tails(num_blocks, block_size)
+        self.store_rows, self.quantize_blocks = store_rows, quantize_blocks
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -134,7 +146,7 @@ class QuantizedKvPool:
         if self.tails.num_tails <= self.floats.num_blocks:
             return
         num_tails = max(self.tails.num_tails, 2 * self.floats.num_blocks)
-        larger = PagedKvPool(self.num_layers, num_tails, self.block_size)
+        larger = PagedKvPool(self.num_layers, num_tails, self.block_size, self.store_rows)
         slots = mx.arange(self.floats.null_slot)
         for layer in range(self.num_layers):
             if self._keys[layer] is not None:
@@ -180,7 +192,7 @@ class QuantizedKvPool:
 
     def release(self) -> None:
         """Free the memory. The pool is as good as new."""
-        self.floats = PagedKvPool(self.num_layers, 1, self.block_size)
+        self.floats = PagedKvPool(self.num_layers, 1, self.block_size, self.store_rows)
         self.tails = Tails(self.num_blocks, self.block_size)
         self._keys: list[mx.array | None] = [None] * self.num_layers
         self._values: list[mx.array | None] = [None] * self.num_layers

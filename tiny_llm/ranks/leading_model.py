@@ -28,6 +28,7 @@ class LeadingModel(Qwen3Model):
 
     def __init__(self, part: Qwen3Model, ranks: Ranks, watchdog: Watchdog) -> None:
         super().__init__(part.config, part.embedding, part.layers, part.norm, part.head)
+        self.operations = part.operations
         self.ranks = ranks
         self.watchdog = watchdog
         self._pool: Pool | None = None

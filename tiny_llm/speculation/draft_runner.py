@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-from ..accelerated.best_sampler import best_sampler
 from ..engine.model_runner import ModelRunner
-from ..engine.sampling_batch import SamplingBatch
+from ..engine.sampling_batch import SamplingBatch, sampler_of
 from ..generation.sampler import SamplingParams
 from ..model.qwen3 import Qwen3Model
 from ..paging.forward_batch import ForwardBatch
@@ -57,7 +56,7 @@ class DraftRunner(ModelRunner):
     def __init__(self, model: Qwen3Model, blocks: BlockManager) -> None:
         super().__init__(model, blocks, sampler=self._sample)
         self.context: int = model.config.max_position_embeddings
-        self._sampler = best_sampler()
+        self._sampler = sampler_of(model.operations)
         self._stored = DraftBlocks(blocks)
         self._params: dict[int, SamplingParams] = {}
         self._probs: mx.array | None = None

@@ -1,6 +1,6 @@
 """Which sequences have a grammar, and the masks of a step's rows."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 import mlx.core as mx
 import numpy as np
 
-from ..accelerated.best_mask import best_mask
 from ..kernels.mask_rows import BITS_PER_WORD
+from ..model.engine_operations import MaskRows
 from ..scheduling.scheduler_output import ScheduledTokens
 from ..scheduling.sequence import Sequence
 from .constraint import Constraint
-from .masks import Bits, MaskedRow, fill_masks, masked_rows
+from .masks import Bits, MaskedRow, fill_masks, mask_rows_simple, masked_rows
 
 _known: WeakKeyDictionary[Sequence, Constraint] = WeakKeyDictionary()
 
@@ -68,11 +68,15 @@ class Masks:
                 return not others.any()
         return False
 
-    def apply(self, logits: mx.array) -> mx.array:
-        """Set the logits [B, V] of forbidden tokens to -inf; return the argument itself without any mask."""
+    def apply(self, logits: mx.array, mask_rows: Callable[[], MaskRows] | None = None) -> mx.array:
+        """Set the logits [B, V] of forbidden tokens to -inf; return the argument itself without any mask.
+
+        `mask_rows` is that of `EngineOperations`.
+        """
         if not self.rows:
             return logits
         num_words = -(-logits.shape[-1] // BITS_PER_WORD)
         bits = np.zeros((len(self.rows), num_words), np.uint32)  # ids that only the model has are forbidden
         bits[:, : self.bits.shape[1]] = self.bits[:, :num_words]
-        return best_mask()(logits, mx.array([row.row for row in self.rows]), mx.array(bits))
+        masked = mask_rows_simple if mask_rows is None else mask_rows()
+        return masked(logits, mx.array([row.row for row in self.rows]), mx.array(bits))

@@ -4,12 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.shapes import shaped
 
+from ..engine.sampling_batch import SamplingBatch
+
 NUMBERS_PER_ROW = 5
 SAMPLE_ROWS = CpuKernel(Path(__file__).parent / "sample_rows.cpp")
+
+
+def sample_natively(logits: mx.array, batch: SamplingBatch) -> mx.array:
+    """Do what `sample_batch` does, with the C++ function."""
+    of_rows = batch.temperature, batch.top_p, batch.top_k, batch.log_min_p, batch.uniform
+    return sample_rows(logits, np.stack(of_rows, axis=-1, dtype=np.float64).ravel().tolist())
 
 
 @shaped(logits="[B, V]")

@@ -1,13 +1,10 @@
-"""Write rows of a pool in place: on a CPU, by a C++ function that copies whole rows."""
+"""Write rows of a pool in place by a C++ function that copies whole rows."""
 
-from functools import cache
 from pathlib import Path
 
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
-from kernel_runtime.native import kernels_mode
-from kernel_runtime.self_check import judge, sample
 from kernel_runtime.shapes import shaped
 
 SOURCE = Path(__file__).parent / "store_rows.cpp"
@@ -16,42 +13,9 @@ STORE_ROWS = CpuKernel(SOURCE, is_in_place=True)
 
 @shaped(held="[num_slots, ...] same", slots="[T] integer", new="[T, ...] same")
 def store_rows(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """Do `held[slots] = new`, and return the array to keep.
+    """Do what `store_rows_simple` does; CPU only.
 
-    On a CPU, MLX assigns one number after the other, and a C++ function that copies whole rows is several
-    times as fast.
-
-    Args:
-        held: [num_slots, ...]. Don't use it afterwards: the result takes its memory if nothing else refers to
-            it.
-        slots: [T], integers from 0 to num_slots - 1. That is not checked, since it would wait for them.
-        new: [T, ...], of the type of `held`.
-
-    Returns:
-        [num_slots, ...]
+    MLX assigns one number after the other there, and copying whole rows is several times as fast.
     """
-    is_native = mx.default_device() != mx.gpu and kernels_mode() not in ("mlx", "off") and _is_right()
-    return store_natively(held, slots, new) if is_native else assign(held, slots, new)
-
-
-def assign(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """Do `store_rows` with MLX's own assignment."""
-    held[slots] = new
-    return held
-
-
-def store_natively(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-    """Do `store_rows` with the C++ function."""
     num_bytes = held[0].size * held.itemsize
     return STORE_ROWS([held, new, slots.astype(mx.int32)], [held.shape], [held.dtype], [num_bytes])[0]
-
-
-@cache
-def _is_right() -> bool:
-    sizes, slots = ((7, 2, 3), (2, 2, 3)), mx.array([5, 1], mx.int32)
-    verdict = judge(
-        "store_rows",
-        lambda: store_natively(sample(*sizes[0]), slots, sample(*sizes[1])),
-        lambda: assign(sample(*sizes[0]), slots, sample(*sizes[1])),
-    )
-    return verdict == "right"

@@ -1,7 +1,7 @@
 """Change logits by a request's parameters before sampling: minimum lengths, biases, penalties, grammars."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..generation.sampler import SamplingParams
+from ..model.engine_operations import MaskRows
 from ..scheduling.scheduler_output import ScheduledTokens
 from ..scheduling.sequence import Sequence
 from ..structured.step_masks import Masks
@@ -20,7 +21,10 @@ FORCED = 1e9
 
 
 def adjust_logits(
-    logits: mx.array, entries: Items[ScheduledTokens], params: Mapping[int, SamplingParams]
+    logits: mx.array,
+    entries: Items[ScheduledTokens],
+    params: Mapping[int, SamplingParams],
+    mask_rows: Callable[[], MaskRows] | None = None,
 ) -> mx.array:
     """Apply all changes to the logits: tokens that may not come yet, biases, penalties, and grammars last.
 
@@ -31,6 +35,7 @@ def adjust_logits(
         logits: [B, V]
         entries: one per row.
         params: by sequence id; `stop_token_ids` include the end-of-text ids.
+        mask_rows: as for `EngineOperations`.
 
     Returns:
         [B, V]; the argument itself if nothing changes.
@@ -46,7 +51,7 @@ def adjust_logits(
     ]
     penalized = [penalties_of(row, each, of_row) for row, each, of_row in changed if of_row.has_penalties]
     if not biased and not penalized:
-        return masks.apply(logits)
+        return masks.apply(logits, mask_rows)
     adjusted = mx.array(logits, mx.float32)
     if biased:
         rows, ids, added = (np.array(each) for each in zip(*biased, strict=True))
@@ -57,7 +62,7 @@ def adjust_logits(
         places, divisor = (mx.array(rows), mx.array(ids)), mx.array(divisors, mx.float32)
         held = mx.where(adjusted[places] > 0, adjusted[places] / divisor, adjusted[places] * divisor)
         adjusted[places] = held - mx.array(subtracted, mx.float32)
-    return masks.apply(adjusted)
+    return masks.apply(adjusted, mask_rows)
 
 
 def biases_of(sequence: Sequence, params: SamplingParams, masks: Masks, row: int) -> dict[int, float]:

@@ -8,14 +8,13 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from ..accelerated.best_sampler import best_sampler
 from ..generation.sampler import SamplingParams
 from ..model.dense_kv_cache import TinyKvFullCache
 from ..model.kv_cache import TinyKvCache
 from ..model.qwen3 import Qwen3Model
 from ..ops.attention import Attention, Mask
 from ..scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
-from .sampling_batch import BatchSampler, Sampled, StepSamples, read_samples
+from .sampling_batch import BatchSampler, Sampled, StepSamples, read_samples, sampler_of
 
 
 class Runner(Protocol):
@@ -39,7 +38,7 @@ class DenseRunner:
 
     Args:
         model: called with one row per entry, [B, n].
-        sampler: samples the rows of a call; by default, the fastest that works on this machine.
+        sampler: samples the rows of a call; by default, that of the model's operations.
 
     Attributes:
         caches: for each sequence computed so far, by id, its caches, one per layer.
@@ -49,7 +48,8 @@ class DenseRunner:
 
     def __init__(self, model: Qwen3Model, sampler: BatchSampler | None = None) -> None:
         self.model = model
-        self.sampler = best_sampler() if sampler is None else sampler
+        self.sampler = sampler_of(model.operations) if sampler is None else sampler
+        self.mask_rows = model.operations.mask_rows
         self.caches: dict[int, list[TinyKvFullCache]] = {}
 
     def run(self, output: SchedulerOutput, params: Mapping[int, SamplingParams]) -> StepSamples:
@@ -68,7 +68,7 @@ class DenseRunner:
             entries = list(alike)
             logits = self._logits(entries, is_final)
             if is_final:
-                sampled.append(Sampled.of(logits[:, -1], entries, params, self.sampler))
+                sampled.append(Sampled.of(logits[:, -1], entries, params, self.sampler, self.mask_rows))
         states = [layer.state for layers in self.caches.values() for layer in layers]
         mx.eval([each.arrays for each in sampled], states)
         return read_samples(sampled)

@@ -16,6 +16,7 @@ from ..ops.positional_encoding import Rotation
 from .config import ModelConfig
 from .dense_kv_cache import TinyKvFullCache
 from .embedding import TokenEmbedding
+from .engine_operations import EngineOperations
 from .kv_cache import TinyKvCache, check_offset
 
 
@@ -156,6 +157,7 @@ class Qwen3Model:
     Attributes:
         config, embedding, layers, norm: as passed in.
         head: as passed in, or the embedding's `as_linear`.
+        operations: what an engine computes its steps with; `load` sets it.
     """
 
     config: ModelConfig
@@ -163,6 +165,7 @@ class Qwen3Model:
     layers: list[Qwen3TransformerBlock]
     norm: Norm
     head: Projection
+    operations: EngineOperations = EngineOperations()
 
     def __init__(
         self,

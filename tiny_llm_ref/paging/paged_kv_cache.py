@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from kernel_runtime.limits import check_integer
 
-from ..accelerated.store_rows import store_rows
 from ..model.kv_cache import TinyKvCache
 from ..ops.attention import Attention, Mask, check_mask
+from ..ops.writing import StoreRows, store_rows_simple
 
 Ints = npt.NDArray[np.int32]
 
@@ -60,13 +60,17 @@ class PagedKvPool:
     Args:
         num_layers: number of layers of the model.
         num_blocks, block_size: as for the block manager.
+        store_rows: writes rows of an array in place.
 
     Raises:
         ValueError: `num_layers`, `num_blocks` or `block_size` is below 1.
     """
 
-    def __init__(self, num_layers: int, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, num_layers: int, num_blocks: int, block_size: int, store_rows: StoreRows = store_rows_simple
+    ) -> None:
         check_pool_sizes(num_layers, num_blocks, block_size)
+        self.store_rows = store_rows
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -109,7 +113,7 @@ class PagedKvPool:
             held = arrays[layer]
             if held is None:
                 held = mx.zeros((self.null_slot + self.block_size, *new.shape[1:]), new.dtype)
-            arrays[layer] = store_rows(held, slots, new)
+            arrays[layer] = self.store_rows(held, slots, new)
 
     def blocks(self, layer: int) -> tuple[mx.array, mx.array]:
         """Keys and values of a layer by block, [num_blocks + 1, block_size, H, D] each.

@@ -9,7 +9,6 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from ..accelerated.pretrained import load_part
 from ..model.qwen3 import Qwen3Model
 from ..model.ranks import Ranks
 from ..scheduling.scheduler import SchedulerConfig
@@ -27,6 +26,10 @@ LOST_SIGNAL = signal.SIGUSR1
 """What the launcher sends rank 0 when another rank has ended."""
 
 
+LoadPart = Callable[[Path, Ranks, mx.Dtype | None], Qwen3Model]
+"""Loads one rank's part of a checkpoint, in a type or in its own."""
+
+
 class FixedWatchdog(Watchdog):
     """A watchdog whose limit stays as it has been set."""
 
@@ -39,10 +42,12 @@ class Leader:
 
     Args:
         ranks: all of them.
+        load_part: loads rank 0's part.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, load_part: LoadPart) -> None:
         self.ranks = ranks
+        self._load_part = load_part
         self._stop_others: Callable[[], object] = lambda: first_failed(ranks, True)  # before `load`
 
     def load(
@@ -61,7 +66,7 @@ class Leader:
             ValueError, RankLost: as for `load_together`.
         """
         self._stop_others = lambda: None
-        part = load_together(path, self.ranks, dtype)
+        part = load_together(path, self.ranks, dtype, self._load_part)
         self._stop_others = lambda: mx.eval(send(to_message([mx.array([Kind.STOP])]), self.ranks))
         longest = max_seq_len or part.config.max_position_embeddings
         watchdog = Watchdog(config, longest)
@@ -98,7 +103,7 @@ class Leader:
             sys.exit(LOST_EXIT_CODE)
 
 
-def follow(path: Path, ranks: Ranks, dtype: mx.Dtype | None) -> int:
+def follow(path: Path, ranks: Ranks, dtype: mx.Dtype | None, load_part: LoadPart) -> int:
     """Load this rank's part of a checkpoint and compute what rank 0 sends. Return the exit code.
 
     Raises:
@@ -106,17 +111,17 @@ def follow(path: Path, ranks: Ranks, dtype: mx.Dtype | None) -> int:
     """
     try:
         with losses_noticed():
-            Follower(load_together(path, ranks, dtype), ranks).run()
+            Follower(load_together(path, ranks, dtype, load_part), ranks).run()
     except RankLost:
         return LOST_EXIT_CODE
     return 0
 
 
-def load_together(path: Path, ranks: Ranks, dtype: mx.Dtype | None) -> Qwen3Model:
+def load_together(path: Path, ranks: Ranks, dtype: mx.Dtype | None, load_part: LoadPart) -> Qwen3Model:
     """Load this rank's part of a checkpoint, warm it up, and wait until every rank has done so.
 
     Raises:
-        ValueError: as for `load_part`, in the first rank that could not load.
+        ValueError: as `load_part` raises it, in the first rank that could not load.
         RankLost: another rank could not load, and says why, or has ended.
     """
     part, failure, alone = None, None, AloneFirst(ranks)
