@@ -13,7 +13,7 @@ from .config import ConfigDict, ModelConfig
 from .config_check import shortened
 from .loader import MakeMlp, Quantization, Tensors, build_mlp, build_model, load_model
 from .moe_loader import MoeConfig, build_moe, flatten_experts, load_moe_model
-from .operations import Operations
+from .operations import PLAIN_OPERATIONS, Operations
 from .qwen3 import Qwen3Model
 from .ranks import Ranks
 from .sharded_loader import ShardedTensors, build_sharded_moe
@@ -96,7 +96,10 @@ def check_loadable(config: ConfigDict) -> None:
 
 
 def load_checkpoint(
-    path: Path, dtype: mx.Dtype | None, operations: Operations, ranks: Ranks | None = None
+    path: Path,
+    dtype: mx.Dtype | None = None,
+    operations: Operations = PLAIN_OPERATIONS,
+    ranks: Ranks | None = None,
 ) -> Qwen3Model:
     """Load a model of any type, or one rank's part of it (day 4.3).
 

@@ -39,21 +39,20 @@ def load(path_or_repo: str | Path, dtype: mx.Dtype | None = None) -> tuple[Qwen3
             complete; shows the `name` of the file.
     """
     path = find_checkpoint(path_or_repo, check_loadable)
-    has_experts = find_model_type(read_json(path / "config.json")).has_experts
-    model = load_checkpoint(path, *parts_for(path, dtype, has_experts))
+    model = load_checkpoint(path, *parts_for(path, dtype))
     if is_invariant() and isinstance(getattr(model, "embedding", None), Embedding):
         model.logits = one_by_one(model.logits)  # type: ignore[method-assign, assignment]
     return model, load_tokenizer(path)
 
 
-def parts_for(path: Path, dtype: mx.Dtype | None, has_experts: bool) -> tuple[mx.Dtype | None, Operations]:
+def parts_for(path: Path, dtype: mx.Dtype | None) -> tuple[mx.Dtype | None, Operations]:
     """The type to load a checkpoint in, None for its own, and what a model of that type is made of."""
     kind = dtype or stored_dtype(path)
     if dtype is None and kind is not None and kind == mx.bfloat16 and is_on_gpu() and not has_bfloat16():
         notice("this GPU does not compute in bfloat16, so the model computes in float16")
         dtype = kind = mx.float16
     operations = best_operations(kind)
-    if has_experts:
+    if find_model_type(read_json(path / "config.json")).has_experts:
         operations = replace(operations, grouped_matmul=best_grouped_matmul(kind))
     return dtype, operations
 
@@ -69,7 +68,5 @@ def load_part(path: Path, ranks: Ranks, dtype: mx.Dtype | None = None) -> Qwen3M
     Raises:
         ValueError: as for `load` and `shard_config`.
     """
-    config = read_json(path / "config.json")
-    check_loadable(config)
-    has_experts = find_model_type(config).has_experts
-    return load_checkpoint(path, *parts_for(path, dtype, has_experts), ranks)
+    check_loadable(read_json(path / "config.json"))
+    return load_checkpoint(path, *parts_for(path, dtype), ranks)
