@@ -32,6 +32,7 @@ from tiny_llm import (
     TinyKvFullCache,
 )
 from tiny_llm.model.kv_cache import TinyKvCache
+from tiny_llm.model.registry import find_model_type
 from tiny_llm.model.roofline import cache_bytes_per_token
 
 MB = 1e6
@@ -76,7 +77,8 @@ def main(
     Example: pdm run bench blocks --slot-tokens 2048 --slots 8
     """
     with usage_errors():
-        config = ModelConfig.from_dict(read_json(resolve_checkpoint(model) / "config.json"))
+        config_dict = read_json(resolve_checkpoint(model) / "config.json")
+        config = find_model_type(config_dict).read_config(config_dict)
         lengths = draw_lengths(max(requests, NUM_HELD), seed)
         held = lengths[:NUM_HELD]
         prompts, answers = ([getattr(each, name) for each in lengths] for name in ("prompt", "answer"))

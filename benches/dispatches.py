@@ -33,10 +33,10 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm.accelerated import accelerate
+from tiny_llm.accelerated.pretrained import parts_for
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
-from tiny_llm.model.loader import load_model
+from tiny_llm.model.registry import load_checkpoint
 
 # isort: split
 import mlx.core as mx  # after the package, which puts a fast BLAS in place before MLX is loaded
@@ -91,9 +91,7 @@ def count_steps(checkpoint: Path) -> dict[str, tuple[Launches, Launches]]:
     theirs.set_dtype(mx.float32)
     on_gpu = patch.object(mx, "default_device", lambda: mx.Device(mx.gpu))
     with on_gpu, patch.dict(os.environ, TINY_LLM_KERNELS="own"):
-        operations = accelerate.best_operations(mx.float32)
-        ours = load_model(checkpoint, mx.float32, operations)
-        ours.operations = operations
+        ours = load_checkpoint(checkpoint, *parts_for(checkpoint, mx.float32))
         return {
             "1 row": (count_dense(ours), count_mlx_lm(theirs, 1)),
             f"{NUM_ROWS} rows": (count_paged(ours), count_mlx_lm(theirs, NUM_ROWS)),

@@ -35,11 +35,10 @@ class TinyLlm:
         import mlx.core as mx
 
         from benches.newest import Newest
-        from kernel_runtime.checkpoint import stored_dtype
-        from tiny_llm.accelerated.accelerate import best_operations
+        from tiny_llm.accelerated.pretrained import parts_for
         from tiny_llm.kernels.quantized_matmul import quantized_matmul
-        from tiny_llm.model.loader import load_model
         from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
+        from tiny_llm.model.registry import load_checkpoint
         from tiny_llm.ops.flash_attention import flash_attention
         from tiny_llm.ops.quantize import quantized_matmul_simple
 
@@ -52,9 +51,9 @@ class TinyLlm:
             "packed": Operations(matmul=quantized_matmul_simple),
             "matmul kernel": Operations(matmul=quantized_matmul),
             "flash attention": Operations(attention=flash_attention, matmul=quantized_matmul),
-        }.get(parts) or best_operations(dtype or stored_dtype(checkpoint))
-        self.model = load_model(checkpoint, dtype, operations)
-        self.model.operations = operations
+        }.get(parts)
+        chosen = (dtype, operations) if operations else parts_for(checkpoint, dtype)
+        self.model = load_checkpoint(checkpoint, *chosen)
         try:
             measure(self, "decode", num_tokens=2, batch_size=1, num_steps=1)
         except NotImplementedError:

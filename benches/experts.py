@@ -25,7 +25,8 @@ from scripts.errors import usage_errors
 from scripts.hardware.precision import use_full_float32
 from tiny_llm import BlockManager, Engine, Qwen3Model, SamplingParams, SchedulerConfig
 from tiny_llm.model.moe import SparseMoe
-from tiny_llm.model.moe_loader import MODEL_TYPE, MoeConfig
+from tiny_llm.model.moe_loader import MoeConfig
+from tiny_llm.model.registry import find_model_type
 from tiny_llm.ops.experts import expected_num_experts, route
 from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
@@ -48,9 +49,10 @@ def main(model: Model = MOE_MODEL, max_tokens: MaxTokens = 32, repeats: Repeats 
 
         path = resolve_checkpoint(model)
         config = read_json(path / "config.json")
-        if config.get("model_type") != MODEL_TYPE:
-            raise ValueError(f"{model} has no experts: choose a model of type {MODEL_TYPE}")
-        moe = MoeConfig.from_dict(config)
+        read_experts = find_model_type(config).read_experts
+        if read_experts is None:
+            raise ValueError(f"{model} has no experts: choose a model that does, such as {MOE_MODEL}")
+        moe = read_experts(config)
         rounds = Rounds(repeats)
         loaded, tokenizer = load_by_name(model)
         stream = token_stream(model, tokenizer)
@@ -63,7 +65,7 @@ def main(model: Model = MOE_MODEL, max_tokens: MaxTokens = 32, repeats: Repeats 
             itself,
             "batch of",
         )
-        megabytes = bytes_per_expert(path) / 1e6
+        megabytes = bytes_per_expert(path, moe) / 1e6
         table = Table(box=None, padding=(0, 1), header_style="bold")
         for heading in ("batch", "experts read", "predicted", "MB per token", "ms per step", "tokens/s"):
             table.add_column(heading, justify="right")
@@ -92,12 +94,11 @@ def mixtures(model: Qwen3Model) -> list[SparseMoe]:
     return [layer.mlp for layer in model.layers if isinstance(layer.mlp, SparseMoe)]
 
 
-def bytes_per_expert(path: Path) -> float:
+def bytes_per_expert(path: Path, moe: MoeConfig) -> float:
     """Bytes of one expert's weights in one layer."""
-    config = read_json(path / "config.json")
-    moe = MoeConfig.from_dict(config)
+    num_layers = read_json(path / "config.json")["num_hidden_layers"]
     sizes = [tensor.nbytes for name, tensor in read_tensors(path).items() if ".mlp.switch_mlp." in name]
-    num_sparse = sum(moe.is_sparse(layer) for layer in range(config["num_hidden_layers"]))
+    num_sparse = sum(moe.is_sparse(layer) for layer in range(num_layers))
     return sum(sizes) / moe.num_experts / num_sparse
 
 

@@ -17,7 +17,7 @@ from benches.speed import machine
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tiny_llm import simple_generate, simple_generate_with_kv_cache
-from tiny_llm.model.loader import load_model
+from tiny_llm.model.registry import load_checkpoint
 from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
 WAYS = {"without a cache": simple_generate, "with a cache": simple_generate_with_kv_cache}
@@ -47,7 +47,7 @@ def measure_all(
     model: str, lengths: list[int], num_tokens: int, rounds: Rounds
 ) -> dict[int, dict[str, float]]:
     """Seconds a token, medians, by length and way; a cache that is not written yet is left out."""
-    loaded = load_model(resolve_checkpoint(model), mx.float32)
+    loaded = load_checkpoint(resolve_checkpoint(model), mx.float32)
 
     def run(n: int, way: str, turn: int) -> float:
         return seconds_per_token(WAYS[way], loaded, n, num_tokens)

@@ -20,9 +20,9 @@ from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
 from tiny_llm.accelerated.accelerate import best_operations
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
-from tiny_llm.model.loader import load_model
 from tiny_llm.model.operations import Operations
 from tiny_llm.model.qwen3 import Qwen3Model
+from tiny_llm.model.registry import load_checkpoint
 from tiny_llm.ops.flash_attention import flash_attention
 
 # isort: split
@@ -106,7 +106,7 @@ def load_side(path: Path, operations: Operations) -> Side:
         attention=clock.timed("attention", operations.attention),
         matmul=clock.timed("products", operations.matmul or quantized_matmul),
     )
-    return Side(load_model(path, mx.float32, timed), clock)
+    return Side(load_checkpoint(path, mx.float32, timed), clock)
 
 
 def measure(sides: dict[str, Side], context: int, rounds: Rounds) -> dict[tuple[str, str], dict[str, float]]:

@@ -62,7 +62,7 @@ def download_snapshot(name: str, force: bool) -> None:
 
     # These import MLX, which the rest of this command does without.
     from kernel_runtime.checkpoint import read_json
-    from tiny_llm.accelerated.pretrained import check_loadable
+    from tiny_llm.model.registry import check_loadable
 
     try:
         # snapshot_download asks this too, but would wait for ever for a hub that never answers.

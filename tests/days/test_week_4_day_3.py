@@ -54,9 +54,8 @@ from tiny_llm import (
 from tiny_llm.accelerated.accelerate import best, best_operations
 from tiny_llm.accelerated.engine_contests import grouped_matmuls
 from tiny_llm.accelerated.pretrained import load_part
-from tiny_llm.model.loader import load_model
-from tiny_llm.model.moe_loader import load_moe_model
 from tiny_llm.model.ranks import FRAME, OneRank
+from tiny_llm.model.registry import load_checkpoint
 from tiny_llm.model.sharded_loader import ShardedTensors, join
 from tiny_llm.paging.forward_batch import RaggedKvCache
 from tiny_llm.ranks import follower as follower_module
@@ -363,7 +362,7 @@ TOKENS = np.random.default_rng(11).integers(0, 159, (2, 13))
 def test_task_3_logits_of_every_family(name: str, tmp_path: Path) -> None:
     variant, N = BY_NAME[name]
     folder = save(variant, build(variant), tmp_path)
-    (expected,) = on_ranks(1, lambda _: np.array(whole_model(folder, variant)(mx.array(TOKENS))))
+    (expected,) = on_ranks(1, lambda _: np.array(whole_model(folder)(mx.array(TOKENS))))
     parts = on_ranks(N, lambda ranks: logits_and_exchanges(folder, ranks))
     found = same_everywhere([logits for logits, _ in parts], "logits")
     check_equal(list(found.shape), list(expected.shape), "shape of the logits")
@@ -379,12 +378,9 @@ def test_task_3_logits_of_every_family(name: str, tmp_path: Path) -> None:
         check_equal(parts[0][1], 4 * num_layers + 2, "number of exchanges in a forward pass")
 
 
-def whole_model(folder: Path, variant: Variant) -> Qwen3Model:
+def whole_model(folder: Path) -> Qwen3Model:
     operations = replace(best_operations(), grouped_matmul=best(grouped_matmuls, mx.float32))
-    load = load_moe_model if variant.family == "qwen3_moe" else load_model
-    model = load(folder, mx.float32, operations)
-    model.operations = operations
-    return model
+    return load_checkpoint(folder, mx.float32, operations)
 
 
 def logits_and_exchanges(folder: Path, ranks: ThreadRanks) -> tuple[Numbers, int]:
@@ -739,7 +735,7 @@ def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kv_bits", [None, 8, 4], ids=["floats", "8 bits", "4 bits"])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_task_5_answers_are_those_of_one_process(kind: str, kv_bits: int | None, served: Path) -> None:
-    expected = answers(KINDS[kind], whole_model(served, SERVED), kv_bits)
+    expected = answers(KINDS[kind], whole_model(served), kv_bits)
     led = LedEngine(KINDS[kind], lambda ranks: load_part(served, ranks, mx.float32))
     check_equal(answers(led, None, kv_bits), expected, f"answers of {kind} on two ranks")
 
@@ -747,7 +743,7 @@ def test_task_5_answers_are_those_of_one_process(kind: str, kv_bits: int | None,
 @pytest.mark.usefixtures("no_guard")
 @pytest.mark.parametrize("budget", [4, 64])
 def test_task_5_three_ranks(budget: int, served_by_three: Path) -> None:
-    expected = answers(Engine, whole_model(served_by_three, THREE_SERVED), 8, budget)
+    expected = answers(Engine, whole_model(served_by_three), 8, budget)
     led = LedEngine(Engine, lambda ranks: load_part(served_by_three, ranks, mx.float32), 3)
     check_equal(answers(led, None, 8, budget), expected, f"answers of three ranks, {budget} tokens per step")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tiny_llm.accelerated.pretrained import check_loadable
+from tiny_llm.model.registry import check_loadable
 
 LOADED: list[tuple[str, dict[str, Any]]] = [
     ("LlamaConfig", {}),

@@ -56,7 +56,7 @@ def test_a_model_in_bfloat16_computes_in_float16(
         expected = mx.float16 if is_turing and dtype == mx.bfloat16 else dtype
         assert asked.pop() == model(mx.array([[3]])).dtype == expected
         assert ("computes in float16" in capsys.readouterr().err) == (expected != dtype)
-        assert pretrained.parts_for(path, mx.bfloat16, has_experts=False)[0] == mx.bfloat16  # as asked for
+        assert pretrained.parts_for(path, mx.bfloat16)[0] == mx.bfloat16  # as asked for
         asked.clear()
         capsys.readouterr()
 

@@ -13,8 +13,6 @@ from .loader import Tensors
 from .operations import PLAIN_OPERATIONS, Operations
 from .qwen3 import Qwen3Model
 
-MODEL_TYPE = "qwen3_moe"
-
 
 @dataclass(frozen=True)
 class MoeConfig:

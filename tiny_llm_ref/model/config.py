@@ -110,8 +110,8 @@ def check_supported(config: ConfigDict) -> None:
     model_type = _required(config, "model_type")
     if model_type not in SUPPORTED_MODEL_TYPES:
         raise ValueError(
-            f"model_type {shortened(model_type)} is not supported: {', '.join(SUPPORTED_MODEL_TYPES)} are, "
-            "and qwen3_moe by the loader of day 4.2"
+            f"model_type {shortened(model_type)} is not supported by ModelConfig, which knows "
+            f"{', '.join(SUPPORTED_MODEL_TYPES)}: use `load`, which may know it"
         )
     check_config(config)
     for key in REQUIRED:

@@ -19,7 +19,6 @@ from .moe import SparseMoe
 from .operations import PLAIN_OPERATIONS, Operations
 from .qwen3 import Qwen3Model
 
-MODEL_TYPE = "qwen3_moe"
 KINDS = {
     "num_experts": SIZE,
     "num_local_experts": SIZE,
