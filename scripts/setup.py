@@ -46,8 +46,8 @@ BACKENDS = ("cpu", "cuda")
 USE_KERNELS = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the set-up's, and ends this process without a word
+import scripts  # before MLX, which takes the BLAS that is there
 import mlx.core as mx
-import scripts
 from tiny_llm.accelerated.accelerate import best_operations
 best_operations(mx.float32).paged_attention()  # the type of the models that ship
 """
