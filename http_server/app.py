@@ -14,25 +14,15 @@ from tiny_llm.engine.engine import Engine
 from tiny_llm.server.disconnects import ClientGoneError
 
 from .access import guards
-from .anthropic_endpoint import AnthropicEndpoint
-from .anthropic_fields import CUSTOM, MessagesRequest
-from .chat import ChatEndpoint
-from .completion_objects import ModelCard, ModelList, Status, Version
-from .completions import CompletionEndpoint
+from .api import API
 from .config import ServerConfig
 from .engine_client import EngineClient
 from .errors import ApiError, on_api_error, on_http_error, on_other_error
 from .event_stream import EventStream
-from .fields import ChatRequest, CompletionRequest
-from .ignored_fields import IGNORED
-from .openapi import VERSION, openapi
+from .openapi import openapi
 from .page import page
-from .response_endpoint import ResponseEndpoint
-from .response_fields import ResponsesRequest
-from .serve_completion import serve_completion
 from .server import Server, as_json, server_of
 from .text_codec import ChatTokenizer, TextCodec
-from .tokenize import count_tokens, detokenize, tokenize
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -72,20 +62,9 @@ def create_app(
             Route("/", page),
             Route("/page/{name}", page),
             Route("/events", events),
-            Route("/health", health),
-            Route("/ready", ready),
             Route("/openapi.json", describe),
             Route("/metrics", metrics),
-            Route("/version", version),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", one_model),
-            Route("/v1/completions", completions, methods=["POST"]),
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-            Route("/v1/responses", responses, methods=["POST"]),
-            Route("/v1/messages", messages, methods=["POST"]),
-            Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
-            Route("/tokenize", tokenize, methods=["POST"]),
-            Route("/detokenize", detokenize, methods=["POST"]),
+            *(each.route for each in API),
         ],
         middleware=guards(config),
         lifespan=lifespan,
@@ -104,28 +83,9 @@ async def on_client_gone(request: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def health(http: Request) -> Response:
-    """Whether the server is alive: 200 while it loads and drains, 503 if the engine's thread has ended."""
-    client = server_of(http).client
-    if client.state == "stopped":
-        raise ApiError(503, f"the engine has stopped: {client.error}", code="stopped")
-    return as_json(Status("ok"))
-
-
-async def ready(http: Request) -> Response:
-    """Whether the server takes requests: 503 while it loads or drains."""
-    server_of(http).client.check_ready()
-    return as_json(Status("ready"))
-
-
 async def metrics(http: Request) -> Response:
     """Metrics for Prometheus."""
     return Response(server_of(http).client.metrics.text(), media_type="text/plain; version=0.0.4")
-
-
-async def version(http: Request) -> Response:
-    """The version of the project."""
-    return as_json(Version(VERSION))
 
 
 async def events(http: Request) -> Response:
@@ -137,58 +97,3 @@ async def events(http: Request) -> Response:
 async def describe(http: Request) -> Response:
     """The description of the protocol."""
     return as_json(openapi(server_of(http).config.model_names))
-
-
-async def models(http: Request) -> Response:
-    """All models."""
-    server = server_of(http)
-    return as_json(ModelList([card(server, name) for name in server.config.model_names]))
-
-
-async def one_model(http: Request) -> Response:
-    """One model."""
-    server = server_of(http)
-    name = http.path_params["name"]
-    server.check_model(name)
-    return as_json(card(server, name))
-
-
-async def completions(http: Request) -> Response:
-    """Continue prompts."""
-    server = server_of(http)
-    request = await server.body(http, CompletionRequest)
-    return await serve_completion(http, server.client, CompletionEndpoint(request, server.codec))
-
-
-async def chat_completions(http: Request) -> Response:
-    """Answer a conversation."""
-    server = server_of(http)
-    request = await server.body(http, ChatRequest)
-    return await serve_completion(http, server.client, ChatEndpoint(request, server.codec))
-
-
-async def responses(http: Request) -> Response:
-    """Answer a conversation, in the newer protocol."""
-    server = server_of(http)
-    request = await server.body(http, ResponsesRequest)
-    http.scope[IGNORED] += [
-        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type != "function"
-    ]
-    endpoint = ResponseEndpoint(request, server.codec)
-    return await serve_completion(http, server.client, endpoint, endpoint.answer)
-
-
-async def messages(http: Request) -> Response:
-    """Answer a conversation, in Anthropic's protocol."""
-    server = server_of(http)
-    request = await server.body(http, MessagesRequest)
-    http.scope[IGNORED] += [
-        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type not in CUSTOM
-    ]
-    endpoint = AnthropicEndpoint(request, server.codec)
-    return await serve_completion(http, server.client, endpoint, endpoint.answer)
-
-
-def card(server: Server, name: str) -> ModelCard:
-    """What /v1/models says of a model."""
-    return ModelCard(name, server.created, server.client.max_model_len)

@@ -18,7 +18,7 @@ from tiny_llm.server.admission import QueueFullError, Reservation
 from tiny_llm.server.disconnects import unless_disconnected
 
 from .completion_objects import Choice, Completion, PromptTokensDetails, RequestMetrics, Usage
-from .completions import AnswerPart, Endpoint
+from .endpoint import AnswerPart, Endpoint
 from .engine_client import EngineClient
 from .errors import JSON, ApiError, of_queue
 from .event_stream import KEEPALIVE, EventStream

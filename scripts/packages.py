@@ -1,6 +1,6 @@
 """Which package the name `tiny_llm` means: in a command the reference, unless it is asked for the learner's.
 
-Only `compare` has both at once, and the commands that test the reference's source name it themselves.
+Only what needs both at once names the reference itself: `compare`, `bench race`, and the figures of a run.
 """
 
 import importlib

@@ -14,6 +14,7 @@ import pytest
 from kernel_runtime.gpu_kernel import SUFFIXES
 from kernel_runtime.launch import default_target
 from scripts.course import ROOT, load_course
+from scripts.packages import OF_LEARNER
 from scripts.sources.files import read_reference, write
 from scripts.sources.render import render
 from tests.support.checkpoints import VARIANTS, build, save
@@ -82,7 +83,7 @@ def run(
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "TINY_LLM_KERNELS": "own", **environment},
+        env={**os.environ, OF_LEARNER: "1", "TINY_LLM_KERNELS": "own", **environment},
         capture_output=True,
         text=True,
     )

@@ -23,6 +23,7 @@ from tiny_llm.ops.basics import one_by_one
 both_languages = pytest.mark.parametrize("language", ["metal", "cuda"])
 every_dtype = pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
 PRINT_LIMITS = """
+import scripts
 from tiny_llm.kernels.gpu_operations import FEW_QUERIES, FEW_ROWS
 from tiny_llm.kernels.quantized_matmul import MAX_FUSED_ROWS
 print(FEW_ROWS, FEW_QUERIES, MAX_FUSED_ROWS > 10**9)

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from http_server import serve_completion
-from http_server.chat import ChatEndpoint
 from http_server.completion_objects import Choice
-from http_server.completions import AnswerPart, CompletionEndpoint, Endpoint
+from http_server.endpoint import AnswerPart, Endpoint
+from http_server.endpoints.chat import ChatEndpoint
+from http_server.endpoints.completions import CompletionEndpoint
 from http_server.fields import ChatRequest, CompletionRequest
 from http_server.serve_completion import CompletionReply
 from http_server.text_codec import TextCodec

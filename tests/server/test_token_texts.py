@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_server.completions import AnswerPart
+from http_server.endpoint import AnswerPart
 from http_server.text_codec import TextCodec
 from http_server.token_texts import (
     GrowingText,

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from http_server.app import create_app
 from http_server.config import ServerConfig
-from http_server.tokenize import MAX_BODY_BYTES
+from http_server.endpoints.tokenize import MAX_BODY_BYTES
 from tests.server.servers import MODEL, in_memory, wait_for
 from tests.support.server_engines import SECONDS, ChatFake, make_engine
 from tiny_llm import SchedulerConfig

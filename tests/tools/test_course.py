@@ -26,6 +26,7 @@ PACKAGES = {
     "tests/support": ("kernel_runtime", "tiny_llm", "http_server", "scripts"),
     "scripts/author": ("kernel_runtime", "tiny_llm", "http_server", "scripts", "benches", "tests.support"),
 }
+NEED_BOTH_PACKAGES = {"scripts/compare/comparison.py", "scripts/compare/library.py", "scripts/run/run_log.py"}
 # Bottom to top: a module imports only from rooms before its own, or from its own without a circle.
 ROWS = (
     "ops",
@@ -95,6 +96,17 @@ def test_packages_import_only_what_is_below_them(folder: str, allowed: tuple[str
         if folder != "scripts/author":
             above |= {name for name in imported if name.startswith("scripts.author.")}
         assert not above, module
+
+
+def test_everything_outside_says_tiny_llm_whichever_package_that_is() -> None:
+    folders = ("http_server", "scripts", "benches", "tests")
+    paths = {
+        path.relative_to(ROOT).as_posix(): path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    tops = {name: {each.split(".")[0] for each in imported_modules(path)} for name, path in paths.items()}
+    assert {name for name, found in tops.items() if "tiny_llm_ref" in found} == NEED_BOTH_PACKAGES
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

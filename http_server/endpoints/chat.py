@@ -5,30 +5,43 @@ from dataclasses import replace
 from typing import Any
 
 from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
 
 from tiny_llm.generation.structured_outputs import StructuredOutputsParams
 
-from .answer_format import calls_of_tools, has_grammar_of_calls, has_room_for_thoughts
-from .call_formats import CallFormat, format_of
-from .completion_objects import (
+from ..answer_format import calls_of_tools, has_grammar_of_calls, has_room_for_thoughts
+from ..api_route import QUESTION, STREAMED_USAGE, ApiRoute
+from ..call_formats import CallFormat, format_of
+from ..completion_objects import (
     ChatChoice,
     ChatChunkChoice,
     ChatLogprobs,
     ChatMessage,
     ChatTokenLogprob,
     Choice,
+    Completion,
     Delta,
     TopLogprob,
 )
-from .completions import AnswerPart, Endpoint, bytes_of_logprobs
-from .conversation import encode_messages, end_of_prompt, tools_of
-from .fields import ChatRequest
-from .params import chat_params, template_options
-from .pieces import AnswerParser, Call, Piece, PlainText, Text, Thought
-from .text_codec import TextCodec
-from .thoughts import ThoughtParser
-from .token_texts import readable
-from .tool_calls import CalledFunction, ToolCall
+from ..conversation import encode_messages, end_of_prompt, tools_of
+from ..endpoint import AnswerPart, Endpoint, bytes_of_logprobs
+from ..fields import ChatRequest
+from ..params import chat_params, template_options
+from ..pieces import AnswerParser, Call, Piece, PlainText, Text, Thought
+from ..serve_completion import serve_completion
+from ..server import server_of
+from ..text_codec import TextCodec
+from ..thoughts import ThoughtParser
+from ..token_texts import readable
+from ..tool_calls import CalledFunction, ToolCall
+
+
+async def chat_completions(http: Request) -> Response:
+    """Answer a conversation."""
+    server = server_of(http)
+    request = await server.body(http, ChatRequest)
+    return await serve_completion(http, server.client, ChatEndpoint(request, server.codec))
 
 
 class ChatEndpoint(Endpoint):
@@ -185,3 +198,21 @@ def without_later_calls(pieces: Items[Piece], num_before: int) -> list[Piece]:
         if number <= 1 or isinstance(piece, Thought | Text):
             kept.append(piece)
     return kept
+
+
+SCHEMA = {"name": "maker", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}
+ROUTE = ApiRoute(
+    "/v1/chat/completions",
+    chat_completions,
+    Completion[ChatChoice],
+    ChatRequest,
+    event=Completion[ChatChunkChoice],
+    examples={
+        "whole": {"messages": QUESTION, "max_completion_tokens": 8, "n": 2},
+        "streamed": {"messages": QUESTION, "logprobs": True, "top_logprobs": 2, **STREAMED_USAGE},
+        "structured": {
+            "messages": QUESTION,
+            "response_format": {"type": "json_schema", "json_schema": SCHEMA},
+        },
+    },
+)

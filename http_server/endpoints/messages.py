@@ -2,18 +2,50 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
 from sse_starlette import ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import Response
 
-from .anthropic_chat import chat_of
-from .anthropic_events import AnthropicEvent, AnthropicMessage, AnthropicUsage, GrowingMessage
-from .anthropic_fields import MessagesRequest
+from ..anthropic_chat import chat_of
+from ..anthropic_events import AnthropicEvent, AnthropicMessage, AnthropicUsage, GrowingMessage, InputTokens
+from ..anthropic_fields import CUSTOM, CountTokensRequest, MessagesRequest
+from ..api_route import QUESTION, ApiRoute
+from ..endpoint import AnswerPart
+from ..errors import AnthropicError, ApiError
+from ..ignored_fields import IGNORED
+from ..job import Job
+from ..serve_completion import Reply, serve_completion
+from ..server import as_json, server_of
+from ..text_codec import TextCodec
 from .chat import ChatEndpoint
-from .completions import AnswerPart
-from .errors import AnthropicError, ApiError
-from .job import Job
-from .response_endpoint import event
-from .serve_completion import Reply
-from .text_codec import TextCodec
+from .responses import event
+from .tokenize import MAX_BODY_BYTES, in_turn
+
+
+async def messages(http: Request) -> Response:
+    """Answer a conversation, in Anthropic's protocol."""
+    server = server_of(http)
+    request = await server.body(http, MessagesRequest)
+    http.scope[IGNORED] += [
+        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type not in CUSTOM
+    ]
+    endpoint = AnthropicEndpoint(request, server.codec)
+    return await serve_completion(http, server.client, endpoint, endpoint.answer)
+
+
+async def count_tokens(http: Request) -> Response:
+    """Count the tokens of a prompt, in Anthropic's protocol."""
+    server = server_of(http)
+    request = await server.body(http, CountTokensRequest, MAX_BODY_BYTES)
+    server.client.check_ready()
+    whole = MessagesRequest(max_tokens=1, **msgspec.structs.asdict(request))
+    endpoint = AnthropicEndpoint(whole, server.codec)
+    try:
+        (ids,) = await in_turn(http, server, endpoint.encode)
+    except ValueError as error:
+        raise ApiError(400, str(error), "messages", "invalid_value") from None
+    return as_json(InputTokens(len(ids)))
 
 
 class AnthropicEndpoint(ChatEndpoint):
@@ -86,3 +118,25 @@ class MessageReply(Reply):
                 stop_string = await self._endpoint.stop_string_in(token_ids) if reason == "stop" else None
                 for each in self._growing.end(reason, stop_string, self.usage):
                     yield each
+
+
+ROUTES = (
+    ApiRoute(
+        "/v1/messages",
+        messages,
+        AnthropicMessage,
+        MessagesRequest,
+        event=AnthropicEvent,
+        examples={
+            "whole": {"messages": QUESTION, "max_tokens": 8, "stop_sequences": ["God"]},
+            "streamed": {"messages": QUESTION, "max_tokens": 8, "system": "Be brief.", "stream": True},
+        },
+    ),
+    ApiRoute(
+        "/v1/messages/count_tokens",
+        count_tokens,
+        InputTokens,
+        CountTokensRequest,
+        examples={"messages": {"messages": QUESTION}},
+    ),
+)

@@ -8,22 +8,19 @@ stops all other Python code, the event loop included.
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tiny_llm.server.disconnects import unless_disconnected
 
-from .anthropic_endpoint import AnthropicEndpoint
-from .anthropic_events import InputTokens
-from .anthropic_fields import CountTokensRequest, MessagesRequest
-from .completion_objects import DetokenizedText, Tokens
-from .conversation import encode_messages, end_of_prompt
-from .errors import ApiError
-from .fields import DetokenizeRequest, TokenizeRequest
-from .params import template_options
-from .server import Server, as_json, server_of
-from .text_codec import TextCodec
+from ..api_route import QUESTION, ApiRoute
+from ..completion_objects import DetokenizedText, Tokens
+from ..conversation import encode_messages, end_of_prompt
+from ..errors import ApiError
+from ..fields import DetokenizeRequest, TokenizeRequest
+from ..params import template_options
+from ..server import Server, as_json, server_of
+from ..text_codec import TextCodec
 
 T = TypeVar("T")
 MAX_BODY_BYTES = 256 * 2**10
@@ -58,20 +55,6 @@ async def token_ids(codec: TextCodec, request: TokenizeRequest) -> tuple[int, ..
     )
 
 
-async def count_tokens(http: Request) -> Response:
-    """Count the tokens of a prompt, in Anthropic's protocol."""
-    server = server_of(http)
-    request = await server.body(http, CountTokensRequest, MAX_BODY_BYTES)
-    server.client.check_ready()
-    whole = MessagesRequest(max_tokens=1, **msgspec.structs.asdict(request))
-    endpoint = AnthropicEndpoint(whole, server.codec)
-    try:
-        (ids,) = await in_turn(http, server, endpoint.encode)
-    except ValueError as error:
-        raise ApiError(400, str(error), "messages", "invalid_value") from None
-    return as_json(InputTokens(len(ids)))
-
-
 async def detokenize(http: Request) -> Response:
     """Turn token ids into text."""
     server = server_of(http)
@@ -98,3 +81,17 @@ async def in_turn(http: Request, server: Server, work: Callable[[], Awaitable[T]
             return await work()
 
     return await unless_disconnected(http.receive, wait_and_work())
+
+
+ROUTES = (
+    ApiRoute(
+        "/tokenize",
+        tokenize,
+        Tokens,
+        TokenizeRequest,
+        examples={"text": {"prompt": "In the beginning"}, "conversation": {"messages": QUESTION}},
+    ),
+    ApiRoute(
+        "/detokenize", detokenize, DetokenizedText, DetokenizeRequest, examples={"ids": {"tokens": [1, 2, 3]}}
+    ),
+)

@@ -4,15 +4,31 @@ from collections.abc import AsyncIterator
 
 import msgspec
 from sse_starlette import ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import Response
 
+from ..api_route import QUESTION, ApiRoute
+from ..endpoint import AnswerPart
+from ..errors import ApiError
+from ..ignored_fields import IGNORED
+from ..job import Job
+from ..response_events import GrowingResponse, ResponseEvent, ResponseObject
+from ..response_fields import ResponsesRequest, chat_request, echoed
+from ..serve_completion import Reply, serve_completion
+from ..server import server_of
+from ..text_codec import TextCodec
 from .chat import ChatEndpoint
-from .completions import AnswerPart
-from .errors import ApiError
-from .job import Job
-from .response_events import GrowingResponse, ResponseEvent, ResponseObject
-from .response_fields import ResponsesRequest, chat_request, echoed
-from .serve_completion import Reply
-from .text_codec import TextCodec
+
+
+async def responses(http: Request) -> Response:
+    """Answer a conversation, in the newer protocol."""
+    server = server_of(http)
+    request = await server.body(http, ResponsesRequest)
+    http.scope[IGNORED] += [
+        f"tools[].type={tool.type}" for tool in request.tools or () if tool.type != "function"
+    ]
+    endpoint = ResponseEndpoint(request, server.codec)
+    return await serve_completion(http, server.client, endpoint, endpoint.answer)
 
 
 class ResponseEndpoint(ChatEndpoint):
@@ -82,3 +98,16 @@ class ResponseReply(Reply):
 def event(name: str, content: object) -> ServerSentEvent:
     """A named event whose data is JSON."""
     return ServerSentEvent(msgspec.json.encode(content).decode(), event=name, sep="\n")
+
+
+ROUTE = ApiRoute(
+    "/v1/responses",
+    responses,
+    ResponseObject,
+    ResponsesRequest,
+    event=ResponseEvent,
+    examples={
+        "whole": {"input": "Who made the world?", "max_output_tokens": 8},
+        "streamed": {"input": QUESTION, "instructions": "Be brief.", "stream": True},
+    },
+)
