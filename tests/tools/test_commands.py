@@ -306,7 +306,7 @@ def test_generate_writes_with_what_the_learner_has(last: str, loop: str, tmp_pat
         (("--seed", "1"), "--seed need your sampler (week 1 day 7 task 3: "),
         (
             ("--model", "llama"),
-            "yet: week 1 day 5 task 6: load_model is not written yet",
+            "yet: week 1 day 5 task 5: ModelConfig.from_dict is not written yet",
         ),
     ],
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..model.embedding import dtype_of
 from ..model.qwen3 import Qwen3Model
 from ..model.ranks import ranks_on_this_machine
 from ..paging.kv_store import kv_bytes_per_token
@@ -44,6 +43,13 @@ def address_space() -> int:
 def pool_bytes(model: Qwen3Model, num_slots: int, kv_bits: int | None = None) -> int:
     """Bytes of the keys and values of so many tokens, as this model makes them or quantized."""
     return num_slots * kv_bytes_per_token(model.config, kv_bits, dtype_of(model) or mx.float32)
+
+
+def dtype_of(model: object) -> mx.Dtype | None:
+    """The type that a model computes in; None for one without an embedding. Ranks exchange nothing."""
+    embedding = getattr(model, "embedding", None)
+    embedding = getattr(embedding, "own", embedding)  # of one split over ranks, this rank's part
+    return None if embedding is None else embedding(mx.zeros(1, mx.int32)).dtype
 
 
 def check_memory(num_blocks: int, num_bytes: int) -> None:

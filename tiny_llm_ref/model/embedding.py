@@ -17,13 +17,6 @@ class TokenEmbedding(Protocol):
     def as_linear(self, x: mx.array) -> mx.array: ...
 
 
-def dtype_of(model: object) -> mx.Dtype | None:
-    """The type that a model computes in; None for one without an embedding. Ranks exchange nothing."""
-    embedding = getattr(model, "embedding", None)
-    embedding = getattr(embedding, "own", embedding)  # of one split over ranks, this rank's part
-    return None if embedding is None else embedding(mx.zeros(1, mx.int32)).dtype
-
-
 class Embedding:
     """A table with one vector per token of the vocabulary.
 
