@@ -77,7 +77,7 @@ def known() -> dict[str, ModuleType]:
 
 
 def forget() -> None:
-    """Let the next import find the package anew, and what stands on it."""
+    """Let the next import search for the package again, and for what stands on it."""
     for name in known():
         del sys.modules[name]
 
@@ -100,7 +100,11 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 def import_package(mine: bool) -> ModuleType:
-    """The package that a command works with: the learner's, if it is there, or the reference."""
+    """The package that a command works with, imported.
+
+    Raises:
+        ValueError: it is the learner's, and is not there.
+    """
     choose_package(reference=not mine)
     return importlib.import_module(NAME)
 
