@@ -21,9 +21,11 @@ from tiny_llm import (
 )
 from tiny_llm.accelerated import accelerate, pretrained
 from tiny_llm.accelerated.accelerate import engine_operations
-from tiny_llm.engine.sampling_batch import sample_one_by_one
+from tiny_llm.engine.sampling_batch import SamplingBatch, sample_one_by_one
+from tiny_llm.model.engine_operations import EngineOperations
 from tiny_llm.model.ranks import OneRank
 from tiny_llm.ops.writing import quantize_blocks_simple, store_rows_simple
+from tiny_llm.speculation.draft_runner import DraftRunner
 
 CHECKPOINT = resolve_checkpoint("qwen3-kjv-1m")
 
@@ -84,3 +86,27 @@ def test_where_bits_must_not_change_a_plain_head_multiplies_row_by_row(
     E, V = model.config.hidden_size, model.config.vocab_size
     assert model.logits(mx.ones((2, 3, E))).shape == (2, 3, V)
     assert shapes == [(1, E)] * 6
+
+
+def test_pools_and_drafts_take_what_the_table_has() -> None:
+    model = plain_model()
+    used = EngineOperations(
+        store_rows=lambda: store, quantize_blocks=lambda: quantize, sampler=lambda: draw_first
+    )
+    model.operations = used
+    pool = ModelRunner(model, BlockManager(4, 4), kv_bits=8).pool
+    assert (pool.store_rows, pool.quantize_blocks) == (store, quantize)
+    assert ModelRunner(model, BlockManager(4, 4)).pool.store_rows is store
+    assert DraftRunner(model, BlockManager(4, 4))._sampler is draw_first
+
+
+def store(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
+    return store_rows_simple(held, slots, new)
+
+
+def quantize(blocks: mx.array, places: mx.array, floats: mx.array, tails: mx.array) -> mx.array:
+    return quantize_blocks_simple(blocks, places, floats, tails)
+
+
+def draw_first(logits: mx.array, batch: SamplingBatch) -> mx.array:
+    return mx.zeros(logits.shape[0], mx.int32)

@@ -449,3 +449,22 @@ def test_the_description_names_every_field_of_its_own(client: TestClient) -> Non
     assert "use_beam_search" not in schemas["CompletionRequest"]["properties"]  # nothing to tell clients
     assert schemas["ChatRequest"]["required"] == ["model", "messages"]
     assert set(described["paths"]) >= {COMPLETIONS, CHAT, "/v1/models", "/tokenize"}
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/v1/responses", "/v1/messages"])
+def test_what_can_stream_is_described_with_its_events(client: TestClient, path: str) -> None:
+    content = client.get("/openapi.json").json()["paths"][path]["post"]["responses"]["200"]["content"]
+    assert content.keys() == {"application/json", "text/event-stream"}
+
+
+def test_each_body_has_examples_that_name_a_model(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+    posts = {path: each["post"] for path, each in described["paths"].items() if "post" in each}
+    assert len(posts) > 6
+    for path, post in posts.items():
+        content = post["requestBody"]["content"]["application/json"]
+        examples = [each["value"] for each in content["examples"].values()]
+        assert examples, path
+        assert len({example["model"] for example in examples}) == 1, path
+    names = described["components"]["schemas"]["ChatRequest"]["properties"]["model"]["enum"]
+    assert examples[0]["model"] in names
