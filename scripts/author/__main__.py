@@ -46,13 +46,14 @@ for name, module, summary in (
 
 @app.command("test-tools", short_help="Test the commands", context_settings=FOR_PYTEST)
 def test_tools(context: typer.Context) -> None:
-    """Test the commands; options are pytest's, and without any the tests are divided among processes.
+    """Test the commands; options are pytest's, and all tests are divided among processes.
 
     Example: pdm run author test-tools -k compare
     """
     from scripts.learn.test import workers  # here, so that no other command waits for it
 
-    run_pytest([], "tests/tools", context.args or workers())
+    is_whole = not {*context.args} - {"--sampled"}
+    run_pytest([], "tests/tools", [*context.args, *(workers() if is_whole else [])])
 
 
 @app.command("test-book", short_help="Test the book, in a browser too", context_settings=FOR_PYTEST)

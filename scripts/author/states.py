@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from scripts.course import Course, Day, Gpu, load_course
+from scripts.author.bank.chosen import chosen_since
+from scripts.course import ROOT, Course, Day, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.render import render
@@ -21,7 +22,8 @@ from scripts.sources.render import render
 class State:
     """A stage of the package, the tests it is put to and what must come of them."""
 
-    name: str
+    id: str
+    day: Day
     run: Run
 
     def fault(self, outcome: Outcome) -> str | None:
@@ -95,20 +97,21 @@ def all_states(course: Course, is_thorough: bool = False) -> Iterator[State]:
         solved = {task.id for day in days for task in day.tasks}
         name = f"after week {days[-1].week} day {days[-1].day}"
         if is_thorough or all(task.is_core("none") for day in days for task in day.tasks):
-            yield AfterDay(name, run_of(name, render(solved, course), days if is_thorough else days[-1:]))
+            run = run_of(name, render(solved, course), days if is_thorough else days[-1:])
+            yield AfterDay(name, days[-1], run)
         elif numbers := [task.number for task in days[-1].tasks if task.optional]:
             only = ["-k", " or ".join(f"test_task_{number}_" for number in numbers)]
-            yield AfterDay(name, run_of(name, render(solved, course), days[-1:], *only))
+            yield AfterDay(name, days[-1], run_of(name, render(solved, course), days[-1:], *only))
     yield from core_states(course)
     starter = render((), course)
     for day in course.days:
         name = f"starter, week {day.week} day {day.day}"
-        yield Starter(name, run_of(name, starter, [day]))
+        yield Starter(name, day, run_of(name, starter, [day]))
     for day in course.days:
         for task in day.tasks:
             name = f"all but task {task.id}"
             sources = render(set(every_id) - {task.id}, course)
-            yield Hole(name, run_of(name, sources, [day], "--task", str(task.number), "-x"))
+            yield Hole(name, day, run_of(name, sources, [day], "--task", str(task.number), "-x"))
 
 
 def core_states(course: Course) -> Iterator[State]:
@@ -127,7 +130,7 @@ def core_states(course: Course) -> Iterator[State]:
             )
             options = ["--gpu", gpu, *(["--task", str(kernels[gpu])] if gpu in kernels else [])]
             run = run_of(name, render({task.id for task in core}, course), [day], *options)
-            yield Core(name, run, numbers)
+            yield Core(name, day, run, numbers)
 
 
 def run_of(name: str, sources: Mapping[Path, str], days: Iterable[Day], *options: str) -> Run:
@@ -135,16 +138,27 @@ def run_of(name: str, sources: Mapping[Path, str], days: Iterable[Day], *options
     return Run(name, sources, [str(day.test_file) for day in days], ["--tb=line", *options])
 
 
+OF_ALL_STATES = {
+    "course/course.toml",
+    *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("scripts/sources/*.py")),
+}
+
 Thorough = Annotated[bool, typer.Option(help="After each day, the tests of all days before it as well.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="COMMIT", help="Only a tenth of the days that no change since then concerns."),
+]
 
 
-def main(thorough: Thorough = False) -> None:
+def main(thorough: Thorough = False, since: Since = None) -> None:
     """Render the package in every state and run the tests on it.
 
     Example: pdm run author states --thorough
     """
     with usage_errors():
-        states = {state.name: state for state in all_states(load_course(), thorough)}
+        every = list(all_states(load_course(), thorough))
+        some = every if since is None else chosen_since(since, every, OF_ALL_STATES)
+        states = {state.id: state for state in some}
         outcomes = run_all(state.run for state in states.values())
         console = Console(stderr=True)
         faults = [

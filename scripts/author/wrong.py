@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, track
 
-from scripts.author.bank.chosen import solutions_since
+from scripts.author.bank.chosen import chosen_since
 from scripts.author.bank.entries import BANK, WrongSolution, bank_file, load_bank, read_package
 from scripts.author.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.author.messages import (
@@ -65,7 +65,7 @@ def main(
         days = tuple(day for day in days if bank_file(day, bank).exists())
         solutions = load_bank(days, bank)
         if since is not None:
-            solutions = solutions_since(since, solutions)
+            solutions = chosen_since(since, solutions)
         caught, messages = catch(solutions, days)
     for solution in solutions:
         if solution.id not in caught:

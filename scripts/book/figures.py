@@ -63,8 +63,7 @@ def figure_block(figure: Figure, sentence: str, outputs: Outputs, page: Path) ->
     script = viz / f"{figure.name}.js"
     if script.is_file():
         attributes = "".join(f' {name}="{escape(value)}"' for name, value in figure.attributes.items())
-        program = script.with_suffix(".py")
-        still = drawn(program, figure, outputs, page) if program.is_file() else ""
+        still = drawn(viz / "still.py", figure, outputs, page) if (viz / "still.py").is_file() else ""
         element = element_of(figure.name)
         inside = f"<{element}{attributes}>{still}</{element}>"
     else:
@@ -101,19 +100,19 @@ def still_figure(figure: Figure, outputs: Outputs, page: Path) -> str:
 def drawn(program: Path, figure: Figure, outputs: Outputs, page: Path) -> str:
     """The SVG that a script prints for these attributes; ChapterError if another one is kept."""
     text = json.dumps(figure.attributes)
-    code = [text, *(file.read_text(encoding="utf-8") for file in sources_of(program))]
+    code = [text, *(file.read_text(encoding="utf-8") for file in sources_of(program, figure.name))]
     part = " ".join(["figure", figure.name, *map("=".join, figure.attributes.items())])
     reads = ["figure", *(file.read_text(encoding="utf-8") for file in commands_of(program))]
-    (svg,), faults = outputs.get(page, part, code, reads, lambda: [run_python([str(program)], text, 0)])
+    (svg,), faults = outputs.get(page, part, code, reads, lambda: [run_python([str(program), figure.name], text, 0)])
     if faults:
         raise ChapterError(f"the figure {figure.name}: {faults[0]}")
     return as_inline(svg, figure.name)
 
 
-def sources_of(program: Path) -> list[Path]:
+def sources_of(program: Path, figure: str) -> list[Path]:
     """A script and what it may read beside itself: its figure's script, what all figures share, and data."""
     files = [file for file in sorted(program.parent.rglob("*")) if file.suffix in READABLE]
-    own = (program.stem, *SHARED)
+    own = (figure, *SHARED)
     return [program, *(file for file in files if file.parent != program.parent or file.stem in own)]
 
 

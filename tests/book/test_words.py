@@ -163,7 +163,7 @@ def test_a_figure_to_play_with_holds_its_still_and_loads_its_scripts(tmp_path: P
     for name in ("common.js", "twins/a.js", "data/my-thing.js", "data/other.js", "my-thing.js", "viz.css"):
         (viz / name).parent.mkdir(parents=True, exist_ok=True)
         (viz / name).write_text("")
-    (viz / "my-thing.py").write_text("print('<svg><title>Still</title></svg>')")
+    (viz / "still.py").write_text("print('<svg><title>Still</title></svg>')")
     text = page_of(tmp_path, '{{#figure my-thing rows="1 2" | See.}}').rendered
     assert '<my-thing rows="1 2"><svg><title>Still</title></svg></my-thing>' in text
     order = ["../viz/common.js", "../viz/twins/a.js", "../viz/data/my-thing.js", "../viz/my-thing.js"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scripts.author.states import Starter
-from scripts.course import ROOT
+from scripts.course import ROOT, load_course
 from scripts.sandbox import Outcome, Run
 
 # A process that has not imported tiny_llm, as the commands have not.
@@ -58,7 +58,7 @@ def test_the_package_given_is_tested_and_one_that_cannot_be_loaded_is_a_fault(st
     (outcome,) = outcomes_of([("broken", f"raise NotImplementedError({sentence!r})\n")], 1, start_method)
     assert outcome["exit_code"] != 0
     assert sentence in next(iter(outcome["failed"].values()))
-    starter = Starter("broken", Run("broken", {}, []))
+    starter = Starter("broken", load_course().days[0], Run("broken", {}, []))
     assert "cannot be loaded" in str(starter.fault(Outcome("broken", failed=outcome["failed"])))
     of_tests = {f"tests/{name}::test_task_1": text for name, text in outcome["failed"].items()}
     assert starter.fault(Outcome("broken", failed=of_tests)) is None

@@ -8,9 +8,10 @@ import pytest
 from scripts.author.bank.chosen import changed_files, chosen, concerned
 from scripts.author.bank.entries import BANK, WrongSolution, load_bank, read_entry, undefined_names
 from scripts.author.bank.rebase import entry_text
+from scripts.author.states import OF_ALL_STATES, Starter
 from scripts.author.wrong import catcher
 from scripts.course import load_course
-from scripts.sandbox import Outcome
+from scripts.sandbox import Outcome, Run
 from scripts.sources.files import read_reference
 from scripts.sources.symbols import Package
 from tests.support.commands import run_apart
@@ -229,6 +230,13 @@ def test_of_days_that_no_change_concerns_a_tenth_is_drawn() -> None:
     assert len({*map(frozenset, drawn.values())}) == 3
     for file in ("pdm.lock", "tests/conftest.py", "tests/support/contracts.py"):
         assert chosen(bank, [file], "a") == bank
+
+
+def test_of_states_as_well_but_all_if_the_course_or_how_it_is_rendered_changed() -> None:
+    states = [Starter(str(number), day, Run(str(number), {}, [])) for number, day in enumerate(DAYS * 9)]
+    assert len(chosen(states, ["README.md"], "a", OF_ALL_STATES)) < len(states) / 2
+    for file in ("course/course.toml", "scripts/sources/render.py"):
+        assert chosen(states, [file], "a", OF_ALL_STATES) == states
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
-"""The wrong solutions that a change may concern, and a sample of the others."""
+"""The wrong solutions and states that a change may concern, and a sample of the others."""
 
 import hashlib
 import subprocess
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from scripts.author.bank.entries import WrongSolution, bank_file
+from scripts.author.bank.entries import bank_file
 from scripts.course import ROOT, Day
 from scripts.learn.dependencies import Dependencies
 from scripts.packages import NAME
@@ -13,24 +14,44 @@ from scripts.sources.files import REFERENCE, read_reference
 
 OF_ALL_DAYS = {"pdm.lock", "pyproject.toml", "scripts/sandbox.py", "tests/__init__.py"}
 SHARE = 10
-"""Of how many solutions that a change does not concern one is drawn."""
+"""Of how many that a change does not concern one is drawn."""
 
 
-def solutions_since(commit: str, solutions: Collection[WrongSolution]) -> list[WrongSolution]:
+class OfDay(Protocol):
+    """What is run on the tests of a day."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def day(self) -> Day: ...
+
+
+Run = TypeVar("Run", bound=OfDay)
+
+
+def chosen_since(commit: str, runs: Collection[Run], of_all_days: Collection[str] = ()) -> list[Run]:
     """Those of the days that what changed since a commit may concern, and a tenth of the others.
 
     The tenth is another one at each commit that is checked out.
 
+    Args:
+        of_all_days: files that concern every day, besides those that the tests of all days need.
+
     Raises:
         ValueError: git knows no such commit.
     """
-    return chosen(solutions, changed_files(commit), git("rev-parse", "HEAD").strip())
+    return chosen(runs, changed_files(commit), git("rev-parse", "HEAD").strip(), of_all_days)
 
 
-def chosen(solutions: Collection[WrongSolution], changed: Collection[str], head: str) -> list[WrongSolution]:
+def chosen(
+    runs: Collection[Run], changed: Collection[str], head: str, of_all_days: Collection[str] = ()
+) -> list[Run]:
     """The same for paths of files, as git writes them, and the hash of a commit."""
-    days = concerned({solution.day for solution in solutions}, changed)
-    return [each for each in solutions if each.day in days or is_drawn(each, head)]
+    days = {run.day for run in runs}
+    if not {*of_all_days} & {*changed}:
+        days = concerned(days, changed)
+    return [run for run in runs if run.day in days or is_drawn(run.id, head)]
 
 
 def concerned(days: Iterable[Day], changed: Collection[str]) -> set[Day]:
@@ -50,9 +71,9 @@ def concerned(days: Iterable[Day], changed: Collection[str]) -> set[Day]:
     return found
 
 
-def is_drawn(solution: WrongSolution, head: str) -> bool:
-    """Whether a solution is in the sample of a commit."""
-    return int(hashlib.sha256(f"{head} {solution.id}".encode()).hexdigest(), 16) % SHARE == 0
+def is_drawn(id: str, head: str, share: int = SHARE) -> bool:
+    """Whether something is among the one of `share` that the sample of a commit has."""
+    return int(hashlib.sha256(f"{head} {id}".encode()).hexdigest(), 16) % share == 0
 
 
 def changed_files(commit: str) -> set[str]:
