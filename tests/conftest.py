@@ -53,9 +53,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--task", type=int, help="only the tests of this task of a day")
     parser.addoption("--gpu", help="skip optional tasks not begun, of a learner of metal, cuda or none")
     parser.addoption("--laws", type=int, metavar="SEED", help="only laws, on examples drawn from this seed")
-    parser.addoption(
-        "--sampled", action="store_true", help="of tests marked `sampled`, other ones for each commit"
-    )
     parser.addoption("--record-cuda", action="store_true", help="write the book's table of CUDA kernels")
     parser.addoption("--record-counts", action="store_true", help="write the book's counts of GPU kernels")
     parser.addoption(
@@ -68,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         choose_package(reference=config.getoption("--ref"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    config.addinivalue_line("markers", "sampled(share): with --sampled, one of `share` commits runs it")
+    config.addinivalue_line("markers", "sampled(share): .ci/run has it at one of `share` commits")
     config.pluginmanager.register(Interrupts())
     if config.getoption("--gpu"):
         config.pluginmanager.register(LeftOut(config.getoption("--gpu")))
@@ -173,24 +170,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     guard_package({item.module for item in functions if item.module.__name__.startswith("tests.days.")})
     if config.getoption("--laws") is not None:
         items[:] = [item for item in functions if is_hypothesis_test(item.obj)]
-    if config.getoption("--sampled"):
-        items[:] = drawn(items)
-
-
-def drawn(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Those not marked `sampled`, and of the others a part that depends on the commit checked out.
-
-    A module that is marked, perhaps for a fixture that takes long, is drawn as a whole.
-    """
-    from scripts.author.bank.chosen import git, is_drawn
-
-    head = git("rev-parse", "HEAD").strip()
-    found = []
-    for item in items:
-        node, mark = next(item.iter_markers_with_node("sampled"), (item, None))
-        if mark is None or is_drawn(node.nodeid, head, *mark.args):
-            found.append(item)
-    return found
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,8 @@ from scripts.errors import usage_errors
 from scripts.group import add_later, main_of, new_group
 
 PYTEST = ("-m", "scripts.learn.pytest_process")
+SAMPLED = "--sampled"
+"""Leaves out most tests that are marked `sampled`: .ci/run gives it, the nightly workflow doesn't."""
 FOR_PYTEST = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = new_group()
@@ -52,7 +54,7 @@ def test_tools(context: typer.Context) -> None:
     """
     from scripts.learn.test import workers  # here, so that no other command waits for it
 
-    is_whole = not {*context.args} - {"--sampled"}
+    is_whole = not {*context.args} - {SAMPLED}
     run_pytest([], "tests/tools", [*context.args, *(workers() if is_whole else [])])
 
 
@@ -88,6 +90,8 @@ def test_clients(context: typer.Context) -> None:
 def run_pytest(groups: list[str], folder: str, arguments: list[str]) -> None:
     """Run pytest in place of this process, once the packages of these groups are installed."""
     options = [option for group in groups for option in ("--group", group)]
+    if SAMPLED in arguments:
+        arguments = ["-p", "tests.support.sampled", *(each for each in arguments if each != SAMPLED)]
     command = [sys.executable, "scripts/setup.py", *options, *PYTEST, folder, "--ref", *arguments]
     os.chdir(ROOT)
     os.execv(sys.executable, command)

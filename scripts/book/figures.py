@@ -103,7 +103,9 @@ def drawn(program: Path, figure: Figure, outputs: Outputs, page: Path) -> str:
     code = [text, *(file.read_text(encoding="utf-8") for file in sources_of(program, figure.name))]
     part = " ".join(["figure", figure.name, *map("=".join, figure.attributes.items())])
     reads = ["figure", *(file.read_text(encoding="utf-8") for file in commands_of(program))]
-    (svg,), faults = outputs.get(page, part, code, reads, lambda: [run_python([str(program), figure.name], text, 0)])
+    (svg,), faults = outputs.get(
+        page, part, code, reads, lambda: [run_python([str(program), figure.name], text, 0)]
+    )
     if faults:
         raise ChapterError(f"the figure {figure.name}: {faults[0]}")
     return as_inline(svg, figure.name)

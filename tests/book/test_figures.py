@@ -177,5 +177,7 @@ def test_the_still_is_the_figure_s_own_drawing(figure: str) -> None:
     still = subprocess.run(program, input="{}", capture_output=True, text=True, check=True).stdout
     assert ET.fromstring(still).tag == "{http://www.w3.org/2000/svg}svg"
     assert "aria-label" in still
-    refused = subprocess.run(program, input=json.dumps({FIGURES[figure]: "x"}), capture_output=True, text=True)
+    refused = subprocess.run(
+        program, input=json.dumps({FIGURES[figure]: "x"}), capture_output=True, text=True
+    )
     assert (refused.returncode, FIGURES[figure] in refused.stderr) == (1, True)

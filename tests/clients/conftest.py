@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-NUM_CASES = 100
+NUM_CASES = 50
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -165,6 +165,7 @@ def test_a_listed_survivor_that_was_not_tried_is_no_mistake() -> None:
     assert list(list_mistakes(["alive"], mutants_named("alive"), [], [])) == []
 
 
+@pytest.mark.sampled(4)
 def test_small_mutants_are_caught() -> None:
     command = [sys.executable, "-m", "scripts.author.mutants", "--module", "embedding"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -13,6 +13,7 @@ from scripts.sources.files import read_reference
 from scripts.sources.symbols import Package
 from tests.support.refactorings import moved, reformatted, reordered, with_other_variables
 
+pytestmark = pytest.mark.sampled(3)
 REFERENCE = read_reference()
 
 

@@ -1,5 +1,7 @@
 """Wrong solutions: tied to symbols, written whatever the formatting, and caught."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from scripts.author.bank.entries import BANK, WrongSolution, load_bank, read_ent
 from scripts.author.bank.rebase import entry_text
 from scripts.author.states import OF_ALL_STATES, Starter
 from scripts.author.wrong import catcher
-from scripts.course import load_course
+from scripts.course import ROOT, load_course
 from scripts.sandbox import Outcome, Run
 from scripts.sources.files import read_reference
 from scripts.sources.symbols import Package
@@ -253,6 +255,27 @@ def test_a_change_concerns_the_days_whose_tests_reach_it(changed: str, day: tupl
     found = {(each.week, each.day) for each in concerned(DAYS, [changed])}
     assert day in found
     assert (1, 1) not in found
+
+
+MARKED = """
+import pytest
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", range(60))
+def test_alike(number: int) -> None: ...
+
+def test_that_is_not_marked() -> None: ...
+"""
+
+
+def test_of_tests_marked_as_sampled_a_part_is_run(tmp_path: Path) -> None:
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    plugins = ["-p", "tests.conftest", "-p", "tests.support.sampled"]
+    command = [sys.executable, "-m", "pytest", *plugins, "--ref", "-v", str(tmp_path)]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert "test_that_is_not_marked PASSED" in output
+    assert 10 < output.count("PASSED") < 51
+    assert f"{61 - output.count('PASSED')} deselected" in output
 
 
 def test_a_commit_that_git_does_not_know_is_refused() -> None:
