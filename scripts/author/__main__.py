@@ -91,7 +91,7 @@ def run_pytest(groups: list[str], folder: str, arguments: list[str]) -> None:
     """Run pytest in place of this process, once the packages of these groups are installed."""
     options = [option for group in groups for option in ("--group", group)]
     if SAMPLED in arguments:
-        arguments = ["-p", "tests.support.sampled", *(each for each in arguments if each != SAMPLED)]
+        arguments = ["-p", "scripts.author.sampled", *(each for each in arguments if each != SAMPLED)]
     command = [sys.executable, "scripts/setup.py", *options, *PYTEST, folder, "--ref", *arguments]
     os.chdir(ROOT)
     os.execv(sys.executable, command)

@@ -83,6 +83,7 @@ def test_every_law_that_failed_once_is_in_the_suite() -> None:
         )
 
 
+@pytest.mark.sampled(3)
 def test_a_round() -> None:
     command = [sys.executable, "-m", "scripts.author", "laws", "--seed", "5", "-k", "any_pieces"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -115,6 +116,7 @@ def test_a_contract_that_breaks_early_breaks_again_when_the_example_is_simplifie
     assert "_WrappedBaseException" not in result.stdout
 
 
+@pytest.mark.sampled(3)
 def test_words_that_no_law_has_are_an_error() -> None:
     command = [sys.executable, "-m", "scripts.author", "laws", "-k", "no_such_law"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -111,6 +111,7 @@ def test_every_listed_survivor_is_a_mutant() -> None:
     assert sorted(set(known_survivors()) - set(MUTANTS)) == []
 
 
+@pytest.mark.sampled(3)
 def test_listed_survivors_outlive_new_names_of_all_variables() -> None:
     mutants = defaultdict(list)
     for mutant in all_mutants(with_other_variables(REFERENCE)):

@@ -270,7 +270,7 @@ def test_that_is_not_marked() -> None: ...
 
 def test_of_tests_marked_as_sampled_a_part_is_run(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED)
-    plugins = ["-p", "tests.conftest", "-p", "tests.support.sampled"]
+    plugins = ["-p", "tests.conftest", "-p", "scripts.author.sampled"]
     command = [sys.executable, "-m", "pytest", *plugins, "--ref", "-v", str(tmp_path)]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert "test_that_is_not_marked PASSED" in output

@@ -6,6 +6,7 @@ from scripts.author.bank.chosen import git, is_drawn
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take away what this commit leaves out, and tell pytest."""
     head = git("rev-parse", "HEAD").strip()
     left_out = [item for item in items if not is_taken(item, head)]
     items[:] = [item for item in items if item not in left_out]
