@@ -19,6 +19,7 @@ from unittest.mock import patch
 import numpy as np
 import typer
 
+from accelerated.pretrained import parts_for
 from benches.mlx_lm_side import own_model
 from kernel_runtime.gpu_kernel import GpuKernel, at_least_smallest
 from kernel_runtime.launch import Launch, Target
@@ -33,7 +34,6 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm.accelerated.pretrained import parts_for
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
 from tiny_llm.model.registry import load_checkpoint

@@ -34,8 +34,8 @@ class TinyLlm:
     def __init__(self, checkpoint: Path, parts: str) -> None:
         import mlx.core as mx
 
+        from accelerated.pretrained import parts_for
         from benches.newest import Newest
-        from tiny_llm.accelerated.pretrained import parts_for
         from tiny_llm.kernels.quantized_matmul import quantized_matmul
         from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
         from tiny_llm.model.registry import load_checkpoint

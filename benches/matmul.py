@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import mlx.core as mx
 import typer
 
+from accelerated.integer_matmul import integer_matmul
 from benches.rounds import Repeats, Rounds, itself
 from benches.speed import machine
 from benches.watched import Results
 from tiny_llm import quantize_weights, quantized_matmul_simple
-from tiny_llm.accelerated.integer_matmul import integer_matmul
 from tiny_llm.kernels.quantized_matmul import multiply_simd, multiply_simple, quantized_matmul
 
 Rows = Annotated[list[int], typer.Option("--rows", min=1, help="Rows of x; may be repeated.")]

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
+from accelerated.accelerate import best_operations
 from benches.rounds import Repeats, Rounds
 from benches.watched import Results
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.errors import usage_errors
-from tiny_llm.accelerated.accelerate import best_operations
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.operations import Operations
 from tiny_llm.model.qwen3 import Qwen3Model

@@ -3,11 +3,9 @@
 pdm run bench race --mine
 """
 
-import importlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -17,7 +15,7 @@ from rich.progress import track
 from kernel_runtime.contest import ROWS
 from kernel_runtime.race import finished
 from scripts.errors import usage_errors
-from scripts.packages import NAME, REFERENCE
+from scripts.packages import import_package
 
 Mine = Annotated[bool, typer.Option("--mine", help="Race tiny_llm, your own, as well as the reference.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Race again, in place of the table that is kept.")]
@@ -52,19 +50,19 @@ def main(mine: Mine = False, fresh: Fresh = False) -> None:
     """
     os.environ["TINY_LLM_KERNELS"] = "race"
     with usage_errors():
-        packages = {"reference": importlib.import_module(REFERENCE)}
-        if mine:
-            packages = {"yours": importlib.import_module(NAME), **packages}
-        outcomes = {side: list(race(package, fresh)) for side, package in packages.items()}
+        sides = ["yours", "reference"] if mine else ["reference"]
+        outcomes = {side: list(race(side == "yours", fresh)) for side in sides}
     from benches.speed import machine  # after the package, which puts a fast BLAS in place
 
     print(", ".join(map(str, machine().values())))
     print_table(outcomes)
 
 
-def race(package: ModuleType, is_fresh: bool) -> Iterator[Outcome]:
+def race(is_mine: bool, is_fresh: bool) -> Iterator[Outcome]:
     """The outcome of each operation's race for a package, from the table that is kept or timed now."""
-    accelerate = importlib.import_module(f"{package.__name__}.accelerated.accelerate")
+    package = import_package(is_mine)
+    from accelerated import accelerate  # which stands on it
+
     table = replace(accelerate.own_table(), announce=lambda: None)  # the bar of progress does
     title, notes = f"racing {package.__name__}", Console(stderr=True)
     for contest in track(accelerate.all_contests(), title, console=notes, disable=not notes.is_terminal):

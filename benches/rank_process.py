@@ -12,13 +12,13 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from accelerated.pretrained import load_part
 from benches.experts import PROMPT, step_seconds
 from benches.load import take, token_stream
 from kernel_runtime.checkpoint import load_tokenizer
 from scripts.checkpoints.models import load_by_name
 from scripts.hardware.precision import use_full_float32
 from tiny_llm import ModelConfig, Qwen3Model, SchedulerConfig
-from tiny_llm.accelerated.pretrained import load_part
 from tiny_llm.model.ranks import FRAME, Ranks, join_ranks
 from tiny_llm.ranks.run_rank import Leader, follow
 

@@ -71,7 +71,7 @@ def time_samplers(V: int, rounds: Rounds) -> dict[str, list[float]]:
     import mlx.core as mx
     import numpy as np
 
-    from tiny_llm.accelerated.accelerate import best_sampler
+    from accelerated.accelerate import best_sampler
     from tiny_llm.engine.batch_sampler import sample_batch
     from tiny_llm.engine.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 
@@ -125,7 +125,7 @@ def random_model(size: dict[str, Any]) -> Qwen3Model:
     import mlx.core as mx
     import numpy as np
 
-    from tiny_llm.accelerated.accelerate import best_operations
+    from accelerated.accelerate import best_operations
     from tiny_llm.model.loader import Quantization, Tensors, build_model
 
     packing = {"group_size": GROUP_SIZE, "bits": BITS}

@@ -189,17 +189,13 @@ class Table:
             yield
 
 
-def race_table(package: Path) -> Table:
-    """The table of this machine for the kernels of a package.
-
-    Args:
-        package: its folder.
-    """
+def race_table(*folders: Path) -> Table:
+    """The table of this machine for the kernels in some folders, by name and content of their files."""
     digest = hashlib.sha256()
-    for folder in ("kernels", "accelerated"):
-        for file in sorted((package / folder).rglob("*")):
+    for folder in folders:
+        for file in sorted(folder.rglob("*")):
             if file.is_file() and file.suffix != ".pyc":
-                digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
+                digest.update(str(file.relative_to(folder.parent)).encode() + file.read_bytes())
     device = mx.default_device()
     with suppress(BuildError):
         digest.update(f"{machine_key()} {architecture_flags()} {num_threads()}".encode())

@@ -1,6 +1,6 @@
 """Which package the name `tiny_llm` means: in a command the reference, unless it is asked for the learner's.
 
-Only what needs both at once names the reference itself: `compare`, `bench race`, and the figures of a run.
+Only what needs both at once names the reference itself: `compare`, and the figures of a run.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 NAME, REFERENCE = "tiny_llm", "tiny_llm_ref"
-STAND_ON_IT = ("http_server",)
+STAND_ON_IT = ("accelerated", "http_server")
 """Packages that exist once, and take their names from `tiny_llm`."""
 MINE, OF_LEARNER = "--mine", "TINY_LLM_MINE"  # an option, and the variable that passes it on
 NO_STARTER = (

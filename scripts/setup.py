@@ -48,7 +48,7 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the set-up's, and ends this process without a word
 import scripts  # before MLX, which takes the BLAS that is there
 import mlx.core as mx
-from tiny_llm.accelerated.accelerate import best_operations
+from accelerated.accelerate import best_operations
 best_operations(mx.float32).paged_attention()  # the type of the models that ship
 """
 OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "engines")

@@ -1,5 +1,7 @@
 """An LLM serving engine on MLX, from a matrix product to an engine that serves by one token budget."""
 
+from typing import TYPE_CHECKING
+
 from kernel_runtime import native  # noqa: F401  before MLX is loaded
 
 # isort: split
@@ -83,8 +85,22 @@ from .speculation.prompt_lookup import PromptLookup
 from .speculation.with_drafts import WithDrafts, with_drafts
 from .structured.constraint import Constraint
 
-# isort: split
-from .accelerated.pretrained import load  # last: it imports the rest
+if TYPE_CHECKING:
+    from accelerated.pretrained import load
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import `load` when it is asked for: `accelerated` stands on this package, and imports it."""
+        if name != "load":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from accelerated import pretrained
+
+        if pretrained.Qwen3Model is not Qwen3Model:
+            raise ImportError(
+                "load makes another package's models here: `import scripts`, then tiny_llm has it"
+            )
+        return pretrained.load
+
 
 __all__ = [
     "AdaptiveChunker",

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from tiny_llm_ref import StructuredOutputsParams, load
+from kernel_runtime.checkpoint import load_tokenizer
+from tiny_llm_ref import StructuredOutputsParams
 from tiny_llm_ref.structured.grammars import compile_grammar
 from tiny_llm_ref.structured.masks import MaskedRow, fill_masks
 
@@ -37,7 +38,7 @@ class Place:
 
 def run() -> list[Place]:
     """Let a constraint read the answer."""
-    _, tokenizer = load(MODEL)
+    tokenizer = load_tokenizer(MODEL)
     params = StructuredOutputsParams(json=json.dumps(SCHEMA), disable_any_whitespace=True)
     constraint = compile_grammar(params, tokenizer)
     places = []

@@ -16,6 +16,7 @@ from scripts.book.commands import SETTING, all_options, check_option_names
 from scripts.book.problems import ChapterError
 from scripts.book.symbols import all_sources
 from scripts.course import COURSE, ROOT
+from scripts.packages import STAND_ON_IT
 from scripts.sources.files import is_python, module_name
 
 SUFFIX = re.compile(r"\.(py|toml|md|cpp|cu|metal|h|json|txt|lock|svg|js|yml|gguf|safetensors)$")
@@ -23,7 +24,7 @@ PATH = re.compile(r"[\w.-]+(/[\w.*-]+)*/?$")
 DOTTED = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\(.*\))?$", re.S)
 LIKE_CODE = re.compile(r"[A-Za-z]\w*_\w+$|_\w+$|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+$")
 MODULES = {"mx": "mlx.core", "mlx": "mlx", "np": "numpy", "numpy": "numpy", "nn": "mlx.nn", "math": "math"}
-SOURCE_FOLDERS = ("kernel_runtime", "tiny_llm_ref", "http_server", "scripts", "benches", "models")
+SOURCE_FOLDERS = ("kernel_runtime", "tiny_llm_ref", *STAND_ON_IT, "scripts", "benches", "models")
 
 
 def check_code(code: str, foreign: Collection[str], page: str) -> None:
@@ -212,7 +213,7 @@ def defined_names() -> frozenset[str]:
 @functools.cache
 def python_sources() -> tuple[str, ...]:
     """The Python of the packages, the commands and the benchmarks."""
-    files = [file for folder in SOURCE_FOLDERS[:5] for file in sorted((ROOT / folder).rglob("*.py"))]
+    files = [file for folder in SOURCE_FOLDERS[:-1] for file in sorted((ROOT / folder).rglob("*.py"))]
     return tuple(file.read_text(encoding="utf-8") for file in files)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scripts.book.problems import ChapterError
 from scripts.course import ROOT, Course, Day, Task, load_course
+from scripts.packages import STAND_ON_IT
 from scripts.sources import files, symbols
 from scripts.sources.c_source import mask
 from scripts.sources.chunks import Chunk, join
@@ -52,9 +53,14 @@ def reference() -> dict[Path, str]:
 
 @functools.cache
 def all_sources() -> dict[Path, str]:
-    """The sources of the reference, and those that both packages share."""
-    shared = {path.relative_to(SHARED): path.read_text(encoding="utf-8") for path in source_files(SHARED)}
-    return {**shared, **reference()}
+    """The sources of the reference, of what it stands on, and of what stands on it."""
+    folders = {SHARED: SHARED, **{ROOT / name: ROOT for name in STAND_ON_IT}}
+    around = {
+        path.relative_to(parent): path.read_text(encoding="utf-8")
+        for folder, parent in folders.items()
+        for path in source_files(folder)
+    }
+    return {**around, **reference()}
 
 
 @functools.cache

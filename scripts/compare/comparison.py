@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-import tiny_llm_ref  # before anything that loads MLX, which takes its BLAS from what is there
 from scripts.compare.batch import BatchComparison, compare_batch
 from scripts.compare.cases import cases_of
 from scripts.compare.costs import compare_case
 from scripts.compare.learner import Learner
-from scripts.compare.library import Library
+from scripts.compare.library import THE_REFERENCE, Library
 from scripts.compare.report import Report
 from scripts.course import Day, Task
 from scripts.waiting import show_progress
@@ -40,7 +39,7 @@ class Comparison:
     mine: Library
     repeats: int
     report: Report = field(default_factory=lambda: Report(Console(highlight=False)))
-    reference: Library = field(default_factory=lambda: Library(tiny_llm_ref))
+    reference: Library = THE_REFERENCE
     num_equal: int = 0
     num_different: int = 0
     num_unwritten: int = 0

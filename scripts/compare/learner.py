@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from types import ModuleType
 
-from scripts.compare.library import Library
+from scripts.compare.library import THE_REFERENCE, Library, loaded
 from scripts.course import Course
 from scripts.learn.learner import check_syntax, functions_of_tasks, read_package, shown
 from scripts.packages import NAME, importable
@@ -126,10 +126,10 @@ def silent() -> Iterator[None]:
 
 def import_package(learner: Learner) -> ModuleType:
     """The package, with the modules that are loaded of the reference; ValueError if it does not import."""
-    modules = sorted(name for name in sys.modules if name.startswith(f"{REFERENCE.name}."))
+    modules = {**loaded(f"{REFERENCE.name}."), **THE_REFERENCE.accelerated}
     try:
         with silent():
-            for name in modules:
+            for name in sorted(modules):
                 importlib.import_module(name.replace(REFERENCE.name, NAME, 1))
         return sys.modules[NAME]
     except KeyboardInterrupt:

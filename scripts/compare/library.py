@@ -9,31 +9,43 @@ from types import ModuleType
 from typing import Any
 
 import tiny_llm_ref
+from accelerated import accelerate  # noqa: F401  on the reference, before it stands on the learner's package
 from kernel_runtime.launch import Language, Target, default_target
 from scripts.compare.differences import Tree
 
 
 class Library:
-    """A package whose functions and classes are attributes, whatever module they are in."""
+    """A package whose functions and classes are attributes, whatever module they are in.
+
+    So are those of `accelerated`, which stands on one package at a time: as it is imported now.
+    """
 
     def __init__(self, package: ModuleType) -> None:
         self.package = package
+        self.accelerated = loaded("accelerated.")
 
     def __getattr__(self, name: str) -> Any:
         home = home_of(name).replace(tiny_llm_ref.__name__, self.package.__name__, 1)
-        return getattr(importlib.import_module(home), name)
+        return getattr(self.accelerated.get(home) or importlib.import_module(home), name)
+
+
+def loaded(*prefixes: str) -> dict[str, ModuleType]:
+    """The modules whose names begin like that, as far as they are imported."""
+    return {name: module for name, module in sys.modules.items() if name.startswith(prefixes)}
+
+
+THE_REFERENCE = Library(tiny_llm_ref)
 
 
 @cache
 def home_of(name: str) -> str:
-    """The module of the reference, or of what it stands on, that defines a function or class.
+    """The module of the reference, of what it stands on or of what stands on it that defines a name.
 
     Raises:
         AttributeError: there is none, or more than one.
     """
-    prefixes = (f"{tiny_llm_ref.__name__}.", "kernel_runtime.")
-    modules = {each: vars(module) for each, module in sys.modules.items() if each.startswith(prefixes)}
-    homes = [each for each, names in modules.items() if getattr(names.get(name), "__module__", "") == each]
+    modules = loaded(f"{tiny_llm_ref.__name__}.", "kernel_runtime.") | THE_REFERENCE.accelerated
+    homes = [each for each in modules if getattr(vars(modules[each]).get(name), "__module__", "") == each]
     if len(homes) != 1:
         raise AttributeError(f"{len(homes)} modules of the reference define {name}: {', '.join(homes)}")
     return homes[0]

@@ -41,7 +41,7 @@ import os, scripts
 from kernel_runtime import native
 if native.kernels_mode() != "off":
     os.environ["TINY_LLM_KERNELS"] = "own"  # whether the kernels work, not whether they win
-from tiny_llm.accelerated import accelerate
+from accelerated import accelerate
 print(accelerate.best_operations().matmul is not None, native.num_blas_calls() is not None)
 """
 COMPILER_FIX = "update the C++ compiler, or name another one in the variable CXX"
@@ -185,13 +185,15 @@ def check_package(package: Path) -> Finding:
         check_syntax(read_package(package), package)
     except ValueError as error:
         return Finding("problem", str(error))
-    result = run_python(f"import sys; sys.path.insert(0, {str(package.parent)!r}); import {package.name}")
+    # With `load` comes all that models are made of; it stands on the package of that name alone.
+    statement = "from tiny_llm import load" if package.name == "tiny_llm" else f"import {package.name}"
+    result = run_python(f"import sys; sys.path.insert(0, {str(package.parent)!r}); {statement}")
     if result.returncode == 0:
         return Finding("ok", f"{package.name} imports")
     return Finding(
         "problem",
         f"{package.name} does not import: {last_line(result.stderr)}",
-        f"`python -c 'import {package.name}'` shows the line",
+        f"`python -c '{statement}'` shows the line",
     )
 
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from kernel_runtime.native import BuildError, machine_key
 from scripts.course import ROOT, Day
 from scripts.learn.optional import chosen_gpu
-from scripts.packages import NAME
+from scripts.packages import NAME, STAND_ON_IT
 from scripts.sources.files import Sources
 
 FOLDERS = (
-    "http_server",
+    *STAND_ON_IT,
     "kernel_runtime",
     "models",
     "scripts",
@@ -164,8 +164,8 @@ class Dependencies:
     def exports(self) -> Mapping[str, list[str]]:
         """Where the package's `__init__` imports each of its names from."""
         found: dict[str, list[str]] = {}
-        for statement in tree_of(self.sources[INIT]).body:
-            for alias, name in imports_of(statement, INIT):
+        for node in ast.walk(tree_of(self.sources[INIT])):
+            for alias, name in imports_of(node, INIT):
                 found.setdefault(f"{NAME}.{alias}", []).append(name if self.files_of(name) else EVERYTHING)
         return found
 
@@ -183,7 +183,8 @@ class Dependencies:
         """Whether the package (without its `__init__`), the tests or the tools have this file."""
         if path.startswith(f"{NAME}/"):
             return path in self.sources and path != INIT
-        return path.split("/")[0] in ("kernel_runtime", "scripts", "tests") and (self.root / path).is_file()
+        folders = ("kernel_runtime", "scripts", "tests", *STAND_ON_IT)
+        return path.split("/")[0] in folders and (self.root / path).is_file()
 
 
 @lru_cache(maxsize=1024)
@@ -226,7 +227,8 @@ def is_definition(node: ast.stmt, may_call: bool) -> bool:
     if isinstance(node, ast.ClassDef):
         return all(is_definition(statement, may_call) for statement in node.body)
     if isinstance(node, ast.If):
-        return ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
+        is_hint = ast.unparse(node.test) == "TYPE_CHECKING"
+        return is_hint and all(is_definition(statement, may_call) for statement in node.orelse)
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Assign | ast.AnnAssign):

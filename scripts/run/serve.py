@@ -84,7 +84,7 @@ def require_server(package: Path) -> None:
 
 def serve(options: ServeOptions, checkpoint: Path, ranks: "Ranks") -> None:
     """Serve until a signal comes, then let the other ranks end. Exit with an error if the engine fails."""
-    from tiny_llm.accelerated.pretrained import load_part
+    from accelerated.pretrained import load_part
     from tiny_llm.ranks.run_rank import Leader
 
     leader = None if ranks.size == 1 else Leader(ranks, load_part)
@@ -113,8 +113,8 @@ def run_server(options: ServeOptions, checkpoint: Path, leader: "Leader | None")
 
 def follow(checkpoint: Path, ranks: "Ranks") -> int:
     """Compute what rank 0 sends until it stops. Return the exit code."""
+    from accelerated.pretrained import load_part
     from scripts.checkpoints.models import fastest_dtype
-    from tiny_llm.accelerated.pretrained import load_part
     from tiny_llm.ranks.run_rank import follow as follow_rank
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to stop

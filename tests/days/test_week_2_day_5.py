@@ -9,6 +9,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from accelerated import fused_operations
+from accelerated.fused_operations import rms_norm, rotate, swiglu
+from accelerated.fused_parts import FusedNorm, FusedRope, fused_mlp
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support import oracles
 from tests.support.attentions import (
@@ -38,9 +41,6 @@ from tests.support.oracles import LOW_PRECISION, Array, exact, grouped_attention
 from tests.support.oracles import causal_mask as exact_mask
 from tests.support.passes import PASSES
 from tiny_llm import ModelConfig, scaled_dot_product_attention_grouped
-from tiny_llm.accelerated import fused_operations
-from tiny_llm.accelerated.fused_operations import rms_norm, rotate, swiglu
-from tiny_llm.accelerated.fused_parts import FusedNorm, FusedRope, fused_mlp
 from tiny_llm.kernels import dispatch_attention as attention_module
 from tiny_llm.kernels import gpu_operations
 from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_cpu

@@ -16,6 +16,9 @@ import pytest
 from mlx.utils import tree_flatten
 
 import tiny_llm
+from accelerated.accelerate import best, best_operations
+from accelerated.engine_contests import grouped_matmuls
+from accelerated.pretrained import load_part
 from scripts.course import ROOT
 from scripts.hardware.memory import memory_use
 from tests.support.check import check_close, check_equal, check_value_error, fail, normal
@@ -51,9 +54,6 @@ from tiny_llm import (
     shard_tensors,
     step_seconds,
 )
-from tiny_llm.accelerated.accelerate import best, best_operations
-from tiny_llm.accelerated.engine_contests import grouped_matmuls
-from tiny_llm.accelerated.pretrained import load_part
 from tiny_llm.model.ranks import FRAME, OneRank
 from tiny_llm.model.registry import load_checkpoint
 from tiny_llm.model.sharded_loader import ShardedTensors, join

@@ -11,14 +11,14 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated.accelerate import best_operations
 from kernel_runtime.gpu_kernel import SUFFIXES
 from kernel_runtime.launch import default_target
 from scripts.course import ROOT, load_course
 from scripts.packages import OF_LEARNER
-from scripts.sources.files import read_reference, write
+from scripts.sources.files import read_reference, source_files, write
 from scripts.sources.render import render
 from tests.support.checkpoints import VARIANTS, build, save
-from tiny_llm.accelerated.accelerate import best_operations
 
 PROGRAM = """
 import sys
@@ -27,8 +27,8 @@ import scripts, tiny_llm, numpy
 import mlx.core as mx
 from dataclasses import replace
 from pathlib import Path
-from tiny_llm.accelerated import pretrained
-from tiny_llm.accelerated.accelerate import best_operations
+from accelerated import pretrained
+from accelerated.accelerate import best_operations
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.loader import load_model
 best = best_operations(getattr(mx, sys.argv[6]))
@@ -92,8 +92,11 @@ def run(
 
 
 def with_edit(file: str, find: str, replace: str) -> dict[Path, str]:
-    """The reference with one text replaced."""
-    sources = read_reference()
+    """The reference, and what stands on it, with one text replaced."""
+    above = {
+        Path("..", path.relative_to(ROOT)): path.read_text() for path in source_files(ROOT / "accelerated")
+    }
+    sources = {**read_reference(), **above}
     assert sources[Path(file)].count(find) == 1
     return {**sources, Path(file): sources[Path(file)].replace(find, replace)}
 
@@ -169,7 +172,7 @@ def check_one_is_left_out(
         ),
         (
             "cpu",
-            "accelerated/integer_matmul.cpp",
+            "../accelerated/integer_matmul.cpp",
             "return sums + grid.biases * x_sum;",
             "return sums - grid.biases * x_sum;",
             "integer_matmul",
@@ -185,7 +188,7 @@ def check_one_is_left_out(
         ),
         (
             "cpu",
-            "accelerated/swiglu_halves.cpp",
+            "../accelerated/swiglu_halves.cpp",
             "*up = gate + size;",
             "*up = gate;",
             "swiglu",
@@ -193,7 +196,7 @@ def check_one_is_left_out(
         ),
         (
             "cpu",
-            "accelerated/split_heads.cpp",
+            "../accelerated/split_heads.cpp",
             "if (part == 2) continue;",
             "",
             "split_heads",
@@ -217,7 +220,7 @@ def check_one_is_left_out(
         ),
         (
             "gpu",
-            f"accelerated/{TARGET.language}/tiled_matmul{SUFFIXES[TARGET.language]}",
+            f"../accelerated/{TARGET.language}/tiled_matmul{SUFFIXES[TARGET.language]}",
             "T(scale * float(code) + bias)",
             "T(scale * float(code))",
             "tiled_matmul",
@@ -225,7 +228,7 @@ def check_one_is_left_out(
         ),
         (
             "gpu",
-            f"accelerated/{TARGET.language}/tiled_attention{SUFFIXES[TARGET.language]}",
+            f"../accelerated/{TARGET.language}/tiled_attention{SUFFIXES[TARGET.language]}",
             "total * shrink + added",
             "total + added",
             "tiled_attention",

@@ -6,14 +6,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from accelerated import accelerate, engine_contests
+from accelerated.accelerate import best_sampler
+from accelerated.sample_rows import sample_natively
 from kernel_runtime import self_check
 from tests.support.check import check_equal, normal
 from tests.support.oracles import expected_kept
 from tests.support.sampling import numbers_of
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
-from tiny_llm.accelerated import accelerate, engine_contests
-from tiny_llm.accelerated.accelerate import best_sampler
-from tiny_llm.accelerated.sample_rows import sample_natively
 from tiny_llm.engine.batch_sampler import sample_batch
 from tiny_llm.engine.sampling_batch import SamplingBatch, random_numbers, sample_one_by_one
 from tiny_llm.generation.generate import to_logprobs

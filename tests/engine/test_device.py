@@ -66,7 +66,7 @@ def test_on_a_mac_the_cpu_runs_its_own_kernels_in_a_model(
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
     monkeypatch.delenv("ASKED_FOR_DEVICE", raising=False)  # with which it only takes notes
     program = (
-        "from scripts.hardware.doctor import check_mlx; from tiny_llm_ref.accelerated import accelerate; "
+        "from scripts.hardware.doctor import check_mlx; from accelerated import accelerate; "
         "print(check_mlx().text.rpartition(' on ')[2], accelerate.best_operations().rope.__name__, sep=', ')"
     )
     result = run("-c", program, device=device)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import mlx.core as mx
 import pytest
 
+from accelerated import accelerate, pretrained
+from accelerated.accelerate import engine_operations
 from scripts.checkpoints.files import resolve_checkpoint
 from tests.support.batching import small_model
 from tiny_llm import (
@@ -19,8 +21,6 @@ from tiny_llm import (
     paged_attention_simple,
     quantized_paged_attention_simple,
 )
-from tiny_llm.accelerated import accelerate, pretrained
-from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.engine.sampling_batch import SamplingBatch, sample_one_by_one
 from tiny_llm.model.engine_operations import EngineOperations
 from tiny_llm.model.ranks import OneRank

@@ -6,12 +6,12 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
+from accelerated.fused_parts import FusedNorm, FusedRope, fused_attention, fused_mlp, joined
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.checkpoints import VARIANTS, build, save
 from tests.support.cpu_kernels import poison, use_device
 from tests.support.passes import PASSES
-from tiny_llm.accelerated.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
-from tiny_llm.accelerated.fused_parts import FusedNorm, FusedRope, fused_attention, fused_mlp, joined
 from tiny_llm.kernels.dispatch_attention import can_merge, dispatch_attention, flash_attention_merged
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.dense_kv_cache import TinyKvFullCache

@@ -3,11 +3,11 @@
 import mlx.core as mx
 import pytest
 
+from accelerated.fused_operations import rotate, split_heads
+from accelerated.fused_parts import FusedRope
+from accelerated.gpu_fused import split_heads_gpu, swiglu_gpu, swiglu_halves_gpu
 from kernel_runtime.launch import BACKWARD, Language, Target
 from tests.support.check import check_close, check_equal, normal
-from tiny_llm.accelerated.fused_operations import rotate, split_heads
-from tiny_llm.accelerated.fused_parts import FusedRope
-from tiny_llm.accelerated.gpu_fused import split_heads_gpu, swiglu_gpu, swiglu_halves_gpu
 from tiny_llm.ops.basics import silu
 
 pytestmark = pytest.mark.usefixtures("on_cpu")

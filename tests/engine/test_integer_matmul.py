@@ -4,13 +4,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from accelerated import integer_matmul as module
+from accelerated.integer_matmul import IntegerProjection, integer_matmul
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.cpu_kernels import compiled_for, on_every_target, poison, spread, threads, use_device
 from tests.support.oracles import exact
 from tests.support.quantized import expanded_by, random_words
 from tiny_llm import QuantizedWeights
-from tiny_llm.accelerated import integer_matmul as module
-from tiny_llm.accelerated.integer_matmul import IntegerProjection, integer_matmul
 from tiny_llm.kernels.gpu_operations import quantized_matmul_gpu
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.ops.quantize import QuantizedProjection

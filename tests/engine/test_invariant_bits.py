@@ -3,6 +3,8 @@
 import mlx.core as mx
 import pytest
 
+from accelerated import fused_operations
+from accelerated import integer_matmul as integers
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.engine.test_integer_matmul import make_weights
 from tests.support.bits import ROWS, check_bits, check_rows
@@ -11,8 +13,6 @@ from tests.support.cpu_kernels import TARGETS, compiled_for
 from tests.support.quantized_blocks import draw_quantized, in_chunks
 from tests.support.ragged import Shape, draw
 from tiny_llm import ExpertWeights
-from tiny_llm.accelerated import fused_operations
-from tiny_llm.accelerated import integer_matmul as integers
 from tiny_llm.kernels import (
     dispatch_attention,
     dispatch_grouped_matmul,

@@ -8,13 +8,13 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated import pretrained
 from kernel_runtime.launch import Language, Target
 from tests.engine.test_integer_matmul import make_weights
 from tests.support.bits import ROWS, check_bits, check_rows
 from tests.support.check import check_equal, normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.ragged import Shape, draw
-from tiny_llm.accelerated import pretrained
 from tiny_llm.kernels import gpu_operations, paged_gpu
 from tiny_llm.kernels.gpu_operations import flash_attention_gpu, quantized_matmul_gpu
 from tiny_llm.kernels.paged_gpu import paged_attention_gpu

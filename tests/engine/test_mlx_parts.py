@@ -3,11 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from tests.support.bits import check_bits
-from tests.support.check import check_close, normal
-from tests.support.ragged import Shape, draw
-from tiny_llm import QuantizedEmbedding, RMSNorm, RoPE, quantize_weights, quantized_matmul_simple
-from tiny_llm.accelerated.mlx_parts import (
+from accelerated.mlx_parts import (
     MlxEmbedding,
     MlxNorm,
     MlxRope,
@@ -16,6 +12,10 @@ from tiny_llm.accelerated.mlx_parts import (
     mlx_mlp,
     mlx_paged_attention,
 )
+from tests.support.bits import check_bits
+from tests.support.check import check_close, normal
+from tests.support.ragged import Shape, draw
+from tiny_llm import QuantizedEmbedding, RMSNorm, RoPE, quantize_weights, quantized_matmul_simple
 from tiny_llm.model.mlp import Qwen3MLP
 from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
 from tiny_llm.ops.basics import as_projection

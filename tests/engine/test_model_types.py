@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from accelerated.pretrained import load_part
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from scripts.course import ROOT
 from scripts.sources.files import source_files
@@ -19,7 +20,6 @@ from tests.support.check import check_close
 from tests.support.checkpoints import MOE, Variant, build, save
 from tests.support.ranks import on_ranks
 from tiny_llm import ModelConfig, MoeConfig, load
-from tiny_llm.accelerated.pretrained import load_part
 from tiny_llm.model.loader import Tensors, build_mlp
 from tiny_llm.model.moe_loader import build_moe
 from tiny_llm.model.registry import MODEL_TYPES, ModelType, check_loadable, find_model_type, read_as

@@ -6,6 +6,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated import engine_contests as module
+from accelerated.accelerate import _chosen, best, best_operations
 from kernel_runtime import self_check
 from tests.engine.test_overlap import Endless
 from tests.support.check import check_close, check_equal
@@ -16,8 +18,6 @@ from tests.support.schedules import (
     random_moe,
 )
 from tiny_llm import Engine, PrefixCachingBlockManager, SamplingParams, SchedulerConfig, load_moe_model
-from tiny_llm.accelerated import engine_contests as module
-from tiny_llm.accelerated.accelerate import _chosen, best, best_operations
 from tiny_llm.kernels.dispatch_grouped_matmul import dispatch_grouped_matmul, grouped_matmul_mlx
 from tiny_llm.ops.experts import ExpertWeights, grouped_matmul_simple
 

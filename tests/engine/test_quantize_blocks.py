@@ -7,20 +7,20 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated import engine_contests
+from accelerated import quantize_blocks as module
+from accelerated.accelerate import _chosen, best
+from accelerated.engine_contests import block_quantizers, quantized_attentions
+from accelerated.quantize_blocks import (
+    FLOATS,
+    SOURCE,
+    quantize_blocks,
+)
 from kernel_runtime import self_check
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, normal
 from tests.support.cpu_kernels import TARGETS, compiled_for, use_device
 from tests.support.quantized_blocks import num_words_of
-from tiny_llm.accelerated import engine_contests
-from tiny_llm.accelerated import quantize_blocks as module
-from tiny_llm.accelerated.accelerate import _chosen, best
-from tiny_llm.accelerated.engine_contests import block_quantizers, quantized_attentions
-from tiny_llm.accelerated.quantize_blocks import (
-    FLOATS,
-    SOURCE,
-    quantize_blocks,
-)
 from tiny_llm.ops.quantized_blocks import quantize_heads
 from tiny_llm.ops.writing import quantize_blocks_simple
 

@@ -10,18 +10,19 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+import accelerated
+from accelerated import accelerate, attention_contests, contests, race_inputs
+from accelerated.integer_matmul import integer_matmul
 from kernel_runtime import native, race, self_check
 from kernel_runtime.contest import CHUNK, MARGIN, ROWS, Contest, Run, row_class
 from kernel_runtime.native import BuildError
 from kernel_runtime.race import Table, choose, race_table
-from scripts.course import ROOT
 from tests.support import commands
 from tests.support.bits import check_bits
 from tests.support.check import normal
 from tests.support.cpu_kernels import use_device
 from tests.support.ragged import Shape, draw
-from tiny_llm.accelerated import accelerate, attention_contests, contests, race_inputs
-from tiny_llm.accelerated.integer_matmul import integer_matmul
+from tiny_llm import kernels
 
 F32 = mx.float32
 
@@ -356,26 +357,25 @@ def test_processes_that_race_at_once_agree(tmp_path: Path) -> None:
     "file", ["kernels/cpu/quantized_matmul_simd.cpp", "kernels/new.cpp", "accelerated/a.py"]
 )
 def test_a_kernel_that_changes_has_a_table_of_its_own(file: str, tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    shutil.copytree(ROOT / "tiny_llm_ref", package)
-    before = race_table(package).path
-    assert race_table(package).path == before
-    (package / "scheduling" / "scheduler.py").write_text("# another scheduler\n")
-    assert race_table(package).path == before
-    with (package / file).open("a") as source:
+    folders = tmp_path / "kernels", tmp_path / "accelerated"
+    for folder, package in zip(folders, (kernels, accelerated), strict=True):
+        shutil.copytree(Path(package.__path__[0]), folder)
+    before = race_table(*folders).path
+    assert before == accelerate.own_table().path
+    with (tmp_path / file).open("a") as source:
         source.write("\n")
-    assert race_table(package).path != before
+    assert race_table(*folders).path != before
 
 
 @pytest.mark.parametrize(
     "variable", ["TINY_LLM_THREADS=1", "TINY_LLM_BLAS=off", "TINY_LLM_INVARIANT=1", "CXX=nothing"]
 )
 def test_another_machine_has_a_table_of_its_own(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = race_table(ROOT / "tiny_llm_ref").path
+    before = accelerate.own_table().path
     native.find_compiler.cache_clear()
     native.machine_key.cache_clear()
     monkeypatch.setenv(*variable.split("="))
-    changed = race_table(ROOT / "tiny_llm_ref").path
+    changed = accelerate.own_table().path
     native.find_compiler.cache_clear()
     native.machine_key.cache_clear()
     assert changed != before

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from accelerated.pretrained import load_part
 from scripts.checkpoints.files import resolve_checkpoint
 from tests.support.ranks import ThreadRanks, on_ranks
 from tiny_llm import (
@@ -16,7 +17,6 @@ from tiny_llm import (
     Sequence,
     Watchdog,
 )
-from tiny_llm.accelerated.pretrained import load_part
 from tiny_llm.engine.execution import Computed
 from tiny_llm.model.loader import load_model
 from tiny_llm.model.ranks import OneRank

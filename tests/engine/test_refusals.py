@@ -7,6 +7,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from accelerated.fused_parts import FusedRope
+from accelerated.fused_parts import fused_attention as make_fused_attention
 from tests.support.batching import small_model
 from tests.support.check import check_equal, check_value_error, normal
 from tests.support.engines import drafting_engine, overlapping_engine
@@ -33,8 +35,6 @@ from tiny_llm import (
     scaled_dot_product_attention_grouped,
     scaled_dot_product_attention_simple,
 )
-from tiny_llm.accelerated.fused_parts import FusedRope
-from tiny_llm.accelerated.fused_parts import fused_attention as make_fused_attention
 from tiny_llm.engine.dense_runner import RowKvCaches
 from tiny_llm.kernels.dispatch_attention import (
     dispatch_attention,

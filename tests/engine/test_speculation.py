@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from accelerated.accelerate import engine_operations
 from tests.support.engines import drafting_engine
 from tests.support.schedules import (
     IdTokenizer,
@@ -28,7 +29,6 @@ from tiny_llm import (
     UnlimitedBlocks,
     with_drafts,
 )
-from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.engine.sampling_batch import SamplingBatch
 from tiny_llm.speculation import draft_runner, verifying_runner
 from tiny_llm.speculation.drafter import Drafts

@@ -6,13 +6,13 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated import store_rows as module
+from accelerated.accelerate import _chosen, best
+from accelerated.engine_contests import row_writers
+from accelerated.store_rows import SOURCE
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, normal
 from tests.support.precision import FLOATS
-from tiny_llm.accelerated import store_rows as module
-from tiny_llm.accelerated.accelerate import _chosen, best
-from tiny_llm.accelerated.engine_contests import row_writers
-from tiny_llm.accelerated.store_rows import SOURCE
 from tiny_llm.ops.writing import store_rows_simple
 
 

@@ -5,20 +5,20 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from kernel_runtime.launch import BACKWARD, Language, Target
-from tests.support.check import check_close, check_equal, check_value_error, normal
-from tests.support.cpu_kernels import use_device
-from tests.support.oracles import causal_mask, exact, grouped_attention
-from tests.support.precision import short_types
-from tests.support.ragged import Shape, check_paged, draw
-from tiny_llm.accelerated import tiled_attention as module
-from tiny_llm.accelerated.tiled_attention import (
+from accelerated import tiled_attention as module
+from accelerated.tiled_attention import (
     QUERIES,
     attend_paged_tiles,
     attend_tiles,
     tiled_attention,
     tiled_paged_attention,
 )
+from kernel_runtime.launch import BACKWARD, Language, Target
+from tests.support.check import check_close, check_equal, check_value_error, normal
+from tests.support.cpu_kernels import use_device
+from tests.support.oracles import causal_mask, exact, grouped_attention
+from tests.support.precision import short_types
+from tests.support.ragged import Shape, check_paged, draw
 from tiny_llm.kernels import gpu_operations, paged_gpu
 from tiny_llm.kernels.gpu_operations import FEW_QUERIES, flash_attention_gpu
 from tiny_llm.kernels.paged_gpu import paged_attention_gpu

@@ -4,6 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from accelerated import tiled_matmul as module
+from accelerated.tiled_matmul import multiply_tiles, tiled_matmul
 from kernel_runtime.launch import BACKWARD, Language, Target
 from tests.engine.test_integer_matmul import make_weights
 from tests.support.bits import ROWS, check_rows
@@ -13,8 +15,6 @@ from tests.support.oracles import exact
 from tests.support.precision import check_rounded_once
 from tests.support.quantized import expanded_by
 from tiny_llm import QuantizedWeights
-from tiny_llm.accelerated import tiled_matmul as module
-from tiny_llm.accelerated.tiled_matmul import multiply_tiles, tiled_matmul
 from tiny_llm.kernels import gpu_operations
 from tiny_llm.kernels.gpu_operations import FEW_ROWS, quantized_matmul_gpu
 

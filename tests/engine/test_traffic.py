@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import pytest
 
+from accelerated.tiled_attention import attend_tiles
+from accelerated.tiled_matmul import multiply_tiles
 from kernel_runtime.counting import counting
 from kernel_runtime.launch import Language, Target
 from scripts.book.counts import RECORD, Attention, CountedKernel, Product, Work, read_counts, write_counts
@@ -19,8 +21,6 @@ from tests.engine.test_tiled_attention import attend_blocks
 from tests.engine.test_tiled_matmul import short_weights
 from tests.support.check import check_equal, normal
 from tests.support.ragged import Shape, draw
-from tiny_llm.accelerated.tiled_attention import attend_tiles
-from tiny_llm.accelerated.tiled_matmul import multiply_tiles
 from tiny_llm.kernels.gpu_operations import flash_attention_gpu, quantized_matmul_gpu
 
 FILE = ROOT / "book" / "records" / RECORD

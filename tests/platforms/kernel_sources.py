@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping
 
 import mlx.core as mx
 
+import accelerated
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, SUFFIXES, GpuKernel
 from kernel_runtime.launch import Language, Template
 from scripts.course import ROOT
-from tiny_llm import accelerated, kernels
+from tiny_llm import kernels
 
-CPU_SOURCES = sorted((ROOT / "tiny_llm_ref").rglob("*.cpp"))
+FOLDERS = (ROOT / "tiny_llm_ref", ROOT / "accelerated")
+CPU_SOURCES = sorted(file for folder in FOLDERS for file in folder.rglob("*.cpp"))
 GPU_SOURCES = sorted(
-    file for suffix in SUFFIXES.values() for file in (ROOT / "tiny_llm_ref").rglob(f"*{suffix}")
+    file for folder in FOLDERS for suffix in SUFFIXES.values() for file in folder.rglob(f"*{suffix}")
 )
 GPU_KERNELS = list(
     {

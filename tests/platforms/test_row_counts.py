@@ -6,6 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated import accelerate
 from kernel_runtime.gpu_kernel import GpuKernel
 from kernel_runtime.launch import Language, Target
 from tests.support.check import check_close, check_equal, normal
@@ -20,7 +21,6 @@ from tiny_llm import (
     SchedulerOutput,
     Sequence,
 )
-from tiny_llm.accelerated import accelerate
 from tiny_llm.engine.sampling_batch import SamplingBatch
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.kernels import gpu_operations, paged_gpu

@@ -7,13 +7,13 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from accelerated import pretrained, race_inputs, tiled_attention, tiled_matmul
 from kernel_runtime.checkpoint import stored_dtype
 from kernel_runtime.launch import has_bfloat16
 from tests.support.check import normal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.cpu_kernels import use_device
 from tiny_llm import QuantizedWeights
-from tiny_llm.accelerated import pretrained, race_inputs, tiled_attention, tiled_matmul
 
 SHORT = [mx.float16, mx.bfloat16]
 each_architecture = pytest.mark.parametrize(

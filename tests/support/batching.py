@@ -11,6 +11,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
+from accelerated.accelerate import engine_operations
 from scripts.hardware.memory import memory_use
 from tests.support.check import check_equal, normal
 from tests.support.checkpoints import Variant, build
@@ -24,7 +25,6 @@ from tiny_llm import (
     SamplingParams,
     TinyKvFullCache,
 )
-from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.generation.generate import to_logprobs
 from tiny_llm.model.loader import Tensors, build_model
 

@@ -14,8 +14,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from accelerated.accelerate import engine_operations
 from tiny_llm import TinyKvFullCache
-from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.paging.forward_batch import RaggedKvCache
 
 VOCAB_SIZE = 61

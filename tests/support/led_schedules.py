@@ -6,10 +6,10 @@ from functools import cache, partial
 
 import mlx.core as mx
 
+from accelerated.accelerate import engine_operations
 from tests.support.ranks import LedEngine
 from tests.support.schedules import EngineSchedule, check_engine_law, config_of, loud_tensors, variant_of
 from tiny_llm import Engine, MoeConfig, Qwen3Model, shard_config, shard_tensors
-from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.model.loader import build_mlp, build_model
 from tiny_llm.model.moe_loader import flatten_experts
 from tiny_llm.model.ranks import Ranks

@@ -5,10 +5,10 @@ from collections.abc import Sequence as Items
 import mlx.core as mx
 import numpy as np
 
+from accelerated.accelerate import best_sampler
 from tests.support.fakes import FakeModel
 from tests.support.oracles import Array, expected_kept, softmax
 from tiny_llm import SamplingParams, ScheduledTokens, Sequence
-from tiny_llm.accelerated.accelerate import best_sampler
 from tiny_llm.engine.sampling_batch import Sampled
 
 

@@ -15,6 +15,7 @@ import mlx.core as mx
 from hypothesis import strategies as st
 from mlx.utils import tree_flatten
 
+from accelerated.accelerate import engine_operations
 from tests.support.budget import rows_of
 from tests.support.checkpoints import Variant, build
 from tests.support.pages import check_counts
@@ -43,7 +44,6 @@ from tiny_llm import (
     UnlimitedBlocks,
     WithDrafts,
 )
-from tiny_llm.accelerated.accelerate import engine_operations
 from tiny_llm.engine.overlapped import Overlapped
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts

@@ -11,6 +11,7 @@ import jsonschema
 import mlx.core as mx
 import numpy as np
 
+from accelerated.accelerate import engine_operations
 from tests.support.engines import drafting_engine
 from tiny_llm import (
     BlockManager,
@@ -20,7 +21,6 @@ from tiny_llm import (
     SchedulerConfig,
     StructuredOutputsParams,
 )
-from tiny_llm.accelerated.accelerate import engine_operations
 
 Schema = dict[str, Any]
 KEYS = ("a", "b", "name", "é", 'say "x"', "", "a b", "\\", "\n")

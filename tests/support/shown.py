@@ -14,6 +14,8 @@ from numbers import Real
 from types import FrameType, FunctionType, TracebackType
 from typing import Any
 
+from tests.support.state import is_of_package
+
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|nan|inf)", re.IGNORECASE)
 TIMES = re.compile("(?<=\\d) ?[x\u00d7] ?(?=\\d)")
 THOUSANDS = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")
@@ -69,7 +71,7 @@ def docstrings_of(trace: TracebackType | None) -> Iterator[str]:
     while trace:
         frame, trace = trace.tb_frame, trace.tb_next
         code, module = frame.f_code, frame.f_globals.get("__name__", "")
-        if not module.startswith("tiny_llm_ref"):
+        if not is_of_package(module):
             yield from docstrings_of_wrapped(frame)
         elif "self" in frame.f_locals:
             owner = type(frame.f_locals["self"])
@@ -84,5 +86,5 @@ def docstrings_of(trace: TracebackType | None) -> Iterator[str]:
 def docstrings_of_wrapped(frame: FrameType) -> Iterator[str]:
     """The docstrings of what a check around functions of the reference was given."""
     for value in frame.f_locals.values():
-        if isinstance(value, FunctionType) and value.__module__.startswith("tiny_llm_ref"):
+        if isinstance(value, FunctionType) and is_of_package(value.__module__):
             yield inspect.getdoc(value) or ""

@@ -8,6 +8,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from scripts.packages import NAME, REFERENCE, STAND_ON_IT
+
 MOST_ENTRIES = 1 << 16
 """Of an array whose entries are looked at: a copy of a larger one would spoil tests of memory."""
 MOST_ITEMS = 1000
@@ -45,8 +47,8 @@ def state_of(value: Any, looks_into_objects: bool = True, known: frozenset[int] 
 
 
 def is_of_package(module_name: str) -> bool:
-    """Whether a module belongs to what is tested."""
-    return module_name.partition(".")[0] in ("tiny_llm", "tiny_llm_ref")
+    """Whether a module belongs to what is tested: a package, or what stands on it."""
+    return module_name.partition(".")[0] in (NAME, REFERENCE, *STAND_ON_IT)
 
 
 def is_packages_own(value: Any) -> bool:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import mlx.core as mx
 import pytest
 
+from accelerated import race_inputs
 from benches.chunk_sweep import serve_arrival
 from benches.load import take
 from benches.long import Run, against_cost, memory
@@ -20,7 +21,6 @@ from scripts.course import ROOT
 from tests.support import commands
 from tests.support.checkpoints import save_small_model
 from tests.support.cpu_kernels import use_device
-from tiny_llm.accelerated import race_inputs
 
 pytestmark = pytest.mark.usefixtures("busy_is_accepted")
 

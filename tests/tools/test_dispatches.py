@@ -6,13 +6,13 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from accelerated.gpu_fused import SWIGLU
 from benches.dispatches import count_steps, counting
 from kernel_runtime.launch import Launch, Target
 from scripts.checkpoints.files import SHIPPED_MODEL, resolve_checkpoint
 from tests.support.check import check_equal
 from tests.support.checkpoints import Variant, build, save
 from tests.support.ragged import Shape, draw
-from tiny_llm.accelerated.gpu_fused import SWIGLU
 from tiny_llm.kernels import gpu_operations
 from tiny_llm.kernels.paged_gpu import paged_attention_gpu
 from tiny_llm.ops.attention import Mask

@@ -493,7 +493,7 @@ def test_load_by_a_hub_id_reads_the_config_first(hub: Files, cache: Path, tmp_pa
     hub.content = {name: data for name, data in hub.content.items() if name != path} | content
     env = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
     env["HF_HOME"] = str(tmp_path / "home")
-    code = "from tiny_llm_ref import load; load('Org/Tiny-1B')"
+    code = "import scripts; from tiny_llm import load; load('Org/Tiny-1B')"
     result = subprocess.run([sys.executable, "-c", code], cwd=REPO, env=env, capture_output=True, text=True)
     assert "ValueError: model_type 'gemma3' is not supported" in result.stderr
     assert list((tmp_path / "home").rglob("*.safetensors")) == []

@@ -11,6 +11,7 @@ from types import ModuleType
 import mlx.core as mx
 import pytest
 
+from accelerated import accelerate
 from benches import prefix
 from kernel_runtime import self_check
 from scripts.author import record_figures, schedules
@@ -19,7 +20,6 @@ from scripts.checkpoints import compare_mlx_lm
 from scripts.compare import __main__ as compare
 from scripts.compare import learner as compare_learner
 from tests.support.cpu_kernels import use_device
-from tiny_llm.accelerated import accelerate
 from tiny_llm.ops import basics
 
 FULL, TF32 = "0", "1"

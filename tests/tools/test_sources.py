@@ -88,7 +88,7 @@ def flat(source: str) -> str:
 
 EVERY_SOURCE = [
     path
-    for folder in ("tiny_llm_ref", "kernel_runtime", "scripts", "tests")
+    for folder in ("tiny_llm_ref", "accelerated", "kernel_runtime", "scripts", "tests")
     for path in (ROOT / folder).rglob("*")
 ]
 

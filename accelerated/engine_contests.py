@@ -6,19 +6,19 @@ import numpy as np
 from kernel_runtime.contest import Contest
 from kernel_runtime.paged_check import QuantizedPagedAttention
 from kernel_runtime.self_check import close_in, close_products, sample
+from tiny_llm.engine.batch_sampler import sample_batch
+from tiny_llm.engine.sampling_batch import BatchSampler, SamplingBatch, sample_one_by_one
+from tiny_llm.generation.sampler import SamplingParams
+from tiny_llm.kernels.dispatch_grouped_matmul import dispatch_grouped_matmul, grouped_matmul_mlx
+from tiny_llm.kernels.dispatch_quantized_attention import dispatch_quantized_attention
+from tiny_llm.kernels.mask_rows import mask_rows
+from tiny_llm.model.engine_operations import MaskRows
+from tiny_llm.ops.experts import ExpertWeights, GroupedMatmul, grouped_matmul_simple
+from tiny_llm.ops.quantized_blocks import dequantize_heads, quantize_heads, words_per_head
+from tiny_llm.ops.quantized_paged_attention import quantized_paged_attention_simple
+from tiny_llm.ops.writing import QuantizeBlocks, StoreRows, quantize_blocks_simple, store_rows_simple
+from tiny_llm.structured.masks import mask_rows_simple
 
-from ..engine.batch_sampler import sample_batch
-from ..engine.sampling_batch import BatchSampler, SamplingBatch, sample_one_by_one
-from ..generation.sampler import SamplingParams
-from ..kernels.dispatch_grouped_matmul import dispatch_grouped_matmul, grouped_matmul_mlx
-from ..kernels.dispatch_quantized_attention import dispatch_quantized_attention
-from ..kernels.mask_rows import mask_rows
-from ..model.engine_operations import MaskRows
-from ..ops.experts import ExpertWeights, GroupedMatmul, grouped_matmul_simple
-from ..ops.quantized_blocks import dequantize_heads, quantize_heads, words_per_head
-from ..ops.quantized_paged_attention import quantized_paged_attention_simple
-from ..ops.writing import QuantizeBlocks, StoreRows, quantize_blocks_simple, store_rows_simple
-from ..structured.masks import mask_rows_simple
 from .quantize_blocks import quantize_blocks
 from .race_inputs import as_quantized, is_on_gpu, packed_in
 from .sample_rows import sample_natively

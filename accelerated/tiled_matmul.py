@@ -6,12 +6,11 @@ import mlx.core as mx
 
 from kernel_runtime.gpu_kernel import GpuKernel
 from kernel_runtime.launch import LANES, Launch, Target, default_target, has_bfloat16
-
-from ..kernels import gpu_operations
-from ..kernels.gpu_operations import CODE_BITS
-from ..kernels.gpu_sizes import ceil
-from ..kernels.quantized_matmul import quantized_matmul
-from ..ops.quantize import QuantizedWeights
+from tiny_llm.kernels import gpu_operations
+from tiny_llm.kernels.gpu_operations import CODE_BITS
+from tiny_llm.kernels.gpu_sizes import ceil
+from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.ops.quantize import QuantizedWeights
 
 TILE = 64  # rows and columns of a group, and inputs that it brings into shared memory at a time
 STRIDE = TILE + 8  # distance of a tile's rows

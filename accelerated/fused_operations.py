@@ -10,11 +10,12 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.shapes import shaped
+from tiny_llm import kernels
 
 from .gpu_fused import split_heads_gpu, swiglu_gpu, swiglu_halves_gpu
 
 FOLDER = Path(__file__).parent
-SOURCES = FOLDER.parent / "kernels" / "cpu"
+SOURCES = Path(kernels.__file__).parent / "cpu"
 RMS_NORM = CpuKernel(SOURCES / "rms_norm.cpp")
 ROPE = CpuKernel(SOURCES / "rope.cpp")
 SPLIT_HEADS = CpuKernel(FOLDER / "split_heads.cpp")

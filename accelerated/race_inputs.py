@@ -7,9 +7,9 @@ import mlx.core as mx
 from kernel_runtime.contest import CHUNK
 from kernel_runtime.launch import default_target, has_bfloat16
 from kernel_runtime.self_check import sample
+from tiny_llm.ops.basics import Projection, as_projection
+from tiny_llm.ops.quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
 
-from ..ops.basics import Projection, as_projection
-from ..ops.quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
 from .fused_parts import prepared
 
 

@@ -9,12 +9,12 @@ import mlx.core as mx
 from kernel_runtime.contest import CHUNK, Contest, Run, switch
 from kernel_runtime.native import is_invariant
 from kernel_runtime.self_check import close_in, close_products, sample
+from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.model.operations import PLAIN_OPERATIONS
+from tiny_llm.ops.basics import as_projection
+from tiny_llm.ops.positional_encoding import RoPE
+from tiny_llm.ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
 
-from ..kernels.quantized_matmul import quantized_matmul
-from ..model.operations import PLAIN_OPERATIONS
-from ..ops.basics import as_projection
-from ..ops.positional_encoding import RoPE
-from ..ops.quantize import QuantizedMatmul, QuantizedWeights, quantized_matmul_simple
 from .fused_parts import FusedNorm, FusedRope, fused_mlp
 from .integer_matmul import integer_matmul
 from .mlx_parts import MlxNorm, MlxRope, mlx_matmul, mlx_mlp

@@ -6,9 +6,8 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.shapes import shaped
-
-from ..ops.quantized_blocks import bits_of
-from ..ops.writing import quantize_blocks_simple
+from tiny_llm.ops.quantized_blocks import bits_of
+from tiny_llm.ops.writing import quantize_blocks_simple
 
 SOURCE = Path(__file__).parent / "quantize_blocks.cpp"
 QUANTIZE_BLOCKS = CpuKernel(SOURCE, is_in_place=True)

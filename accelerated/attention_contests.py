@@ -9,14 +9,14 @@ import mlx.core as mx
 from kernel_runtime.contest import CHUNK, Contest, Run, switch
 from kernel_runtime.paged_check import PagedAttention, checked, unchecked
 from kernel_runtime.self_check import close_in, sample
+from tiny_llm.kernels.dispatch_attention import dispatch_attention
+from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
+from tiny_llm.model.config import ModelConfig
+from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
+from tiny_llm.ops.attention import Attention
+from tiny_llm.ops.paged_attention import paged_attention
+from tiny_llm.ops.positional_encoding import RoPE
 
-from ..kernels.dispatch_attention import dispatch_attention
-from ..kernels.dispatch_paged_attention import dispatch_paged_attention
-from ..model.config import ModelConfig
-from ..model.operations import PLAIN_OPERATIONS, Operations
-from ..ops.attention import Attention
-from ..ops.paged_attention import paged_attention
-from ..ops.positional_encoding import RoPE
 from .fused_parts import FusedRope, fused_attention
 from .mlx_parts import mlx_attention, mlx_paged_attention
 from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, packed_in, projection, sizes

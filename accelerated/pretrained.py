@@ -9,13 +9,13 @@ import mlx.core as mx
 from kernel_runtime.checkpoint import find_checkpoint, load_tokenizer, read_json, stored_dtype
 from kernel_runtime.launch import has_bfloat16
 from kernel_runtime.native import is_invariant, notice
+from tiny_llm.model.embedding import Embedding
+from tiny_llm.model.operations import Operations
+from tiny_llm.model.qwen3 import Qwen3Model
+from tiny_llm.model.ranks import Ranks
+from tiny_llm.model.registry import check_loadable, find_model_type, load_checkpoint
+from tiny_llm.ops.basics import one_by_one
 
-from ..model.embedding import Embedding
-from ..model.operations import Operations
-from ..model.qwen3 import Qwen3Model
-from ..model.ranks import Ranks
-from ..model.registry import check_loadable, find_model_type, load_checkpoint
-from ..ops.basics import one_by_one
 from .accelerate import best, best_operations
 from .engine_contests import grouped_matmuls
 from .race_inputs import is_on_gpu, usual_dtype

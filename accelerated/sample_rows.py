@@ -8,8 +8,7 @@ import numpy as np
 
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.shapes import shaped
-
-from ..engine.sampling_batch import SamplingBatch
+from tiny_llm.engine.sampling_batch import SamplingBatch
 
 NUMBERS_PER_ROW = 5
 SAMPLE_ROWS = CpuKernel(Path(__file__).parent / "sample_rows.cpp")

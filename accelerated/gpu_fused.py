@@ -10,8 +10,7 @@ import mlx.core as mx
 
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel, numbers
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
-
-from ..kernels.gpu_sizes import SIMD_GROUPS, ceil
+from tiny_llm.kernels.gpu_sizes import SIMD_GROUPS, ceil
 
 FOLDER = Path(__file__).parent
 SPLIT_HEADS = GpuKernel(

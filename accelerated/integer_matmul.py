@@ -7,9 +7,8 @@ from weakref import WeakKeyDictionary
 import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
-
-from ..kernels.quantized_matmul import quantized_matmul
-from ..ops.quantize import QuantizedProjection, QuantizedWeights
+from tiny_llm.kernels.quantized_matmul import quantized_matmul
+from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
 
 INTEGER = CpuKernel(Path(__file__).parent / "integer_matmul.cpp")
 INTEGER_BITS = (4, 8)

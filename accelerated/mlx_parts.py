@@ -8,13 +8,13 @@ import mlx.core as mx
 import numpy as np
 
 from kernel_runtime.paged_check import checked
+from tiny_llm.kernels.dispatch_attention import check_shapes
+from tiny_llm.model.embedding import QuantizedEmbedding
+from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
+from tiny_llm.ops.basics import Projection, silu
+from tiny_llm.ops.positional_encoding import RopeScaling, rope_frequencies
+from tiny_llm.ops.quantize import QuantizedMatmul, QuantizedWeights
 
-from ..kernels.dispatch_attention import check_shapes
-from ..model.embedding import QuantizedEmbedding
-from ..ops.attention import Mask, scaled_dot_product_attention_grouped
-from ..ops.basics import Projection, silu
-from ..ops.positional_encoding import RopeScaling, rope_frequencies
-from ..ops.quantize import QuantizedMatmul, QuantizedWeights
 from .fused_parts import checked_positions
 
 

@@ -5,16 +5,17 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-from ..kernels.dispatch_attention import can_merge, flash_attention_merged
-from ..model.config import ModelConfig
-from ..model.kv_cache import TinyKvCache
-from ..model.qwen3 import Qwen3MultiHeadAttention, SelfAttention
-from ..model.sharded_loader import JoinedProjection
-from ..ops.attention import Attention, Mask, scaled_dot_product_attention_grouped
-from ..ops.basics import Projection
-from ..ops.norm import Norm
-from ..ops.positional_encoding import RoPE, RopeScaling, Rotation, rope_frequencies
-from ..ops.quantize import QuantizedProjection, QuantizedWeights
+from tiny_llm.kernels.dispatch_attention import can_merge, flash_attention_merged
+from tiny_llm.model.config import ModelConfig
+from tiny_llm.model.kv_cache import TinyKvCache
+from tiny_llm.model.qwen3 import Qwen3MultiHeadAttention, SelfAttention
+from tiny_llm.model.sharded_loader import JoinedProjection
+from tiny_llm.ops.attention import Attention, Mask, scaled_dot_product_attention_grouped
+from tiny_llm.ops.basics import Projection
+from tiny_llm.ops.norm import Norm
+from tiny_llm.ops.positional_encoding import RoPE, RopeScaling, Rotation, rope_frequencies
+from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
+
 from .fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
 from .integer_matmul import IntegerProjection
 

@@ -9,13 +9,13 @@ from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel, numbers
 from kernel_runtime.launch import LANES, Launch, Target, default_target
 from kernel_runtime.native import is_invariant
 from kernel_runtime.paged_check import checked, unchecked
+from tiny_llm.kernels import gpu_operations
+from tiny_llm.kernels.dispatch_attention import check_shapes, dispatch_attention
+from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
+from tiny_llm.kernels.gpu_sizes import ceil
+from tiny_llm.kernels.paged_gpu import paged_attention_gpu
+from tiny_llm.ops.attention import Mask
 
-from ..kernels import gpu_operations
-from ..kernels.dispatch_attention import check_shapes, dispatch_attention
-from ..kernels.dispatch_paged_attention import dispatch_paged_attention
-from ..kernels.gpu_sizes import ceil
-from ..kernels.paged_gpu import paged_attention_gpu
-from ..ops.attention import Mask
 from .tiled_matmul import SHORT_FLOATS, SIMD_GROUPS, has_matrix_units
 
 QUERIES = 64  # of a group

@@ -16,11 +16,12 @@ import mlx.core as mx
 from kernel_runtime.contest import Contest, Part
 from kernel_runtime.native import is_invariant, kernels_mode
 from kernel_runtime.race import Table, choose, race_table
+from tiny_llm import kernels
+from tiny_llm.engine.batch_sampler import sample_batch
+from tiny_llm.engine.sampling_batch import BatchSampler
+from tiny_llm.model.engine_operations import EngineOperations
+from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
 
-from ..engine.batch_sampler import sample_batch
-from ..engine.sampling_batch import BatchSampler
-from ..model.engine_operations import EngineOperations
-from ..model.operations import PLAIN_OPERATIONS, Operations
 from . import attention_contests, contests, engine_contests
 from .fused_parts import FusedRope, fused_attention
 from .mlx_parts import MlxEmbedding
@@ -97,7 +98,7 @@ def _setting() -> tuple[str, str, bool]:
 
 def own_table() -> Table:
     """The results of this package's races on this machine."""
-    return race_table(Path(__file__).parent.parent)
+    return race_table(Path(kernels.__file__).parent, Path(__file__).parent)
 
 
 def all_contests(dtype: mx.Dtype | None = None) -> list[Contest[Any]]:

@@ -1,0 +1,3 @@
+"""Faster parts of a model, and the races between them."""
+
+from kernel_runtime import native  # noqa: F401  before MLX is loaded

@@ -1,1 +1,0 @@
-"""Faster parts of a model, and the races between them."""
