@@ -74,5 +74,5 @@ def batch_of(arrays: list[Ints]) -> ForwardBatch:
     """Return the batch whose fields these are."""
     tables, starts, lengths, token_ids, positions, *rest = arrays
     kind = ForwardBatch if len(rest) == 2 else QuantizedBatch
-    layout = mx.array(tables), mx.array(starts), mx.array(lengths)
-    return kind(*layout, mx.array(token_ids), positions.tolist(), *map(mx.array, rest))
+    places = mx.array(tables), mx.array(starts), mx.array(lengths)
+    return kind(*places, mx.array(token_ids), positions.tolist(), *map(mx.array, rest))
