@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.contest import CHUNK, Contest, Run, switch
 from kernel_runtime.paged_check import PagedAttention, checked, unchecked
 from kernel_runtime.self_check import close_in, sample
@@ -93,7 +94,7 @@ def paged_attentions(dtype: mx.Dtype) -> Contest[PagedAttention]:
     """
     inputs = cast_to(dtype, sample(12, 6, 64), sample(4, 16, 2, 64), sample(4, 16, 2, 64) + 1)
     tables = mx.array([[3, 1], [2, 0]])
-    places = tables, mx.array([0, 11, 12]), mx.array([23, 5])
+    layout = BlockLayout(tables, mx.array([0, 11, 12]), mx.array([23, 5]))
 
     def expected() -> mx.array:
         query, keys, values = cast_to(mx.float32, *inputs)
@@ -119,10 +120,10 @@ def paged_attentions(dtype: mx.Dtype) -> Contest[PagedAttention]:
         blocks = mx.ones(shape, dtype), mx.ones(shape, dtype)
         tables = mx.arange(N * num_blocks, dtype=mx.int32).reshape(N, num_blocks)
         starts = mx.arange(N + 1, dtype=mx.int32) * (rows // N)
-        places = tables, starts, mx.full(N, layer.num_keys, dtype=mx.int32)
-        mx.eval(blocks, places)
+        layout = BlockLayout(tables, starts, mx.full(N, layer.num_keys, dtype=mx.int32))
+        mx.eval(blocks, vars(layout))
         first = normal(dtype, rows, layer.num_heads, layer.head_dim)
-        return lambda query: attend(query, *blocks, *places), first
+        return lambda query: attend(query, *blocks, layout), first
 
     def by_rows(functions: Mapping[int, PagedAttention]) -> PagedAttention:
         return checked(switch({rows: unchecked(each) for rows, each in functions.items()}, num_paged_decodes))
@@ -137,7 +138,7 @@ def paged_attentions(dtype: mx.Dtype) -> Contest[PagedAttention]:
             "plain": paged_attention,
         },
         fallback=paged_attention,
-        sample=lambda attention: attention(*inputs, *places),
+        sample=lambda attention: attention(*inputs, layout),
         expected=expected,
         start=start,
         by_rows=by_rows,
@@ -147,9 +148,9 @@ def paged_attentions(dtype: mx.Dtype) -> Contest[PagedAttention]:
     )
 
 
-def num_paged_decodes(query: mx.array, *others: mx.array) -> int:
+def num_paged_decodes(query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout) -> int:
     """Sequences of one query each; CHUNK stands for any other batch."""
-    return query.shape[0] if query.shape[0] == others[-1].size else CHUNK
+    return query.shape[0] if query.shape[0] == layout.seq_lens.size else CHUNK
 
 
 def attention_layers(parts: Operations, dtype: mx.Dtype) -> Contest[Any]:

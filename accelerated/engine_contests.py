@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from kernel_runtime.contest import Contest
 from kernel_runtime.paged_check import QuantizedPagedAttention
 from kernel_runtime.self_check import close_in, close_products, sample
@@ -70,12 +71,12 @@ def quantized_attentions(dtype: mx.Dtype) -> Contest[QuantizedPagedAttention]:
     query, tail_keys = sample(12, 6, 64).astype(dtype), sample(4, 4, 2, 64).astype(dtype)
     tail_values = tail_keys + 1
     keys, values = quantize_heads(tail_keys, 8), quantize_heads(tail_values, 4)
-    tables, tails = mx.array([[3, 1, 2], [0, 2, 1]]), mx.array([*[1] * 3, *[2] * 4, *[0] * 4, 3])
-    starts, lengths = mx.array([0, 11, 12]), mx.array([12, 3])
+    layout = BlockLayout(mx.array([[3, 1, 2], [0, 2, 1]]), mx.array([0, 11, 12]), mx.array([12, 3]))
+    tails = mx.array([*[1] * 3, *[2] * 4, *[0] * 4, 3])
 
     def compute(attend: QuantizedPagedAttention, dtype: mx.Dtype) -> mx.array:
-        floats = tail_keys.astype(dtype), tail_values.astype(dtype)
-        return attend(query.astype(dtype), keys, values, *floats, tables, tails, starts, lengths)
+        blocks = QuantizedBlocks(keys, values, tail_keys.astype(dtype), tail_values.astype(dtype))
+        return attend(query.astype(dtype), blocks, layout, tails)
 
     return Contest(
         name="quantized attention",

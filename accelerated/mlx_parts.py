@@ -7,6 +7,7 @@ from functools import partial
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.paged_check import checked
 from tiny_llm.kernels.dispatch_attention import check_shapes
 from tiny_llm.model.embedding import QuantizedEmbedding
@@ -115,20 +116,14 @@ def mlx_attention(
 
 @checked
 def mlx_paged_attention(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
-    scale: float | None = None,
+    query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout, scale: float | None = None
 ) -> mx.array:
     """`paged_attention_simple` by MLX's attention on copies of the blocks.
 
     Arguments, result and ValueError are those of `paged_attention_simple`.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
+    tables, starts, lengths = layout.numbers()
     num_queries, block_size = np.diff(starts), keys.shape[1]
     rows, outputs = [], []
     for L in np.unique(num_queries):

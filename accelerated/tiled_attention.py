@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel, numbers
 from kernel_runtime.launch import LANES, Launch, Target, default_target
 from kernel_runtime.native import is_invariant
@@ -121,22 +122,15 @@ def attend_tiles(
 
 @checked
 def tiled_paged_attention(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
-    scale: float | None = None,
+    query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout, scale: float | None = None
 ) -> mx.array:
     """`dispatch_paged_attention` with chunks on the matrix units of a GPU, as for `tiled_attention`.
 
     Arguments, result and ValueError are those of `paged_attention_simple`.
     """
-    arrays = (query, keys, values, block_tables, query_start_loc, seq_lens)
     if can_multiply(query, keys, values):
-        return paged_attention_gpu(*arrays, scale, many=attend_paged_tiles, tile=QUERIES)
-    return unchecked(dispatch_paged_attention)(*arrays, scale)
+        return paged_attention_gpu(query, keys, values, layout, scale, many=attend_paged_tiles, tile=QUERIES)
+    return unchecked(dispatch_paged_attention)(query, keys, values, layout, scale)
 
 
 def attend_paged_tiles(target: Target, whole: Launch) -> mx.array:

@@ -6,12 +6,11 @@ from typing import Any, TypeVar, cast
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
+from kernel_runtime.block_layout import BlockLayout, Ints, QuantizedBlocks
 from kernel_runtime.shapes import heads_per_kv_head
 
-Ints = npt.NDArray[np.int32]
-PagedAttention = Callable[[mx.array, mx.array, mx.array, mx.array, mx.array, mx.array], mx.array]
+PagedAttention = Callable[[mx.array, mx.array, mx.array, BlockLayout], mx.array]
 """`paged_attention_simple`, or a faster one."""
 Attend = TypeVar("Attend", bound=PagedAttention)
 
@@ -25,20 +24,11 @@ def checked(attend: Attend) -> Attend:
 
     @wraps(attend)
     def checking(
-        query: mx.array,
-        keys: mx.array,
-        values: mx.array,
-        block_tables: mx.array,
-        query_start_loc: mx.array,
-        seq_lens: mx.array,
-        *options: Any,
-        **named: Any,
+        query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout, *options: Any, **named: Any
     ) -> mx.array:
-        check_paged_shapes(query, keys, values, block_tables, query_start_loc, seq_lens)
-        tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
-        check_queries(query.shape[0], starts, lengths)
-        check_tables(keys.shape[0], keys.shape[1], tables, lengths)
-        return attend(query, keys, values, block_tables, query_start_loc, seq_lens, *options, **named)
+        check_paged_shapes(query, keys, values, layout)
+        check_paged_numbers(layout, query.shape[0], *keys.shape[:2])
+        return attend(query, keys, values, layout, *options, **named)
 
     return cast(Attend, checking)
 
@@ -51,20 +41,7 @@ def unchecked(attend: Function) -> Function:
     return cast(Function, getattr(attend, "__wrapped__", attend))
 
 
-QuantizedPagedAttention = Callable[
-    [
-        mx.array,
-        mx.array,
-        mx.array,
-        mx.array,
-        mx.array,
-        mx.array,
-        mx.array,
-        mx.array,
-        mx.array,
-    ],
-    mx.array,
-]
+QuantizedPagedAttention = Callable[[mx.array, QuantizedBlocks, BlockLayout, mx.array], mx.array]
 """`quantized_paged_attention_simple`, or a faster one."""
 QuantizedAttend = TypeVar("QuantizedAttend", bound=QuantizedPagedAttention)
 
@@ -75,31 +52,24 @@ def checked_quantized(attend: QuantizedAttend) -> QuantizedAttend:
     @wraps(attend)
     def checking(
         query: mx.array,
-        keys: mx.array,
-        values: mx.array,
-        tail_keys: mx.array,
-        tail_values: mx.array,
-        block_tables: mx.array,
+        blocks: QuantizedBlocks,
+        layout: BlockLayout,
         tails: mx.array,
-        query_start_loc: mx.array,
-        seq_lens: mx.array,
         *options: Any,
         **named: Any,
     ) -> mx.array:
-        check_paged_shapes(query, tail_keys, tail_values, block_tables, query_start_loc, seq_lens)
-        check_quantized_shapes(keys, values, tail_keys)
-        tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
-        check_queries(query.shape[0], starts, lengths)
-        check_tables(keys.shape[0], keys.shape[1], tables, lengths)
-        check_tails(tail_keys.shape[0], query.shape[0], tails)
-        arrays = (query, keys, values, tail_keys, tail_values, block_tables, tails, query_start_loc, seq_lens)
-        return attend(*arrays, *options, **named)
+        check_paged_shapes(query, blocks.tail_keys, blocks.tail_values, layout)
+        check_quantized_shapes(blocks)
+        check_paged_numbers(layout, query.shape[0], *blocks.keys.shape[:2])
+        check_tails(blocks.tail_keys.shape[0], query.shape[0], tails)
+        return attend(query, blocks, layout, tails, *options, **named)
 
     return cast(QuantizedAttend, checking)
 
 
-def check_quantized_shapes(keys: mx.array, values: mx.array, tail_keys: mx.array) -> None:
+def check_quantized_shapes(blocks: QuantizedBlocks) -> None:
     """Raise ValueError unless quantized blocks fit each other and the blocks of floats."""
+    keys, values, tail_keys, _ = blocks
     _, block_size, H, _ = tail_keys.shape
     for name, words in (("keys", keys), ("values", values)):
         if words.ndim != 4 or words.shape[1:3] != (block_size, H) or words.dtype != mx.uint32:
@@ -126,42 +96,38 @@ def check_tails(num_tails: int, num_queries: int, tails: mx.array) -> None:
         raise ValueError(f"tails[{row}] is {numbers[row]}, but there are tails 0 to {num_tails - 1}")
 
 
-def check_paged_shapes(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
-) -> None:
-    """Raise ValueError for shapes that don't fit each other, and for tables that don't hold integers."""
+def check_paged_shapes(query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout) -> None:
+    """Raise ValueError for shapes that don't fit each other, and for a layout that doesn't hold integers."""
     if query.ndim != 3 or keys.ndim != 4 or values.shape != keys.shape or query.shape[2] != keys.shape[3]:
         raise ValueError(
             "query must be [T, H_q, D], keys and values both [num_blocks, block_size, H, D], "
             f"got {query.shape}, {keys.shape} and {values.shape}"
         )
     heads_per_kv_head(query.shape[1], keys.shape[2])
-    N = seq_lens.size
+    tables, starts, lengths = layout.block_tables, layout.query_start_loc, layout.seq_lens
+    N = lengths.size
     if (
         query.shape[0] < N
         or N == 0
-        or block_tables.shape[:1] != (N,)
-        or block_tables.ndim != 2
-        or query_start_loc.shape != (N + 1,)
-        or seq_lens.ndim != 1
+        or tables.shape[:1] != (N,)
+        or tables.ndim != 2
+        or starts.shape != (N + 1,)
+        or lengths.ndim != 1
     ):
         raise ValueError(
             "N sequences need at least N queries, block_tables [N, longest], query_start_loc [N + 1] and "
-            f"seq_lens [N], got {query.shape[0]} queries, {block_tables.shape}, {query_start_loc.shape} and "
-            f"{seq_lens.shape}"
+            f"seq_lens [N], got {query.shape[0]} queries, {tables.shape}, {starts.shape} and {lengths.shape}"
         )
-    for name, places in (
-        ("block_tables", block_tables),
-        ("query_start_loc", query_start_loc),
-        ("seq_lens", seq_lens),
-    ):
+    for name, places in (("block_tables", tables), ("query_start_loc", starts), ("seq_lens", lengths)):
         if not mx.issubdtype(places.dtype, mx.integer):
             raise ValueError(f"{name} must hold integers, got {places.dtype}")
+
+
+def check_paged_numbers(layout: BlockLayout, num_queries: int, num_blocks: int, block_size: int) -> None:
+    """Raise ValueError for queries or blocks that are not there: the numbers of a layout lead astray."""
+    tables, starts, lengths = layout.numbers()
+    check_queries(num_queries, starts, lengths)
+    check_tables(num_blocks, block_size, tables, lengths)
 
 
 def check_queries(num_queries: int, query_start_loc: Ints, seq_lens: Ints) -> None:

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 
+from kernel_runtime.block_layout import QuantizedBlocks
 from tiny_llm_ref import ScheduledTokens, SchedulerOutput, Sequence
 from tiny_llm_ref.ops.quantized_blocks import quantize_heads
 from tiny_llm_ref.ops.quantized_paged_attention import quantized_paged_attention_simple
@@ -47,8 +48,8 @@ def seen_by(batch: QuantizedBatch, pool: QuantizedKvPool, row: int, id: int, pos
         floats[int(pool.tails.tail_of[block]), place, 0] = marks[D // 2 + token]
     query = mx.zeros((len(batch.positions), 1, D))
     words = quantize_heads(codes, 8)
-    places = batch.block_tables, batch.tails, batch.query_start_loc, batch.seq_lens
-    output = quantized_paged_attention_simple(query, words, words, floats, floats, *places)[row, 0]
+    blocks = QuantizedBlocks(words, words, floats, floats)
+    output = quantized_paged_attention_simple(query, blocks, batch, batch.tails)[row, 0]
     as_codes, as_floats = (output[0 : D // 2] > 1e-3).tolist(), (output[D // 2 :] > 1e-3).tolist()
     assert all(as_codes[i] != as_floats[i] for i in range(position + 1))
     return as_codes[: position + 1]

@@ -5,6 +5,7 @@ import importlib
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout
 from scripts.compare.differences import Tree
 from scripts.compare.inputs import ByteTokenizer, fitting, normal, small_model, token_ids
 from scripts.compare.library import Case, Library, gpu_cases
@@ -52,14 +53,14 @@ def paged(tiny: Library) -> Tree:
     return seen
 
 
-def batch(counts: Counts, H_q: int, H: int, D: int) -> list[mx.array]:
+def batch(counts: Counts, H_q: int, H: int, D: int) -> tuple[mx.array, mx.array, mx.array, BlockLayout]:
     """The arguments of paged attention, on 401 blocks."""
     num_queries, contexts = counts
     keys, values = (normal(401, BLOCK_SIZE, H, D, seed=seed) for seed in (1, 2))
     longest = max(-(-S // BLOCK_SIZE) for S in contexts)
     tables = [[(7 * i + 3 * j) % 401 for j in range(longest)] for i in range(len(contexts))]
     places = [mx.array(x, mx.int32) for x in (tables, np.cumsum([0, *num_queries]), contexts)]
-    return [normal(sum(num_queries), H_q, D), keys, values, *places]
+    return normal(sum(num_queries), H_q, D), keys, values, BlockLayout(*places)
 
 
 def attended(tiny: Library, function: str) -> Tree:

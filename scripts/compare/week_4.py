@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from scripts.compare import ranks
 from scripts.compare.differences import Tree
 from scripts.compare.inputs import ByteTokenizer, fitting, normal, small_model, token_ids
@@ -16,17 +17,19 @@ def in_words(tiny: Library) -> Tree:
     return [words.astype(mx.float32), tiny.dequantize_heads(words, 64)]
 
 
-def quantized_batch(tiny: Library, counts: Counts, H_q: int, H: int, D: int) -> list[mx.array]:
+def quantized_batch(
+    tiny: Library, counts: Counts, H_q: int, H: int, D: int
+) -> tuple[mx.array, QuantizedBlocks, BlockLayout, mx.array]:
     """The arguments of attention to quantized blocks; the blocks of floats are numbered as the others."""
-    query, keys, values, tables, starts, lengths = batch(counts, H_q, H, D)
-    numbers = np.array(tables)
+    query, keys, values, layout = batch(counts, H_q, H, D)
+    numbers = np.array(layout.block_tables)
     tails = [
         numbers[i, (S - L + j) // BLOCK_SIZE]
         for i, (L, S) in enumerate(zip(*counts, strict=True))
         for j in range(L)
     ]
-    words = tiny.quantize_heads(keys, 8), tiny.quantize_heads(values, 4)
-    return [query, *words, keys, values, tables, mx.array(np.array(tails, np.int32)), starts, lengths]
+    blocks = QuantizedBlocks(tiny.quantize_heads(keys, 8), tiny.quantize_heads(values, 4), keys, values)
+    return query, blocks, layout, mx.array(np.array(tails, np.int32))
 
 
 def attended(tiny: Library) -> Tree:

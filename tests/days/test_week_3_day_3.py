@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.batching import peak_bytes
 from tests.support.budget import sequence_of
@@ -259,8 +260,8 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 MIXED = Shape((4, 1, 9, 1), (11, 6, 9, 23))
 
 
-def misplaced(*places: mx.array) -> Iterator[tuple[str, dict[str, Any], list[mx.array]]]:
-    """Tables, starts and lengths of MIXED with one number that leads astray, and what the error shows."""
+def misplaced(layout: BlockLayout) -> Iterator[tuple[str, dict[str, Any], BlockLayout]]:
+    """The layout of MIXED with one number that leads astray, and what the error shows."""
     num_blocks = sum(-(-S // MIXED.block_size) for S in MIXED.contexts) + 3
     for what, changed, place, number, shown in (
         ("a block of -1", 0, (1, 1), -1, {"block_id": -1}),
@@ -274,31 +275,31 @@ def misplaced(*places: mx.array) -> Iterator[tuple[str, dict[str, Any], list[mx.
         ("a sequence without queries", 1, 2, 4, {"query_start_loc": [0, 4, 4, 14, 15]}),
         ("queries that start before those before", 1, 2, 3, {"query_start_loc": [0, 4, 3, 14, 15]}),
     ):
-        arrays = [np.array(x) for x in places]
+        arrays = layout.numbers()
         arrays[changed][place] = number
-        yield what, shown, [mx.array(x) for x in arrays]
-    tables, starts, lengths = places
-    yield "a table that is too short", {"seq_len": 23}, [tables[:, :4], starts, lengths]
-    yield "tables of no whole numbers", {}, [tables.astype(mx.float32), starts, lengths]
+        yield what, shown, BlockLayout(*map(mx.array, arrays))
+    tables = layout.block_tables
+    yield "a table that is too short", {"seq_len": 23}, replace(layout, block_tables=tables[:, :4])
+    yield "tables of no whole numbers", {}, replace(layout, block_tables=tables.astype(mx.float32))
 
 
 def check_what_does_not_fit(attend: Attend) -> None:
     """Shapes that contradict each other."""
-    query, keys, values, tables, starts, lengths = draw(MIXED).arguments
-    attend(query, keys, values, tables, starts, lengths)
+    query, keys, values, layout = draw(MIXED).arguments
+    attend(query, keys, values, layout)
     with check_value_error(H_q=3, H=2):
-        attend(query[:, :3], keys, values, tables, starts, lengths)
+        attend(query[:, :3], keys, values, layout)
     with check_value_error(query=query.shape, keys=(15, 5, 2, 16)):
-        attend(query, keys[..., :16], values[..., :16], tables, starts, lengths)
+        attend(query, keys[..., :16], values[..., :16], layout)
     with check_value_error(values=values[:4].shape):
-        attend(query, keys, values[:4], tables, starts, lengths)
+        attend(query, keys, values[:4], layout)
     with check_value_error(query_start_loc=(4,)):
-        attend(query, keys, values, tables, starts[:-1], lengths)
+        attend(query, keys, values, replace(layout, query_start_loc=layout.query_start_loc[:-1]))
     with check_value_error(block_tables=(3, 7)):
-        attend(query, keys, values, tables[:3], starts, lengths)
-    for what, shown, changed in misplaced(tables, starts, lengths):
+        attend(query, keys, values, replace(layout, block_tables=layout.block_tables[:3]))
+    for what, shown, changed in misplaced(layout):
         with check_value_error(**shown, what=what):
-            attend(query, keys, values, *changed)
+            attend(query, keys, values, changed)
 
 
 def check_random_shapes_and_a_scale(attend: Attend, seed: int) -> None:
@@ -326,15 +327,16 @@ def test_task_2_blocks_that_several_share() -> None:
 
 def test_task_2_a_table_longer_than_the_context() -> None:
     ragged = draw(Shape((3,), (10,), block_size=5))
-    check_equal(ragged.block_tables.shape, (1, 4), "shape of a table with two entries too many")
+    check_equal(ragged.layout.block_tables.shape, (1, 4), "shape of a table with two entries too many")
     check_paged(paged_attention_simple, ragged, "attention to two blocks of four in the table")
 
 
 def test_task_2_blocks_behind_the_context_are_not_copied() -> None:
-    query, keys, values, tables, starts, lengths = draw(Shape((3,), (10,), block_size=5)).arguments
-    longer = mx.concatenate([tables, mx.zeros((1, 20_000), tables.dtype)], axis=1)
-    mx.eval(longer)
-    peak = peak_bytes(lambda: mx.eval(paged_attention_simple(query, keys, values, longer, starts, lengths)))
+    query, keys, values, layout = draw(Shape((3,), (10,), block_size=5)).arguments
+    tables = mx.concatenate([layout.block_tables, mx.zeros((1, 20_000), mx.int32)], axis=1)
+    mx.eval(tables)
+    longer = replace(layout, block_tables=tables)
+    peak = peak_bytes(lambda: mx.eval(paged_attention_simple(query, keys, values, longer)))
     what = f"whether 2 blocks of 1.3 kB in a table of 20,004 take less than 2 MB (they took {peak / 1e6:.1f})"
     check_equal(peak < 2_000_000, True, what)
 
@@ -387,7 +389,7 @@ def test_task_3_slots_of_contexts() -> None:
 def test_task_3_sequences_with_as_many_queries(L: int) -> None:
     ragged = draw(Shape((L, L, L), (9, 17, 4)))
     query = ragged.query.reshape(3, L, 4, 32)
-    tables, lengths = np.array(ragged.block_tables), np.array(ragged.seq_lens)
+    tables, _, lengths = ragged.layout.numbers()
     for scale in (None, 0.3, 0.0):
         result = attend_alike(query, ragged.keys, ragged.values, tables, lengths, scale)
         check_equal(result.shape, (3, L, 4, 32), "shape of the attention of three sequences")
@@ -423,7 +425,7 @@ def attend_alike_to(shape: Shape, dtype: mx.Dtype = mx.float32) -> mx.array:
     ragged = draw(shape, dtype)
     n, L = len(shape.num_queries), shape.num_queries[0]
     query = ragged.query.reshape(n, L, shape.H_q, shape.D)
-    tables, lengths = np.array(ragged.block_tables), np.array(ragged.seq_lens)
+    tables, _, lengths = ragged.layout.numbers()
     return attend_alike(query, ragged.keys, ragged.values, tables, lengths, None)
 
 
@@ -473,26 +475,27 @@ def test_task_4_keys_and_values_are_stored_before_they_are_read() -> None:
     tables = {0: BlockTable([8, 2]), 1: BlockTable([5, 7])}
     batch = ForwardBatch.of(SchedulerOutput(entries), tables, pool)
     query, key, value = normal(3, 6, 1, 16, seed=1), normal(3, 2, 1, 16, seed=2), normal(3, 2, 1, 16, seed=3)
-    seen: list[tuple[mx.array, ...]] = []
+    seen: list[tuple[mx.array, mx.array, mx.array, BlockLayout]] = []
 
-    def attention(*arguments: mx.array) -> mx.array:
-        seen.append(arguments)
-        return arguments[0] * 2
+    def attention(query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout) -> mx.array:
+        seen.append((query, keys, values, layout))
+        return query * 2
 
     def not_asked(*_: Any, **__: Any) -> mx.array:
         pytest.fail("the attention function of the model was called: only that of the cache knows blocks")
 
     result = RaggedKvCache(pool, 1, batch, attention).attend(query, key, value, not_asked, "causal")
     check_close(result, 2 * query, "what attend returns, [T, H_q, 1, D]", tolerance=0)
-    ((rows, keys, values, block_tables, starts, lengths),) = seen
+    ((rows, keys, values, layout),) = seen
     check_close(rows, query[:, :, 0], "queries that the attention gets, [T, H_q, D]", tolerance=0)
     for name, blocks, new in (("keys", keys, key), ("values", values, value)):
         check_equal(blocks.shape, (10, 4, 2, 16), f"shape of the {name} that it gets")
         stored = mx.stack([blocks[8, 3], blocks[2, 0], blocks[7, 0]])
         mistakes = {"still zeros: stored too late": mx.zeros(stored.shape)}
         check_close(stored, new[:, :, 0], f"{name} of the new tokens in their slots", 0, mistakes)
-    check_equal(block_tables.tolist(), [[8, 2], [5, 7]], "block tables that it gets")
-    check_equal((starts.tolist(), lengths.tolist()), ([0, 2, 3], [5, 5]), "query_start_loc and seq_lens")
+    tables, starts, lengths = (x.tolist() for x in layout.numbers())
+    check_equal(tables, [[8, 2], [5, 7]], "block tables that it gets")
+    check_equal((starts, lengths), ([0, 2, 3], [5, 5]), "query_start_loc and seq_lens")
     for layer in (0, 2):
         with check_value_error(layer=layer):
             pool.blocks(layer)
@@ -709,9 +712,9 @@ def test_task_4_logits_of_sequences_that_share_their_beginning() -> None:
 def test_task_4_the_attention_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def counting(*arguments: mx.array) -> mx.array:
-        calls.append(arguments[0].shape)
-        return paged_attention_simple(*arguments)
+    def counting(query: mx.array, *rest: Any) -> mx.array:
+        calls.append(query.shape)
+        return paged_attention_simple(query, *rest)
 
     runner = ModelRunner(random_qwen3(), BlockManager(40, 4), counting)
     check_logits(runner, [[(qwen_prompt(0, 5), None), (qwen_prompt(1, 1), None)]])
@@ -889,7 +892,7 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
     called = kernels_called(monkeypatch)
     ragged = draw(MIXED, dtype)
     check_pieces(ragged)
-    query, keys, values, *places = ragged.arguments
+    query, keys, values, layout = ragged.arguments
     wide_keys, wide_values = keys.astype(mx.float32), values.astype(mx.float32)
     use_device(mx.cpu, monkeypatch)
     for key, value, expected in (
@@ -899,14 +902,14 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
         (keys, wide_values, "paged_attention"),
     ):
         called.clear()
-        result = dispatch_paged_attention(query, key, value, *places)
+        result = dispatch_paged_attention(query, key, value, layout)
         what = f"called for keys of {key.dtype} and values of {value.dtype}, and the type of the result"
         check_equal((called, result.dtype), ([expected], dtype), what)
     check_sums(dispatch_paged_attention, dtype)
     use_device(mx.gpu, monkeypatch)
     called.clear()
-    dispatch_paged_attention(query, keys, values, *places)
-    dispatch_paged_attention(query, wide_keys, wide_values, *places)
+    dispatch_paged_attention(query, keys, values, layout)
+    dispatch_paged_attention(query, wide_keys, wide_values, layout)
     expected = ["paged_attention_gpu", "paged_attention"]
     check_equal(called, expected, "called on a GPU for one type, and for two")
 
@@ -914,10 +917,10 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
 def test_task_5_the_pool_is_not_copied(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     use_device(mx.cpu, monkeypatch)
-    query, keys, values, *places = draw(Shape((1, 3), (11, 6)), dtype).arguments
+    query, keys, values, layout = draw(Shape((1, 3), (11, 6)), dtype).arguments
     pools = [mx.concatenate([x, mx.zeros((9000, *x.shape[1:]), dtype)]) for x in (keys, values)]
     mx.eval(pools)
-    peak = peak_bytes(lambda: mx.eval(dispatch_paged_attention(query, *pools, *places)))
+    peak = peak_bytes(lambda: mx.eval(dispatch_paged_attention(query, *pools, layout)))
     what = f"whether 17 tokens in a pool of {pools[0].nbytes / 1e6:.0f} MB take less than 1 MB"
     check_equal(peak < 1_000_000, True, f"{what} (they took {peak / 1e6:.1f})")
 
@@ -925,14 +928,15 @@ def test_task_5_the_pool_is_not_copied(dtype: mx.Dtype, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("D", [16, 24])
 def test_task_5_what_the_kernel_would_read_past_is_refused(D: int) -> None:
     check_what_does_not_fit(dispatch_paged_attention)
-    query, keys, values, tables, starts, lengths = draw(Shape((4, 1), (11, 6), D=D)).arguments
-    dispatch_paged_attention(query, keys, values, tables, starts, lengths)
+    query, keys, values, layout = draw(Shape((4, 1), (11, 6), D=D)).arguments
+    dispatch_paged_attention(query, keys, values, layout)
     with check_value_error(H_q=3, H=2):
-        dispatch_paged_attention(query[:, :3], keys, values, tables, starts, lengths)
+        dispatch_paged_attention(query[:, :3], keys, values, layout)
     with check_value_error(query_start_loc=(2,)):
-        dispatch_paged_attention(query, keys, values, tables, starts[:-1], lengths)
+        shorter = replace(layout, query_start_loc=layout.query_start_loc[:-1])
+        dispatch_paged_attention(query, keys, values, shorter)
     with check_value_error(values=values[:2].shape):
-        dispatch_paged_attention(query, keys, values[:2], tables, starts, lengths)
+        dispatch_paged_attention(query, keys, values[:2], layout)
 
 
 # Tasks 6 and 7: Metal and CUDA

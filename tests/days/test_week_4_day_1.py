@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.batching import peak_bytes, small_model
 from tests.support.bits import check_bits
@@ -357,13 +359,14 @@ def test_task_2_the_same_rows_in_any_chunks() -> None:
     """What a query sees depends on its position: a sequence in one chunk, and token by token."""
     whole = draw_quantized(Shape((19,), (19,), 2, 1, 32, 4))
     expected = quantized_paged_attention_simple(*whole.arguments)
-    query, *pools, tables, tails, _, _ = whole.arguments
+    query, blocks, layout, tails = whole.arguments
     for size in (1, 2, 4, 5, 7):
         parts = []
         for start in range(0, 19, size):
             end = min(start + size, 19)
-            places = tables, tails[start:end], mx.array([0, end - start]), mx.array([end])
-            parts.append(quantized_paged_attention_simple(query[start:end], *pools, *places))
+            own = BlockLayout(layout.block_tables, mx.array([0, end - start]), mx.array([end]))
+            rows, own_tails = query[start:end], tails[start:end]
+            parts.append(quantized_paged_attention_simple(rows, blocks, own, own_tails))
         check_close(mx.concatenate(parts), expected, f"attention of 19 tokens in chunks of {size}")
 
 
@@ -376,12 +379,12 @@ def check_types(attend: Attend) -> None:
         check_equal(result.dtype, dtype, f"type of attention of a query in {dtype}")
         expected = batch.each(lambda seen, S: seen // 7 * 7, None)
         check_rounded_once(result, expected, f"attention in {dtype}")
-        query, *rest = batch.arguments
-        wide = attend(query.astype(mx.float32), *rest)
+        query, blocks, *places = batch.arguments
+        wide = attend(query.astype(mx.float32), blocks, *places)
         check_equal(wide.dtype, mx.float32, f"type of attention of a query in float32 to tails in {dtype}")
         check_close(wide, expected, f"attention of a query in float32 to tails in {dtype}")
-        keys, values, tail_keys, tail_values, *places = rest
-        mixed = attend(query, keys, values, tail_keys, tail_values.astype(mx.float32), *places)
+        wide_values = blocks.tail_values.astype(mx.float32)
+        mixed = attend(query, blocks._replace(tail_values=wide_values), *places)
         check_equal(mixed.dtype, dtype, f"type of attention to keys in {dtype} and values in float32")
         check_close(mixed, expected, f"attention to keys in {dtype}, values in float32", tolerance)
 
@@ -390,27 +393,18 @@ def test_task_2_types() -> None:
     check_types(quantized_paged_attention_simple)
 
 
-def misplaced(batch: QuantizedRagged) -> Iterator[tuple[str, dict[str, Any], list[mx.array]]]:
+def misplaced(batch: QuantizedRagged) -> Iterator[tuple[str, dict[str, Any], Items[Any]]]:
     """Arguments with one of them wrong, and what the error shows."""
-    names = (
-        "query",
-        "keys",
-        "values",
-        "tail_keys",
-        "tail_values",
-        "block_tables",
-        "tails",
-        "query_start_loc",
-        "seq_lens",
-    )
-    given = dict(zip(names, batch.arguments, strict=True))
+    query, blocks, layout, tails = batch.arguments
+    keys, values, tail_keys, tail_values = blocks
 
-    def changed(**arrays: mx.array) -> list[mx.array]:
-        return list({**given, **arrays}.values())
+    def changed(**arrays: mx.array) -> Items[Any]:
+        return query, blocks._replace(**arrays), layout, tails
 
-    query, keys, values, tails = (given[name] for name in ("query", "keys", "values", "tails"))
-    tail_keys, tail_values = given["tail_keys"], given["tail_values"]
-    yield "three query heads for two key heads", {"H_q": 3, "H": 2}, changed(query=query[:, :3])
+    def moved(**arrays: mx.array) -> Items[Any]:
+        return query, blocks, replace(layout, **arrays), tails
+
+    yield "three query heads for two key heads", {"H_q": 3, "H": 2}, (query[:, :3], blocks, layout, tails)
     yield (
         "tails of other dimensions",
         {"tail_keys": tail_keys[..., :16].shape},
@@ -426,33 +420,24 @@ def misplaced(batch: QuantizedRagged) -> Iterator[tuple[str, dict[str, Any], lis
     yield "keys that are no words", {"keys": keys.shape}, changed(keys=keys.astype(mx.int32))
     yield "fewer blocks of values", {}, changed(values=values[:-1])
     yield "words that are no head", {"num_words": 7}, changed(keys=mx.concatenate([keys] * 7, -1)[..., :7])
-    yield "a tail for each query but one", {"tails": tails[1:].shape}, changed(tails=tails[1:])
-    yield "tails of no whole numbers", {"tails": tails.shape}, changed(tails=tails.astype(mx.float32))
+    whole = query, blocks, layout
+    yield "a tail for each query but one", {"tails": tails[1:].shape}, (*whole, tails[1:])
+    yield "tails of no whole numbers", {"tails": tails.shape}, (*whole, tails.astype(mx.float32))
     for tail in (-1, tail_keys.shape[0], 50_000_000):
         numbers = np.array(tails)
         numbers[3] = tail
-        yield f"block of floats {tail}", {"tail": tail}, changed(tails=mx.array(numbers))
+        yield f"block of floats {tail}", {"tail": tail}, (*whole, mx.array(numbers))
     for block, place in ((-1, (1, 1)), (keys.shape[0], (3, 4)), (50_000_000, (0, 0))):
-        tables = np.array(given["block_tables"])
+        tables = np.array(layout.block_tables)
         tables[place] = block
-        yield f"block {block}", {"block_id": block}, changed(block_tables=mx.array(tables))
-    yield (
-        "a table that is too short",
-        {"seq_len": 23},
-        changed(block_tables=given["block_tables"][:, :4]),
-    )
-    lengths = np.array(given["seq_lens"])
+        yield f"block {block}", {"block_id": block}, moved(block_tables=mx.array(tables))
+    yield "a table that is too short", {"seq_len": 23}, moved(block_tables=layout.block_tables[:, :4])
+    lengths = np.array(layout.seq_lens)
     lengths[0] = 3
-    yield (
-        "more queries than context",
-        {"num_queries": 4, "seq_len": 3},
-        changed(seq_lens=mx.array(lengths)),
-    )
-    yield (
-        "queries that start behind the first",
-        {"query_start_loc": [1, 4, 5, 14, 15]},
-        changed(query_start_loc=mx.array([1, 4, 5, 14, 15])),
-    )
+    yield "more queries than context", {"num_queries": 4, "seq_len": 3}, moved(seq_lens=mx.array(lengths))
+    starts = [1, 4, 5, 14, 15]
+    what = "queries that start behind the first"
+    yield what, {"query_start_loc": starts}, moved(query_start_loc=mx.array(starts))
 
 
 def check_what_does_not_fit(attend: Attend) -> None:
@@ -945,18 +930,19 @@ def test_task_4_stored_and_quantized_before_anybody_attends() -> None:
     tables = [BlockTable([8, 2]), BlockTable([5])]
     batch = batch_of(pool, tables, (sequence, 6), (other, 3))
     query, key, value = normal(9, 6, 1, 32, seed=1), normal(9, 2, 1, 32, seed=2), normal(9, 2, 1, 32, seed=3)
-    seen: list[tuple[mx.array, ...]] = []
+    seen: list[tuple[mx.array, QuantizedBlocks, BlockLayout, mx.array]] = []
 
-    def attention(*arguments: mx.array) -> mx.array:
-        seen.append(tuple(map(mx.array, arguments)))  # the next write may change an array in place
-        return arguments[0] * 2
+    def attention(query: mx.array, blocks: QuantizedBlocks, layout: BlockLayout, tails: mx.array) -> mx.array:
+        copied = QuantizedBlocks(*map(mx.array, blocks))  # the next write may change an array in place
+        seen.append((query, copied, layout, tails))
+        return query * 2
 
     def not_asked(*_: Any, **__: Any) -> mx.array:
         fail("the attention function of the model was called: only that of the cache knows the blocks")
 
     result = QuantizedKvCache(pool, 1, batch, attention).attend(query, key, value, not_asked, "causal")
     check_close(result, 2 * query, "what attend returns, [T, H_q, 1, D]", tolerance=0)
-    ((rows, keys, values, tail_keys, tail_values, *places),) = seen
+    ((rows, (keys, values, tail_keys, tail_values), layout, own_tails),) = seen
     check_close(rows, query[:, :, 0], "queries that the attention gets, [T, H_q, D]", tolerance=0)
     for name, words, new, bits in (("keys", keys, key, 8), ("values", values, value, 4)):
         expected = dequantize_heads(quantize_heads(new[:4, :, 0], bits), 32)
@@ -967,8 +953,9 @@ def test_task_4_stored_and_quantized_before_anybody_attends() -> None:
     for name, floats, new in (("keys", tail_keys, key), ("values", tail_values, value)):
         check_close(floats[tails[4], :2], new[4:6, :, 0], f"{name} of the tail of the first sequence", 0)
         check_close(floats[tails[6], :3], new[6:, :, 0], f"{name} of the tail of the second", 0)
-    wanted = [[[8, 2], [5, 0]], tails, [0, 6, 9], [6, 3]]
-    check_equal([x.tolist() for x in places], wanted, "block tables, tails, query_start_loc and seq_lens")
+    found_places = [x.tolist() for x in (*layout.numbers(), own_tails)]
+    wanted = [[[8, 2], [5, 0]], [0, 6, 9], [6, 3], tails]
+    check_equal(found_places, wanted, "block tables, query_start_loc, seq_lens and tails")
     for layer in (0, 2):
         with check_value_error(layer=layer):
             pool.blocks(layer)
@@ -1368,10 +1355,10 @@ def test_task_5_the_kernel_is_that_of_the_device(
 def test_task_5_tails_of_another_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     called = kernels_called(monkeypatch)
     use_device(mx.gpu, monkeypatch)
-    query, *pools, keys, values, tables, tails, starts, lengths = draw_quantized(MIXED, mx.float16).arguments
+    query, (*pools, keys, values), *places = draw_quantized(MIXED, mx.float16).arguments
     wide_keys, wide_values = keys.astype(mx.float32), values.astype(mx.float32)
     for key, value in ((keys, values), (wide_keys, values), (keys, wide_values), (wide_keys, wide_values)):
-        dispatch_quantized_attention(query, *pools, key, value, tables, tails, starts, lengths)
+        dispatch_quantized_attention(query, QuantizedBlocks(*pools, key, value), *places)
     expected = [f"quantized_paged_attention_{name}" for name in ("gpu", "simple", "simple", "simple")]
     check_equal(called, expected, "called for a query of float16, with both tails, one and none of that type")
 
@@ -1380,9 +1367,7 @@ def test_task_5_tails_of_another_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch) 
 def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     called = kernels_called(monkeypatch)
     use_device(mx.cpu, monkeypatch)
-    query, *pools, tail_keys, tail_values, tables, tails, starts, lengths = draw_quantized(
-        MIXED, dtype
-    ).arguments
+    query, (*pools, tail_keys, tail_values), *places = draw_quantized(MIXED, dtype).arguments
     wide_keys, wide_values = tail_keys.astype(mx.float32), tail_values.astype(mx.float32)
     for key, value, expected in (
         (tail_keys, tail_values, "cpu"),
@@ -1391,7 +1376,7 @@ def test_task_5_which_is_used_for_a_type(dtype: mx.Dtype, monkeypatch: pytest.Mo
         (tail_keys, wide_values, "simple"),
     ):
         called.clear()
-        result = dispatch_quantized_attention(query, *pools, key, value, tables, tails, starts, lengths)
+        result = dispatch_quantized_attention(query, QuantizedBlocks(*pools, key, value), *places)
         what = f"called for tails of keys {key.dtype} and values {value.dtype}, and the type of the result"
         check_equal((called, result.dtype), ([f"quantized_paged_attention_{expected}"], dtype), what)
 
@@ -1403,10 +1388,11 @@ def test_task_5_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_task_5_the_pool_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     use_device(mx.cpu, monkeypatch)
-    query, keys, values, *rest = draw_quantized(Shape((1, 3), (11, 6), D=64)).arguments
+    query, (keys, values, *floats), *places = draw_quantized(Shape((1, 3), (11, 6), D=64)).arguments
     pools = [mx.concatenate([x, mx.zeros((9000, *x.shape[1:]), x.dtype)]) for x in (keys, values)]
     mx.eval(pools)
-    peak = peak_bytes(lambda: mx.eval(dispatch_quantized_attention(query, *pools, *rest)))
+    blocks = QuantizedBlocks(*pools, *floats)
+    peak = peak_bytes(lambda: mx.eval(dispatch_quantized_attention(query, blocks, *places)))
     what = f"whether 17 tokens in a pool of {pools[0].nbytes / 1e6:.0f} MB take less than 1 MB"
     check_equal(peak < 1_000_000, True, f"{what} (they took {peak / 1e6:.1f})")
 
@@ -1449,7 +1435,7 @@ def check_on_gpu(
     """Compare attention on a target, of what is drawn with these options, with that in numpy."""
     __tracebackhide__ = True
 
-    def attend(*arguments: mx.array, **named: Any) -> mx.array:
+    def attend(*arguments: Any, **named: Any) -> mx.array:
         return quantized_paged_attention_gpu(*arguments, target=target, **named)
 
     what = f"attention, {shape}, order {target.order}"
@@ -1524,7 +1510,7 @@ def check_bits_in_chunks(language: Language) -> None:
     __tracebackhide__ = True
     batch, target = draw_quantized(Shape((40,), (75,), 2, 1, 32, 5)), Target(language, "emulator")
 
-    def attend(*arguments: mx.array) -> mx.array:
+    def attend(*arguments: Any) -> mx.array:
         return quantized_paged_attention_gpu(*arguments, target=target)
 
     expected = attend(*batch.arguments)

@@ -5,6 +5,7 @@ import pytest
 
 from accelerated import fused_operations
 from accelerated import integer_matmul as integers
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.engine.test_integer_matmul import make_weights
 from tests.support.bits import ROWS, check_bits, check_rows
@@ -149,10 +150,11 @@ def test_attention_in_blocks(D: int, dtype: mx.Dtype, target: str | None) -> Non
             parts = []
             for start in range(0, 40, size):
                 end = min(start + size, 40)
-                places = ragged.block_tables[:1], mx.array([0, end - start]), mx.array([515 + end])
+                places = mx.array([0, end - start]), mx.array([515 + end])
+                layout = BlockLayout(ragged.layout.block_tables[:1], *places)
                 parts.append(
                     dispatch_paged_attention.dispatch_paged_attention(
-                        ragged.query[start:end], ragged.keys, ragged.values, *places
+                        ragged.query[start:end], ragged.keys, ragged.values, layout
                     )
                 )
             check_bits(mx.concatenate(parts), expected, f"chunks of {size} in blocks of {block_size}")

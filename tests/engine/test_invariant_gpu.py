@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 
 from accelerated import pretrained
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.launch import Language, Target
 from tests.engine.test_integer_matmul import make_weights
 from tests.support.bits import ROWS, check_bits, check_rows
@@ -87,9 +88,10 @@ def test_attention_in_blocks(language: Language, dtype: mx.Dtype, one_kernel: No
             parts = []
             for start in range(0, 40, size):
                 end = min(start + size, 40)
-                places = ragged.block_tables[:1], mx.array([0, end - start]), mx.array([35 + end])
+                places = mx.array([0, end - start]), mx.array([35 + end])
+                layout = BlockLayout(ragged.layout.block_tables[:1], *places)
                 rows = ragged.query[start:end]
-                parts.append(paged_attention_gpu(rows, ragged.keys, ragged.values, *places, target=target))
+                parts.append(paged_attention_gpu(rows, ragged.keys, ragged.values, layout, target=target))
             check_bits(mx.concatenate(parts), expected, f"chunks of {size} in blocks of {block_size}")
 
 

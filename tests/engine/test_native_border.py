@@ -17,6 +17,7 @@ from accelerated.sample_rows import sample_rows
 from accelerated.store_rows import store_rows
 from accelerated.tiled_attention import tiled_attention, tiled_paged_attention
 from accelerated.tiled_matmul import tiled_matmul
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, check_equal, normal
 from tests.support.cpu_kernels import spread, use_device
@@ -94,27 +95,24 @@ WRONG_ATTENTION: tuple[Mapping[str, Any], ...] = (
     {"mask": "Causal"},
     {"mask": normal(2, 4, 3, 6, seed=9)},
 )
-PLACES = {
-    "block_tables": ints([3, 1], [2, 0]),
-    "query_start_loc": ints(0, 2, 3),
-    "seq_lens": ints(7, 4),
-}
-WRONG_PLACES: tuple[Mapping[str, Any], ...] = (
+LAYOUT = BlockLayout(ints([3, 1], [2, 0]), ints(0, 2, 3), ints(7, 4))
+WRONG_LAYOUTS: tuple[Mapping[str, Any], ...] = (
     {"query": normal(4, 4, 64, seed=9)},
     {"query": normal(3, 3, 64, seed=9)},
     {"query": normal(3, 4, 32, seed=9)},
-    {"block_tables": ints([3, 1])},
-    {"block_tables": ints([3, 6], [2, 0])},
-    {"block_tables": ints([3, -1], [2, 0])},
-    {"block_tables": mx.array([[3.0, 1.0], [2.0, 0.0]])},
-    {"query_start_loc": ints(0, 3, 2)},
-    {"query_start_loc": ints(0, 3)},
-    {"query_start_loc": ints(1, 2, 3)},
-    {"seq_lens": ints(9, 4)},
-    {"seq_lens": ints(1, 4)},
-    {"seq_lens": ints(7, -4)},
-    {"seq_lens": ints(7)},
+    {"layout": replace(LAYOUT, block_tables=ints([3, 1]))},
+    {"layout": replace(LAYOUT, block_tables=ints([3, 6], [2, 0]))},
+    {"layout": replace(LAYOUT, block_tables=ints([3, -1], [2, 0]))},
+    {"layout": replace(LAYOUT, block_tables=mx.array([[3.0, 1.0], [2.0, 0.0]]))},
+    {"layout": replace(LAYOUT, query_start_loc=ints(0, 3, 2))},
+    {"layout": replace(LAYOUT, query_start_loc=ints(0, 3))},
+    {"layout": replace(LAYOUT, query_start_loc=ints(1, 2, 3))},
+    {"layout": replace(LAYOUT, seq_lens=ints(9, 4))},
+    {"layout": replace(LAYOUT, seq_lens=ints(1, 4))},
+    {"layout": replace(LAYOUT, seq_lens=ints(7, -4))},
+    {"layout": replace(LAYOUT, seq_lens=ints(7))},
 )
+QUANTIZED = QuantizedBlocks(quantize_heads(BLOCKS, 8), quantize_heads(BLOCKS, 4), BLOCKS[:3], 2 * BLOCKS[:3])
 ENTRIES = {
     "norm": Entry(
         (rms_norm,),
@@ -223,34 +221,31 @@ ENTRIES = {
             paged_attention,
             paged_attention_simple,
         ),
-        {"query": normal(3, 4, 64, seed=1), "keys": BLOCKS, "values": 2 * BLOCKS, **PLACES},
-        (*WRONG_PLACES, {"values": BLOCKS[:5]}, {"keys": BLOCKS[:, :, :0], "values": BLOCKS[:, :, :0]}),
-        words=("heads", "queries"),
+        {"query": normal(3, 4, 64, seed=1), "keys": BLOCKS, "values": 2 * BLOCKS, "layout": LAYOUT},
+        (*WRONG_LAYOUTS, {"values": BLOCKS[:5]}, {"keys": BLOCKS[:, :, :0], "values": BLOCKS[:, :, :0]}),
+        words=("heads", "queries", *vars(LAYOUT)),
     ),
     "quantized blocks": Entry(
         (dispatch_quantized_attention, quantized_paged_attention_simple),
         {
             "query": normal(3, 4, 64, seed=1),
-            "keys": quantize_heads(BLOCKS, 8),
-            "values": quantize_heads(BLOCKS, 4),
-            "tail_keys": BLOCKS[:3],
-            "tail_values": 2 * BLOCKS[:3],
+            "blocks": QUANTIZED,
+            "layout": LAYOUT,
             "tails": ints(1, 1, 2),
-            **PLACES,
         },
         (
-            *WRONG_PLACES,
+            *WRONG_LAYOUTS,
             {"tails": ints(1, 1)},
             {"tails": ints(1, 3, 2)},
             {"tails": ints(1, -1, 2)},
             {"tails": mx.array([1.0, 1.0, 2.0])},
-            {"values": quantize_heads(BLOCKS[:5], 4)},
-            {"keys": quantize_heads(BLOCKS, 8)[..., 1:]},
-            {"keys": quantize_heads(BLOCKS, 8).astype(mx.int32)},
-            {"tail_values": BLOCKS[:2]},
-            {"tail_keys": BLOCKS[:3, :2], "tail_values": BLOCKS[:3, :2]},
+            {"blocks": QUANTIZED._replace(values=quantize_heads(BLOCKS[:5], 4))},
+            {"blocks": QUANTIZED._replace(keys=QUANTIZED.keys[..., 1:])},
+            {"blocks": QUANTIZED._replace(keys=QUANTIZED.keys.astype(mx.int32))},
+            {"blocks": QUANTIZED._replace(tail_values=BLOCKS[:2])},
+            {"blocks": QUANTIZED._replace(tail_keys=BLOCKS[:3, :2], tail_values=BLOCKS[:3, :2])},
         ),
-        words=("heads", "queries", "words"),
+        words=("heads", "queries", "words", *vars(LAYOUT), *QUANTIZED._fields),
     ),
     "rows of a pool": Entry(
         (store_rows,),
@@ -345,12 +340,10 @@ def strided(value: Any, axis: int) -> Any:
     """The same arrays, none of them contiguous."""
     if isinstance(value, mx.array):
         return spread(value, axis)
-    if isinstance(value, QuantizedWeights):
-        return replace(
-            value, **{name: strided(getattr(value, name), axis) for name in ("weight", "scales", "biases")}
-        )
-    if isinstance(value, ExpertWeights):
-        return replace(value, packed=strided(value.packed, axis))
+    if isinstance(value, QuantizedWeights | ExpertWeights | BlockLayout):
+        return replace(value, **{name: strided(each, axis) for name, each in vars(value).items()})
+    if isinstance(value, QuantizedBlocks):
+        return QuantizedBlocks(*[strided(each, axis) for each in value])
     return tuple([strided(each, axis) for each in value]) if isinstance(value, tuple) else value
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import pytest
 
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.counting import counting
 from kernel_runtime.launch import BACKWARD, FORWARD, Language, Target
 from tests.support.check import check_close, check_equal, normal
@@ -50,9 +51,8 @@ def draw_dense(
 @both_languages
 def test_numbers(language: Language, dtype: mx.Dtype, tolerance: float, shape: Shape) -> None:
     ragged = draw(shape, dtype)
-    expected = paged_attention_simple(
-        *(x.astype(mx.float32) for x in ragged.arguments[:3]), *ragged.arguments[3:]
-    )
+    exactly = (x.astype(mx.float32) for x in (ragged.query, ragged.keys, ragged.values))
+    expected = paged_attention_simple(*exactly, ragged.layout)
     for order in (FORWARD, BACKWARD):
         actual = paged_attention_gpu(*ragged.arguments, target=Target(language, "emulator", order))
         check_equal(actual.dtype, dtype, "type")
@@ -74,11 +74,8 @@ def test_numbers_on_a_dense_cache(language: Language, dtype: mx.Dtype, tolerance
 @both_languages
 def test_a_long_neighbour_changes_no_bit_of_a_long_row(language: Language) -> None:
     ragged, target = draw(SHAPES[0], mx.float32), Target(language, "emulator")
-    alone = paged_attention_gpu(
-        *(ragged.query[:1], ragged.keys, ragged.values, ragged.block_tables[:1]),
-        *(mx.array([0, 1]), ragged.seq_lens[:1]),
-        target=target,
-    )
+    layout = BlockLayout(ragged.layout.block_tables[:1], mx.array([0, 1]), ragged.layout.seq_lens[:1])
+    alone = paged_attention_gpu(ragged.query[:1], ragged.keys, ragged.values, layout, target=target)
     check_equal(
         paged_attention_gpu(*ragged.arguments, target=target)[:1].tolist(), alone.tolist(), "first row"
     )

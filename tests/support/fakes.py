@@ -84,13 +84,14 @@ def attend(query, key, value, scale=None, mask=None):
     return mx.array(sums_of(held[:, None], where[:, None], visible))[:, None, :, None]
 
 
-def attend_in_blocks(query, keys, values, block_tables, query_start_loc, seq_lens):
+def attend_in_blocks(query, keys, values, layout):
     """[T, 1, 1]: what `attend` gives each of T tokens, from the blocks of its own sequence."""
-    tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
+    tables, starts, lengths = layout.numbers()
     sequence = np.repeat(np.arange(len(tables)), np.diff(starts))
     position = np.arange(starts[-1]) + (lengths - starts[1:])[sequence]
     held, where = (
-        np.array(x[block_tables]).astype(np.int64).reshape(len(tables), -1)[sequence] for x in (keys, values)
+        np.array(x[layout.block_tables]).astype(np.int64).reshape(len(tables), -1)[sequence]
+        for x in (keys, values)
     )
     visible = np.arange(held.shape[1])[None, :] <= position[:, None]
     return mx.array(sums_of(held, where, visible))[:, None, None]

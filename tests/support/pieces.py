@@ -82,7 +82,7 @@ def check_pieces(ragged: Ragged) -> None:
         for h in range(shape.H)
     }
     (written,) = pieces_kernel()(
-        [ragged.query_start_loc, ragged.seq_lens],
+        [ragged.layout.query_start_loc, ragged.layout.seq_lens],
         [(sum(map(len, expected.values())) + 100, 8)],
         [mx.int32],
         [shape.H, group_size],

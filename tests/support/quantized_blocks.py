@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close
 from tests.support.oracles import Array, Mistakes, exact, grouped_attention
@@ -89,7 +90,7 @@ class QuantizedRagged:
 
     ragged: Ragged
     bits: tuple[int, int]
-    arguments: tuple[mx.array, ...]
+    arguments: tuple[mx.array, QuantizedBlocks, BlockLayout, mx.array]
     own_keys: list[Array]
     own_values: list[Array]
 
@@ -177,7 +178,7 @@ def draw_quantized(
         bits: of keys and of values.
     """
     ragged = draw(shape, dtype, size, seed, num_shared, has_close_keys)
-    block_size, tables = shape.block_size, np.array(ragged.block_tables)
+    block_size, tables = shape.block_size, np.array(ragged.layout.block_tables)
     tails, num_tails = tails_of(shape, np.random.default_rng(seed))
     pools, floats, own = [], [], []
     for all_own, width in zip((ragged.own_keys, ragged.own_values), bits, strict=True):
@@ -198,8 +199,8 @@ def draw_quantized(
         pools.append(mx.array(words))
         floats.append(mx.array(tail).astype(dtype))
         own.append(quantized)
-    places = ragged.block_tables, mx.array(tails), ragged.query_start_loc, ragged.seq_lens
-    return QuantizedRagged(ragged, bits, (ragged.query, *pools, *floats, *places), *own)
+    arguments = ragged.query, QuantizedBlocks(*pools, *floats), ragged.layout, mx.array(tails)
+    return QuantizedRagged(ragged, bits, arguments, *own)
 
 
 def tails_of(shape: Shape, random: np.random.Generator) -> tuple[npt.NDArray[np.int32], int]:
@@ -233,17 +234,18 @@ def check_quantized(
 
 def in_chunks(attend: Attend, batch: QuantizedRagged, size: int, beside: bool) -> mx.array:
     """Attention of the first sequence's queries, so many at a time, alone or beside the others."""
-    query, *pools, tables, tails, starts, lengths = batch.arguments
+    query, blocks, layout, tails = batch.arguments
     L, S = batch.ragged.shape.num_queries[0], batch.ragged.shape.contexts[0]
     parts = []
     for start in range(0, L, size):
         end = min(start + size, L)
         rows, own_tails = query[start:end], tails[start:end]
-        places = [tables[:1], mx.array([0, end - start]), mx.array([S - L + end])]
+        own = BlockLayout(layout.block_tables[:1], mx.array([0, end - start]), mx.array([S - L + end]))
         if beside:
-            rows, own_tails = (mx.concatenate([own, x[L:]]) for own, x in ((rows, query), (own_tails, tails)))
-            new_starts = mx.concatenate([mx.array([0]), starts[1:] - (L - (end - start))])
-            places = [tables, new_starts, mx.concatenate([places[2], lengths[1:]])]
-        found = attend(rows, *pools, places[0], own_tails, *places[1:])
+            rows, own_tails = (mx.concatenate([y, x[L:]]) for y, x in ((rows, query), (own_tails, tails)))
+            starts = mx.concatenate([mx.array([0]), layout.query_start_loc[1:] - (L - (end - start))])
+            lengths = mx.concatenate([own.seq_lens, layout.seq_lens[1:]])
+            own = BlockLayout(layout.block_tables, starts, lengths)
+        found = attend(rows, blocks, own, own_tails)
         parts.append(found[: end - start])
     return mx.concatenate(parts)

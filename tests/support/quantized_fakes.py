@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from tests.support.fakes import PRIME, VOCAB_SIZE, FakeModel
 from tests.support.quantized_blocks import expanded, unpacked
 from tiny_llm import ScheduledTokens, SchedulerOutput, Sequence
@@ -47,22 +48,14 @@ def mixed(held: Ints, where: Ints) -> int:
 
 
 def attend_as_told(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tail_keys: mx.array,
-    tail_values: mx.array,
-    block_tables: mx.array,
-    tails: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
+    query: mx.array, blocks: QuantizedBlocks, layout: BlockLayout, tails: mx.array
 ) -> mx.array:
     """[T, 1, 1]: what each token makes of what it sees, in numpy."""
+    keys, values, *floats = blocks
     block_size = keys.shape[1]
     full = [read(expanded(*unpacked(x, D, (x.shape[-1] - 1) * 32 // D)))[:, :, 0] for x in (keys, values)]
-    rest = [read(np.array(x))[:, :, 0] for x in (tail_keys, tail_values)]
-    starts, lengths = np.array(query_start_loc), np.array(seq_lens)
-    tables, tail_of = np.array(block_tables), np.array(tails)
+    rest = [read(np.array(x))[:, :, 0] for x in floats]
+    (tables, starts, lengths), tail_of = layout.numbers(), np.array(tails)
     outputs = []
     for i, length in enumerate(lengths):
         for row in range(starts[i], starts[i + 1]):

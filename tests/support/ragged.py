@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout
 from tests.support.blocks import KINDS, LAYOUTS, Kind, Layout, scores_and_values
 from tests.support.causes import NOT_TO_BE_READ
 from tests.support.check import check_close, normal
@@ -42,17 +43,14 @@ class Ragged:
     query: mx.array
     keys: mx.array
     values: mx.array
-    block_tables: mx.array
-    query_start_loc: mx.array
-    seq_lens: mx.array
+    layout: BlockLayout
     own_keys: list[Array]
     own_values: list[Array]
 
     @property
-    def arguments(self) -> tuple[mx.array, ...]:
+    def arguments(self) -> tuple[mx.array, mx.array, mx.array, BlockLayout]:
         """As `paged_attention_simple` takes them."""
-        places = self.block_tables, self.query_start_loc, self.seq_lens
-        return self.query, self.keys, self.values, *places
+        return self.query, self.keys, self.values, self.layout
 
     def each(self, attend: Callable[[Array, Array, Array], Array]) -> Array:
         """A function of query [1, H_q, L, D], key and value [1, H, S, D] of each sequence: [T, H_q, D]."""
@@ -110,9 +108,11 @@ def draw(
         shape,
         (normal(T, shape.H_q, shape.D, seed=seed + 5) * size).astype(dtype),
         *(mx.array(pool).astype(dtype) for pool in pools),
-        mx.array(tables),
-        mx.array(np.cumsum([0, *shape.num_queries], dtype=np.int32)),
-        mx.array(np.array(shape.contexts, np.int32)),
+        BlockLayout(
+            mx.array(tables),
+            mx.array(np.cumsum([0, *shape.num_queries], dtype=np.int32)),
+            mx.array(np.array(shape.contexts, np.int32)),
+        ),
         *own,
     )
 

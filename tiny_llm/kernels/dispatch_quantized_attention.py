@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.paged_check import checked_quantized
 
@@ -15,14 +16,9 @@ TAIL_TYPES = (mx.float32, mx.bfloat16, mx.float16)
 @checked_quantized
 def dispatch_quantized_attention(
     query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tail_keys: mx.array,
-    tail_values: mx.array,
-    block_tables: mx.array,
+    blocks: QuantizedBlocks,
+    layout: BlockLayout,
     tails: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """Compute `quantized_paged_attention_simple` with the fastest kernel for this device and type.
@@ -38,22 +34,17 @@ def dispatch_quantized_attention(
 
 def quantized_paged_attention_cpu(
     query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tail_keys: mx.array,
-    tail_values: mx.array,
-    block_tables: mx.array,
+    blocks: QuantizedBlocks,
+    layout: BlockLayout,
     tails: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
     scale: float,
 ) -> mx.array:
     """Attention to quantized blocks with the CPU kernel. The tails have one type, one of TAIL_TYPES.
 
     The kernel sums in float32. It reads wherever the arguments point, so they must have been checked.
     """
-    inputs = [query.astype(mx.float32), keys, values, tail_keys, tail_values]
-    inputs += [x.astype(mx.int32) for x in (block_tables, tails, query_start_loc, seq_lens)]
-    numbers = [scale, TAIL_TYPES.index(tail_keys.dtype)]
+    places = layout.block_tables, tails, layout.query_start_loc, layout.seq_lens
+    inputs = [query.astype(mx.float32), *blocks, *(x.astype(mx.int32) for x in places)]
+    numbers = [scale, TAIL_TYPES.index(blocks.tail_keys.dtype)]
     (output,) = QUANTIZED_PAGED_ATTENTION(inputs, [query.shape], [mx.float32], numbers)
     return output.astype(query.dtype)

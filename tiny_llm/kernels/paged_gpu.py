@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 
+from kernel_runtime.block_layout import BlockLayout, Ints
 from kernel_runtime.gpu_kernel import SMALLEST_BUFFER, GpuKernel
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 
@@ -15,7 +15,6 @@ from .gpu_operations import FEW_QUERIES, SOURCES
 from .gpu_sizes import HEAD_DIMS, SIMD_GROUPS, TILE, TILE_ENTRIES
 from .split_decode import num_splits, split_decode
 
-Ints = npt.NDArray[np.int32]
 Compute = Callable[[Target, Launch], mx.array]
 """Computes a launch, with one kernel or several."""
 
@@ -87,9 +86,7 @@ def paged_attention_gpu(
     query: mx.array,
     keys: mx.array,
     values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
+    layout: BlockLayout,
     scale: float | None = None,
     target: Target | None = None,
     many: Compute = PAGED_ATTENTION,
@@ -102,8 +99,8 @@ def paged_attention_gpu(
     computes the others.
 
     Args:
-        query, keys, values, block_tables, query_start_loc, seq_lens, scale: as for
-            `paged_attention_simple`; D is one of HEAD_DIMS, and query, keys and values have one type.
+        query, keys, values, layout, scale: as for `paged_attention_simple`; D is one of HEAD_DIMS, and query,
+            keys and values have one type.
         target: where to run; by default, what this machine has.
         many: computes tiles of up to `tile` queries, from the launch of `paged_attention`.
 
@@ -113,10 +110,9 @@ def paged_attention_gpu(
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
     target = target or default_target()
-    shares, order = shares_of(
-        *(tuple(np.array(x).tolist()) for x in (query_start_loc, seq_lens)), FEW_QUERIES, many, tile
-    )
-    tables = tables_on_gpu(block_tables)
+    numbers = (tuple(np.array(x).tolist()) for x in (layout.query_start_loc, layout.seq_lens))
+    shares, order = shares_of(*numbers, FEW_QUERIES, many, tile)
+    tables = tables_on_gpu(layout.block_tables)
     outputs = []
     for share in shares:
         own = query[share.rows]
@@ -127,7 +123,7 @@ def paged_attention_gpu(
             num_groups=(share.num_groups, own.shape[1], 1),
             num_threads=SIMD_GROUPS * LANES,
             template={"T": own.dtype, "D": D},
-            integers=(own.shape[1], keys.shape[2], keys.shape[1], block_tables.shape[1]),
+            integers=(own.shape[1], keys.shape[2], keys.shape[1], layout.block_tables.shape[1]),
             reals=(scale,),
         )
         if share.num_splits > 1:

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from kernel_runtime.gpu_kernel import GpuKernel
 from kernel_runtime.launch import FLOATS, LANES, Launch, Target, default_target
 
@@ -47,14 +48,9 @@ QUANTIZED_PAGED_ATTENTION = make_quantized_kernel(
 
 def quantized_paged_attention_gpu(
     query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tail_keys: mx.array,
-    tail_values: mx.array,
-    block_tables: mx.array,
+    blocks: QuantizedBlocks,
+    layout: BlockLayout,
     tails: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
     scale: float | None = None,
     target: Target | None = None,
 ) -> mx.array:
@@ -64,33 +60,33 @@ def quantized_paged_attention_gpu(
     computes sequences of at most FEW_QUERIES queries, and `quantized_paged_attention` the others.
 
     Args:
-        query, keys, values, tail_keys, tail_values, block_tables, tails, query_start_loc, seq_lens, scale: as
-            for `quantized_paged_attention_simple`; D is one of HEAD_DIMS, and the query and both tails have
-            one type.
+        query, blocks, layout, tails, scale: as for `quantized_paged_attention_simple`; D is one of HEAD_DIMS,
+            and the query and both tails have one type.
         target: where to run; by default, what this machine has.
 
     Raises:
         BuildError, NotImplementedError: the kernel is not available here, as for `GpuKernel`.
     """
     H_q, D = query.shape[1:]
+    _, block_size, H, _ = blocks.keys.shape
     scale = D**-0.5 if scale is None else scale
     target = target or default_target()
-    numbers = (tuple(np.array(x).tolist()) for x in (query_start_loc, seq_lens))
+    numbers = (tuple(np.array(x).tolist()) for x in (layout.query_start_loc, layout.seq_lens))
     shares, order = shares_of(*numbers, FEW_QUERIES, QUANTIZED_PAGED_ATTENTION, TILE, QUANTIZED_PAGED_DECODE)
-    tables = tables_on_gpu(block_tables)
-    bits = bits_of(keys.shape[3], D), bits_of(values.shape[3], D)
+    tables = tables_on_gpu(layout.block_tables)
+    bits = bits_of(blocks.keys.shape[3], D), bits_of(blocks.values.shape[3], D)
     outputs = []
     for share in shares:
         own = query[share.rows]
         own_tails = tails[share.rows].astype(mx.int32)
         launch = Launch(
-            inputs=(own, keys, values, tail_keys, tail_values, tables, own_tails, *share.places),
+            inputs=(own, *blocks, tables, own_tails, *share.places),
             shape=own.shape,
             dtype=own.dtype,
             num_groups=(share.num_groups, H_q, 1),
             num_threads=SIMD_GROUPS * LANES,
             template={"T": own.dtype, "D": D},
-            integers=(H_q, keys.shape[2], keys.shape[1], block_tables.shape[1], *bits),
+            integers=(H_q, H, block_size, layout.block_tables.shape[1], *bits),
             reals=(scale,),
         )
         outputs.append(share.compute(target, launch))

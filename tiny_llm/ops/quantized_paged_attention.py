@@ -2,20 +2,16 @@
 
 import mlx.core as mx
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from kernel_runtime.paged_check import checked_quantized
 
 
 @checked_quantized
 def quantized_paged_attention_simple(
     query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tail_keys: mx.array,
-    tail_values: mx.array,
-    block_tables: mx.array,
+    blocks: QuantizedBlocks,
+    layout: BlockLayout,
     tails: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """Causal attention to full blocks, which are quantized, and to the tail after them, which is not.
@@ -26,13 +22,12 @@ def quantized_paged_attention_simple(
 
     Args:
         query: [T, H_q, D]
-        keys, values: [num_blocks, block_size, H, words per head], as `quantize_heads` returns them. The
-            number of bits may differ between the two.
-        tail_keys, tail_values: [num_tails, block_size, H, D], floats.
-        block_tables: [N, longest]; as for `paged_attention_simple`.
+        blocks: `keys` and `values` [num_blocks, block_size, H, words per head], in 4 or 8 bits each;
+            `tail_keys` and `tail_values` [num_tails, block_size, H, D], floats.
+        layout: as for `paged_attention_simple`.
         tails: [T], the block of floats that holds the tail of each query, the same for all queries of a
             sequence in one block. Ignored for a query without a tail.
-        query_start_loc, seq_lens, scale: as for `paged_attention_simple`.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
 
     Returns:
         [T, H_q, D], in the type of the query; dequantized entries, scores, softmax and sums are float32.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.paged_check import PagedAttention, unchecked
 
 from ..model.kv_cache import TinyKvCache
@@ -19,26 +20,22 @@ from .pool import Pool
 
 
 @dataclass(frozen=True)
-class ForwardBatch:
+class ForwardBatch(BlockLayout):
     """T tokens of N sequences, flattened. The model sees T rows of one token; attention separates sequences.
+
+    It is a `BlockLayout` in which every token is a query: `seq_lens` counts the tokens after this step, and
+    `block_tables` are padded with 0.
 
     Attributes:
         token_ids: [T, 1]
         positions: T numbers, the position of each token in its own sequence.
         slots: [T], where to store each token's key and value; the null slot if they are already stored.
-        query_start_loc: [N + 1]; the tokens of sequence i are rows query_start_loc[i] to
-            query_start_loc[i + 1] - 1.
-        seq_lens: [N], tokens of each sequence after this step.
-        block_tables: [N, longest], the blocks of each sequence, padded with 0.
         logits_indices: [number of final entries], the row of each final entry's last token.
     """
 
     token_ids: mx.array
     positions: list[int]
     slots: mx.array
-    query_start_loc: mx.array
-    seq_lens: mx.array
-    block_tables: mx.array
     logits_indices: mx.array
 
     @classmethod
@@ -62,12 +59,12 @@ class ForwardBatch:
         num_stored = np.array([table.num_stored_tokens for table in entry_tables])
         slots = batch_slots(positions, query_start_loc, block_tables, num_stored, pool)
         return cls(
+            mx.array(block_tables),
+            mx.array(query_start_loc),
+            mx.array(np.array([entry.end for entry in entries], dtype=np.int32)),
             mx.array(token_ids[:, None]),
             positions.tolist(),
             mx.array(slots),
-            mx.array(query_start_loc),
-            mx.array(np.array([entry.end for entry in entries], dtype=np.int32)),
-            mx.array(block_tables),
             mx.array(logits_indices(entries, query_start_loc)),
         )
 

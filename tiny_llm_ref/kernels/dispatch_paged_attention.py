@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from kernel_runtime.block_layout import BlockLayout
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.paged_check import checked, unchecked
 
@@ -19,13 +20,7 @@ BLOCK_TYPES = (mx.float32, mx.bfloat16, mx.float16)
 
 @checked
 def dispatch_paged_attention(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
-    scale: float | None = None,
+    query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout, scale: float | None = None
 ) -> mx.array:
     """Compute `paged_attention_simple` with the fastest kernel for this device, type and head dimension.
 
@@ -38,30 +33,23 @@ def dispatch_paged_attention(
     """
     D = query.shape[-1]
     scale = D**-0.5 if scale is None else scale
-    arrays = (query, keys, values, block_tables, query_start_loc, seq_lens)
     if mx.default_device() == mx.gpu:
         if D in HEAD_DIMS and query.dtype == keys.dtype == values.dtype:
-            return paged_attention_gpu(*arrays, scale)
+            return paged_attention_gpu(query, keys, values, layout, scale)
     elif D % HEAD_DIM_UNIT == 0 and keys.dtype == values.dtype and keys.dtype in BLOCK_TYPES:
-        return paged_attention_cpu(*arrays, scale)
-    return unchecked(paged_attention)(*arrays, scale)
+        return paged_attention_cpu(query, keys, values, layout, scale)
+    return unchecked(paged_attention)(query, keys, values, layout, scale)
 
 
 def paged_attention_cpu(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
-    scale: float,
+    query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout, scale: float
 ) -> mx.array:
     """Paged attention with the CPU kernel. D is a multiple of 16, and keys and values fit BLOCK_TYPES.
 
     The kernel sums in float32, and reads blocks of any of these types in place. It reads wherever the
     arguments point, so they must have been checked.
     """
-    inputs = [query.astype(mx.float32), keys, values]
-    inputs += [x.astype(mx.int32) for x in (block_tables, query_start_loc, seq_lens)]
+    places = layout.block_tables, layout.query_start_loc, layout.seq_lens
+    inputs = [query.astype(mx.float32), keys, values, *(x.astype(mx.int32) for x in places)]
     (output,) = PAGED_ATTENTION(inputs, [query.shape], [mx.float32], [scale, BLOCK_TYPES.index(keys.dtype)])
     return output.astype(query.dtype)

@@ -5,34 +5,26 @@ from itertools import pairwise
 import mlx.core as mx
 import numpy as np
 
-from kernel_runtime.paged_check import Ints, checked
+from kernel_runtime.block_layout import BlockLayout, Ints
+from kernel_runtime.paged_check import checked
 
 from .attention import scaled_dot_product_attention_grouped
 
 
 @checked
 def paged_attention_simple(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
-    scale: float | None = None,
+    query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout, scale: float | None = None
 ) -> mx.array:
     """Causal attention, one sequence at a time, on a copy of its blocks.
 
-    The T queries belong to N sequences and are stored back to back. A sequence's queries are the last
-    tokens of its context, and their keys are already in the blocks.
+    The T queries belong to N sequences and are stored back to back. The keys of a sequence's queries are
+    already in its blocks.
 
     Args:
         query: [T, H_q, D]
         keys, values: [num_blocks, block_size, H, D]
-        block_tables: [N, longest]; entry j of row i is the block that holds tokens j x block_size and up of
-            sequence i. Entries beyond the context are ignored.
-        query_start_loc: [N + 1]; the queries of sequence i are rows query_start_loc[i] to
-            query_start_loc[i + 1] - 1.
-        seq_lens: [N]; tokens of each sequence, including its queries.
+        layout: `block_tables` [N, longest], `query_start_loc` [N + 1] and `seq_lens` [N], which say where
+            each sequence's queries and keys are.
         scale: multiplies the scores; 1 / sqrt(D) by default.
 
     Returns:
@@ -48,10 +40,10 @@ def paged_attention_simple(
     Source: PagedAttention, arXiv:2309.06180.
     """
     _, block_size, H, D = keys.shape
-    starts, lengths = np.array(query_start_loc).tolist(), np.array(seq_lens).tolist()
+    starts, lengths = np.array(layout.query_start_loc).tolist(), np.array(layout.seq_lens).tolist()
     outputs = []
     for i, ((start, end), S) in enumerate(zip(pairwise(starts), lengths, strict=True)):
-        blocks = block_tables[i, : -(-S // block_size)]
+        blocks = layout.block_tables[i, : -(-S // block_size)]
         key, value = (x[blocks].reshape(-1, H, D)[:S].swapaxes(0, 1)[None] for x in (keys, values))
         rows = query[start:end].swapaxes(0, 1)[None].astype(mx.float32)  # [1, H_q, L, D]
         attended = scaled_dot_product_attention_grouped(rows, key, value, scale, "causal")
@@ -61,20 +53,14 @@ def paged_attention_simple(
 
 @checked
 def paged_attention(
-    query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    block_tables: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
-    scale: float | None = None,
+    query: mx.array, keys: mx.array, values: mx.array, layout: BlockLayout, scale: float | None = None
 ) -> mx.array:
     """Do what `paged_attention_simple` does, with one call for all sequences of equal query length.
 
     All decoding sequences, for example, have one query each.
     Arguments, result and ValueError are those of `paged_attention_simple`.
     """
-    tables, starts, lengths = (np.array(x) for x in (block_tables, query_start_loc, seq_lens))
+    tables, starts, lengths = layout.numbers()
     num_queries = np.diff(starts)
     rows, outputs = [], []
     for L in np.unique(num_queries):

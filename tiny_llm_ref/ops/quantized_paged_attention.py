@@ -5,6 +5,7 @@ from itertools import pairwise
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import BlockLayout, QuantizedBlocks
 from kernel_runtime.paged_check import checked_quantized
 
 from .attention import scaled_dot_product_attention_grouped
@@ -14,14 +15,9 @@ from .quantized_blocks import dequantize_heads
 @checked_quantized
 def quantized_paged_attention_simple(
     query: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tail_keys: mx.array,
-    tail_values: mx.array,
-    block_tables: mx.array,
+    blocks: QuantizedBlocks,
+    layout: BlockLayout,
     tails: mx.array,
-    query_start_loc: mx.array,
-    seq_lens: mx.array,
     scale: float | None = None,
 ) -> mx.array:
     """Causal attention to full blocks, which are quantized, and to the tail after them, which is not.
@@ -32,13 +28,12 @@ def quantized_paged_attention_simple(
 
     Args:
         query: [T, H_q, D]
-        keys, values: [num_blocks, block_size, H, words per head], as `quantize_heads` returns them. The
-            number of bits may differ between the two.
-        tail_keys, tail_values: [num_tails, block_size, H, D], floats.
-        block_tables: [N, longest]; as for `paged_attention_simple`.
+        blocks: `keys` and `values` [num_blocks, block_size, H, words per head], in 4 or 8 bits each;
+            `tail_keys` and `tail_values` [num_tails, block_size, H, D], floats.
+        layout: as for `paged_attention_simple`.
         tails: [T], the block of floats that holds the tail of each query, the same for all queries of a
             sequence in one block. Ignored for a query without a tail.
-        query_start_loc, seq_lens, scale: as for `paged_attention_simple`.
+        scale: multiplies the scores; 1 / sqrt(D) by default.
 
     Returns:
         [T, H_q, D], in the type of the query; dequantized entries, scores, softmax and sums are float32.
@@ -52,8 +47,10 @@ def quantized_paged_attention_simple(
             0 to T; a sequence's `seq_len` is smaller than its `num_queries` or too long for its table; or the
             table has a `block_id` that is not in the pool.
     """
+    keys, values, tail_keys, tail_values = blocks
     block_size = keys.shape[1]
-    starts, lengths, tail_of = (np.array(x).tolist() for x in (query_start_loc, seq_lens, tails))
+    numbers = layout.query_start_loc, layout.seq_lens, tails
+    starts, lengths, tail_of = (np.array(x).tolist() for x in numbers)
     outputs = []
     for i, ((row, end), S) in enumerate(zip(pairwise(starts), lengths, strict=True)):
         num_seen = S - (end - row) + 1  # tokens that the query in this row sees
@@ -61,9 +58,9 @@ def quantized_paged_attention_simple(
             num_full = num_seen // block_size
             count = min(end - row, (num_full + 1) * block_size - num_seen)  # queries that see as many blocks
             num_in_tail = num_seen + count - 1 - num_full * block_size
-            blocks, tail = block_tables[i, :num_full], tail_of[row + count - 1]
-            key = seen_entries(keys[blocks], tail_keys[tail, :num_in_tail])
-            value = seen_entries(values[blocks], tail_values[tail, :num_in_tail])
+            full, tail = layout.block_tables[i, :num_full], tail_of[row + count - 1]
+            key = seen_entries(keys[full], tail_keys[tail, :num_in_tail])
+            value = seen_entries(values[full], tail_values[tail, :num_in_tail])
             own_query = query[row : row + count].swapaxes(0, 1)[None].astype(mx.float32)
             attended = scaled_dot_product_attention_grouped(own_query, key, value, scale, "causal")
             outputs.append(attended[0].swapaxes(0, 1))

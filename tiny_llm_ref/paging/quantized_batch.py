@@ -99,14 +99,7 @@ class QuantizedKvCache(TinyKvCache):
         batch = self.batch
         places = batch.tail_slots, batch.full_blocks, batch.full_tails
         self.pool.write(self.layer, key[:, :, 0], value[:, :, 0], *places)
-        return self.attention(
-            query[:, :, 0],
-            *self.pool.blocks(self.layer),
-            batch.block_tables,
-            batch.tails,
-            batch.query_start_loc,
-            batch.seq_lens,
-        )[:, :, None]
+        return self.attention(query[:, :, 0], self.pool.blocks(self.layer), batch, batch.tails)[:, :, None]
 
     @property
     def offset(self) -> list[int]:

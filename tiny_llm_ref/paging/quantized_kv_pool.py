@@ -6,6 +6,8 @@ from itertools import count
 import mlx.core as mx
 import numpy as np
 
+from kernel_runtime.block_layout import QuantizedBlocks
+
 from ..model.config import ModelConfig
 from ..ops.quantized_blocks import CODE_BITS, words_per_head
 from ..ops.writing import QuantizeBlocks, StoreRows, quantize_blocks_simple, store_rows_simple
@@ -200,12 +202,8 @@ class QuantizedKvPool:
                 held = self.quantize_blocks(held, full_blocks, tails, full_tails)
             arrays[layer] = held
 
-    def blocks(self, layer: int) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    def blocks(self, layer: int) -> QuantizedBlocks:
         """Return what a layer stores, as attention reads it. Don't keep it: the next write would copy it all.
-
-        Returns:
-            keys, values: [num_blocks, block_size, H, words per head]
-            tail_keys, tail_values: [blocks of floats, block_size, H, D]
 
         Raises:
             ValueError: `layer` does not exist, or has never been written to.
@@ -214,7 +212,7 @@ class QuantizedKvPool:
         keys, values = self._keys[layer], self._values[layer]
         assert keys is not None
         assert values is not None
-        return keys, values, *tails
+        return QuantizedBlocks(keys, values, *tails)
 
     def release(self) -> None:
         """Free the memory. The pool is as good as new."""

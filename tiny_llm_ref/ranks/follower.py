@@ -72,6 +72,7 @@ class Follower:
 
 def batch_of(arrays: list[Ints]) -> ForwardBatch:
     """Return the batch whose fields these are."""
-    token_ids, positions, *rest = arrays
-    kind = ForwardBatch if len(rest) == 5 else QuantizedBatch
-    return kind(mx.array(token_ids), positions.tolist(), *map(mx.array, rest))
+    tables, starts, lengths, token_ids, positions, *rest = arrays
+    kind = ForwardBatch if len(rest) == 2 else QuantizedBatch
+    places = mx.array(tables), mx.array(starts), mx.array(lengths)
+    return kind(*places, mx.array(token_ids), positions.tolist(), *map(mx.array, rest))
