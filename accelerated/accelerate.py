@@ -23,7 +23,8 @@ from tiny_llm.model.engine_operations import EngineOperations
 from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
 
 from . import attention_contests, contests, engine_contests
-from .fused_parts import FusedRope, fused_attention
+from .fused_parts import FusedRope, fused_heads
+from .integer_matmul import fast_projection
 from .mlx_parts import MlxEmbedding
 from .race_inputs import is_on_gpu, usual_dtype
 
@@ -46,11 +47,19 @@ def _operations(dtype: mx.Dtype, *setting: object) -> Operations:
     mlp = choose(contests.mlps(matmul, dtype), table)
     is_plain = kernels_mode() == "off" or not is_on_gpu()  # a CPU computes either in as many operations
     embedding = PLAIN_OPERATIONS.embedding if is_plain else MlxEmbedding
-    of_engine = vars(engine_operations(dtype))
-    parts = Operations(norm, rope, mlp, attention=attention, matmul=matmul, embedding=embedding, **of_engine)
-    layer = choose(attention_contests.attention_layers(parts, dtype), table)
-    # The course's layer rotates by itself, from the tables of the course's rotation.
-    return replace(parts, attention_layer=layer, rope=FusedRope if layer is fused_attention else rope)
+    parts = Operations(
+        norm,
+        rope,
+        mlp,
+        attention=attention,
+        matmul=matmul,
+        projection=fast_projection,
+        embedding=embedding,
+        **vars(engine_operations(dtype)),
+    )
+    heads = choose(attention_contests.attention_layers(parts, dtype), table)
+    # The course's heads are rotated from the tables of the course's rotation.
+    return replace(parts, project_heads=heads, rope=FusedRope if heads is fused_heads else rope)
 
 
 def engine_operations(dtype: mx.Dtype | None = None) -> EngineOperations:

@@ -14,11 +14,12 @@ from tiny_llm.kernels.dispatch_attention import dispatch_attention
 from tiny_llm.kernels.dispatch_paged_attention import dispatch_paged_attention
 from tiny_llm.model.config import ModelConfig
 from tiny_llm.model.operations import PLAIN_OPERATIONS, Operations
+from tiny_llm.model.qwen3 import Qwen3MultiHeadAttention
 from tiny_llm.ops.attention import Attention
 from tiny_llm.ops.paged_attention import paged_attention
 from tiny_llm.ops.positional_encoding import RoPE
 
-from .fused_parts import FusedRope, fused_attention
+from .fused_parts import FusedRope, fused_heads
 from .mlx_parts import mlx_attention, mlx_paged_attention
 from .race_inputs import NUM_WEIGHTS, as_quantized, is_on_gpu, normal, packed_in, projection, sizes
 from .tiled_attention import tiled_attention, tiled_paged_attention
@@ -154,7 +155,7 @@ def num_paged_decodes(query: mx.array, keys: mx.array, values: mx.array, layout:
 
 
 def attention_layers(parts: Operations, dtype: mx.Dtype) -> Contest[Any]:
-    """Self-attention with its projections; weights are joined as it is made, so one part computes all rows.
+    """Heads, in a layer of attention; weights are joined as it is made, so one part makes those of all rows.
 
     Args:
         parts: what it is made of; the course's needs its own rotation, which on a GPU is the same kernel.
@@ -162,27 +163,30 @@ def attention_layers(parts: Operations, dtype: mx.Dtype) -> Contest[Any]:
     """
     config, x = ModelConfig("llama", 64, 1, 1, 4, 2, 16, 1, 10), sample(2, 3, 64).astype(dtype)
     packed = [packed_in(dtype, sample(size, 64) / 8) for size in (64, 32, 32, 64)]
-    plain = PLAIN_OPERATIONS.attention_layer
+    plain = PLAIN_OPERATIONS.project_heads
 
     def compute(make: Any, dtype: mx.Dtype) -> mx.array:
         rope = RoPE(16, 10) if make is plain else FusedRope(16, 10)
         kinds = [(codes, scales.astype(dtype), biases.astype(dtype)) for codes, scales, biases in packed]
-        output: mx.array = make(config, *map(as_quantized, kinds), rope)(x.astype(dtype), 4)
-        return output
+        wq, wk, wv, wo = map(as_quantized, kinds)
+        layer = Qwen3MultiHeadAttention(config, wq, wk, wv, wo, rope, project_heads=make)
+        return layer(x.astype(dtype), 4)
 
     def start(make: Any) -> Callable[[int], Run]:
-        layer = sizes()
-        E, H_q, H, D = layer.dim, layer.num_heads, layer.num_kv_heads, layer.head_dim
-        config = ModelConfig("llama", E, 1, layer.hidden_dim, H_q, H, D, 1, 2 * CHUNK)
-        make_rope = FusedRope if make is fused_attention else parts.rope
-        rope, named = make_rope(D, 2 * CHUNK, 10000, False, None), {"attention": parts.attention}
+        size = sizes()
+        E, H_q, H, D = size.dim, size.num_heads, size.num_kv_heads, size.head_dim
+        config = ModelConfig("llama", E, 1, size.hidden_dim, H_q, H, D, 1, 2 * CHUNK)
+        make_rope = FusedRope if make is fused_heads else parts.rope
+        rope = make_rope(D, 2 * CHUNK, 10000, False, None)
+
+        def layer_of(*shapes: tuple[int, int]) -> Qwen3MultiHeadAttention:
+            wq, wk, wv, wo = (projection(parts.matmul, dtype, *shape) for shape in shapes)
+            return Qwen3MultiHeadAttention(
+                config, wq, wk, wv, wo, rope, attention=parts.attention, project_heads=make
+            )
+
         shapes = (H_q * D, E), (H * D, E), (H * D, E), (E, H_q * D)
-        layers = cycle(
-            [
-                make(config, *(projection(parts.matmul, dtype, *shape) for shape in shapes), rope, **named)
-                for _ in range(NUM_WEIGHTS)
-            ]
-        )
+        layers = cycle([layer_of(*shapes) for _ in range(NUM_WEIGHTS)])
         return lambda rows: (
             lambda x: next(layers)(x),
             normal(dtype, *((1, rows) if rows == CHUNK else (rows, 1)), E),
@@ -192,7 +196,7 @@ def attention_layers(parts: Operations, dtype: mx.Dtype) -> Contest[Any]:
     return Contest(
         name="attention layer",
         kernel="split_heads",
-        candidates={**({"own": fused_attention} if can_rotate else {}), "plain": plain},
+        candidates={**({"own": fused_heads} if can_rotate else {}), "plain": plain},
         fallback=plain,
         sample=lambda make: compute(make, dtype),
         expected=lambda: compute(plain, mx.float32),

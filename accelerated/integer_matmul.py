@@ -1,6 +1,7 @@
 """The product with packed weights in whole numbers: given, not asked for on any day."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -8,7 +9,8 @@ import mlx.core as mx
 
 from kernel_runtime.cpu_kernel import CpuKernel
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
-from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
+from tiny_llm.ops.basics import Projection
+from tiny_llm.ops.quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
 
 INTEGER = CpuKernel(Path(__file__).parent / "integer_matmul.cpp")
 INTEGER_BITS = (4, 8)
@@ -79,34 +81,40 @@ def arrange(weights: QuantizedWeights) -> ArrangedWeights:
 
 
 class IntegerProjection:
-    """A projection by `integer_matmul`, made ready once: its calls, of which a token takes many, are short.
+    """A QuantizedProjection by `integer_matmul` with short calls, of which a token takes many.
 
-    It keeps the weights as they are arranged, and not as they were.
-
-    Args:
-        projection: one that `fits`.
+    It keeps the weights as they are until its first product, and from then on only as they are arranged.
     """
 
-    def __init__(self, projection: QuantizedProjection) -> None:
-        weights = projection.weights
-        self._bias = projection.bias
+    def __init__(
+        self,
+        weights: QuantizedWeights,
+        bias: mx.array | None = None,
+        matmul: QuantizedMatmul = integer_matmul,
+    ) -> None:
+        self.weights, self.bias, self.matmul = weights, bias, matmul
         self._dtype = weights.scales.dtype
         self._num_outputs, self._num_inputs = weights.shape
-        self._weights = arrange(weights)
 
-    @staticmethod
-    def fits(projection: QuantizedProjection) -> bool:
-        """Whether the kernel is what multiplies there."""
-        is_on_cpu = mx.default_device() != mx.gpu
-        return is_on_cpu and projection.matmul is integer_matmul and projection.weights.bits in INTEGER_BITS
+    @cached_property
+    def _arranged(self) -> ArrangedWeights:
+        arranged = arrange(self.weights)
+        del self.weights
+        return arranged
 
     def __call__(self, x: mx.array) -> mx.array:
         """[..., `K`] -> [..., out], in the promoted type of x and scales; ValueError for any other `x`."""
         *leading, num_inputs = x.shape
         if num_inputs != self._num_inputs:
             raise ValueError(f"this projection needs x of [..., {self._num_inputs}], got {x.shape}")
-        inputs, shape = (x.astype(mx.float32), self._weights.words), (*leading, self._num_outputs)
-        (product,) = INTEGER(inputs, [shape], [mx.float32], self._weights.numbers)
+        inputs, shape = (x.astype(mx.float32), self._arranged.words), (*leading, self._num_outputs)
+        (product,) = INTEGER(inputs, [shape], [mx.float32], self._arranged.numbers)
         if x.dtype != mx.float32 or self._dtype != mx.float32:
             product = product.astype(mx.result_type(x, self._dtype))
-        return product if self._bias is None else product + self._bias
+        return product if self.bias is None else product + self.bias
+
+
+def fast_projection(weights: QuantizedWeights, bias: mx.array | None, matmul: QuantizedMatmul) -> Projection:
+    """An IntegerProjection if its kernel is what multiplies here, else a QuantizedProjection."""
+    fits = mx.default_device() != mx.gpu and matmul is integer_matmul and weights.bits in INTEGER_BITS
+    return (IntegerProjection if fits else QuantizedProjection)(weights, bias, matmul)

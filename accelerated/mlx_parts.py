@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import mlx.core as mx
 import numpy as np
@@ -13,10 +13,9 @@ from tiny_llm.kernels.dispatch_attention import check_shapes
 from tiny_llm.model.embedding import QuantizedEmbedding
 from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
 from tiny_llm.ops.basics import Projection, silu
-from tiny_llm.ops.positional_encoding import RopeScaling, rope_frequencies
 from tiny_llm.ops.quantize import QuantizedMatmul, QuantizedWeights
 
-from .fused_parts import checked_positions
+from .fused_parts import FastRope
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,26 +31,18 @@ class MlxNorm:
         return mx.fast.rms_norm(x, self.weight, self.eps).astype(x.dtype) if x.size else x
 
 
-class MlxRope:
+class MlxRope(FastRope):
     """RoPE by `mx.fast.rope`, which computes sines and cosines as it goes."""
 
-    def __init__(
-        self,
-        dims: int,
-        seq_len: int,
-        base: float = 10000,
-        traditional: bool = False,
-        scaling: RopeScaling | None = None,
-    ) -> None:
-        frequencies = scaling.frequencies(dims, base) if scaling else rope_frequencies(dims, base)
-        self.amplitude = scaling.amplitude if scaling else 1.0
-        self.wavelengths = 1 / frequencies  # [D / 2]
-        self.dims, self.seq_len, self.traditional = dims, seq_len, traditional
+    @cached_property
+    def wavelengths(self) -> mx.array:
+        """Positions per radian of each pair, [D / 2]."""
+        return 1 / self.frequencies
 
     def __call__(self, x: mx.array, offset: int | slice | list[int] | None = None) -> mx.array:
         """[B, L, H, D] -> [B, L, H, D], errors as for RoPE."""
         B, L, _, D = x.shape
-        first = checked_positions(offset, B, L, D, self.dims, self.seq_len)
+        first = self.first_positions(offset, B, L, D)
         if x.size == 0:
             return x
         turned = mx.fast.rope(

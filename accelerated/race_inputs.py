@@ -10,7 +10,7 @@ from kernel_runtime.self_check import sample
 from tiny_llm.ops.basics import Projection, as_projection
 from tiny_llm.ops.quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
 
-from .fused_parts import prepared
+from .integer_matmul import fast_projection
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def projection(
         return as_projection(weight)
     packed = QuantizedWeights(*mx.quantize(weight))
     mx.eval(packed.weight, packed.scales, packed.biases)
-    return prepared(QuantizedProjection(packed, None, matmul))
+    return fast_projection(packed, None, matmul)
 
 
 def packed_in(dtype: mx.Dtype, weight: mx.array) -> tuple[mx.array, mx.array, mx.array]:

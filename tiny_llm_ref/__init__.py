@@ -34,7 +34,7 @@ from .model.kv_cache import TinyKvCache
 from .model.mlp import Qwen3MLP
 from .model.moe import SparseMoe
 from .model.moe_loader import MoeConfig, load_moe_model
-from .model.qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
+from .model.qwen3 import HeadProjection, Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 from .model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 from .model.sharded_loader import JoinedProjection, ShardedEmbedding
 from .model.sharding import shard_config, shard_tensors
@@ -121,6 +121,7 @@ __all__ = [
     "ForwardBatch",
     "GenerationResult",
     "GrammarDrafter",
+    "HeadProjection",
     "InTurn",
     "JoinedProjection",
     "LatencyTarget",

@@ -41,13 +41,14 @@ def with_gate_and_up_swapped(model: Qwen3Model) -> None:
 def with_keys_of_neighbours(model: Qwen3Model) -> None:
     """RoPE turns neighbours in place of halves."""
     for layer in model.layers:
-        layer.attention.rope.traditional = True
+        layer.attention.project_heads.rope.traditional = True
 
 
 def without_head_norms(model: Qwen3Model) -> None:
     """As a Llama would attend."""
     for layer in model.layers:
-        layer.attention.q_norm = layer.attention.k_norm = None
+        heads = layer.attention.project_heads
+        heads.q_norm = heads.k_norm = None
 
 
 def without_last_layer(model: Qwen3Model) -> None:
@@ -64,7 +65,7 @@ def with_block_norms_swapped(model: Qwen3Model) -> None:
 def with_head_norms_swapped(model: Qwen3Model) -> None:
     """Queries get the norm of the keys."""
     for layer in model.layers:
-        swap(layer.attention, "q_norm", "k_norm")
+        swap(layer.attention.project_heads, "q_norm", "k_norm")
 
 
 MISTAKES = (

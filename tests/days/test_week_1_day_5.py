@@ -29,6 +29,7 @@ from tests.support.precision import check_types
 from tests.support.self_attention import SelfAttention
 from tiny_llm import (
     Embedding,
+    HeadProjection,
     ModelConfig,
     Qwen3MLP,
     Qwen3Model,
@@ -316,6 +317,17 @@ def test_task_2_the_mask_of_the_cache_is_used() -> None:
     values = np.concatenate([exact(cache.values), right.head("v")], axis=2)
     expected = right.join(grouped_attention(right.head("q"), keys, values, mask=exact(mask)))
     check_close(actual, expected, "self-attention with the mask that the cache returned")
+
+
+def test_task_2_the_heads_may_come_from_outside() -> None:
+    def of_negative(*parts, **named):  # type: ignore[no-untyped-def]
+        project_heads = HeadProjection(*parts, **named)
+        return lambda x, offset: project_heads(-x, offset)
+
+    x, norms = normal(B, L, E, seed=39), head_norms()
+    actual = make_attention(**norms, project_heads=of_negative)(x, 3)
+    right = by_formula(-x, range(3, 3 + L), norms)
+    check_self_attention(actual, right, "self-attention whose project_heads makes heads of -x")
 
 
 def test_task_2_the_attention_function_comes_from_outside() -> None:
@@ -810,11 +822,11 @@ def test_task_6_the_model_is_made_of_the_operations_given(tmp_path: Path) -> Non
         return note
 
     oracle = build(variant("qwen3"))
-    operations = Operations(noted(RMSNorm), noted(RoPE), noted(Qwen3MLP), noted(Qwen3MultiHeadAttention))
+    operations = Operations(noted(RMSNorm), noted(RoPE), noted(Qwen3MLP), noted(HeadProjection))
     model = load_model(save(variant("qwen3"), oracle, tmp_path), operations=operations)
     check_logits(model, oracle, "logits with operations from outside")
     check_equal(made.count("Qwen3MLP"), 3, "MLPs made as the table says, for 3 layers")
-    check_equal(made.count("Qwen3MultiHeadAttention"), 3, "self-attentions made as the table says")
+    check_equal(made.count("HeadProjection"), 3, "projections to heads made as the table says, for 3 layers")
     check_equal(made.count("RMSNorm"), 13, "norms made as the table says, 4 a layer and the last")
     check_equal(made.count("RoPE"), 1, "rotations made as the table says, one that all layers share")
 

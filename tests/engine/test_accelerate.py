@@ -33,7 +33,7 @@ from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.loader import load_model
 best = best_operations(getattr(mx, sys.argv[6]))
 print(best.matmul.__name__ if best.matmul else None, best.attention.__name__)
-print(*(make.__name__ for make in (best.norm, best.rope, best.mlp, best.attention_layer)))
+print(*(make.__name__ for make in (best.norm, best.rope, best.mlp, best.project_heads)))
 checkpoint = Path(sys.argv[3])
 tokens = mx.array([[1, 5, 3, 7, 2, 8, 4]])
 expected = load_model(checkpoint)(tokens)
@@ -51,9 +51,9 @@ WITH_ALL, WITHOUT_ROUNDING = 5e-4, 1e-5
 DEVICE = "gpu" if mx.default_device() == mx.gpu else "cpu"
 TARGET = default_target()
 # What a model is made of where all kernels work.
-PARTS = "FusedNorm FusedRope fused_mlp fused_attention"
+PARTS = "FusedNorm FusedRope fused_mlp fused_heads"
 # And without the learner's: those of a GPU are given, and its norm is MLX's own.
-TURNED_OFF_PARTS = "RMSNorm RoPE Qwen3MLP Qwen3MultiHeadAttention"
+TURNED_OFF_PARTS = "RMSNorm RoPE Qwen3MLP HeadProjection"
 PLAIN_PARTS = {"cpu": TURNED_OFF_PARTS, "gpu": PARTS}
 UNCOMPILED_PARTS = {"cpu": TURNED_OFF_PARTS, "gpu": TURNED_OFF_PARTS.replace("RMSNorm", "FusedNorm")}
 PRODUCT = {"cpu": "integer_matmul", "gpu": "tiled_matmul"}[DEVICE]
@@ -113,7 +113,7 @@ def test_kernels_turned_off_are_not_mentioned(checkpoint: Path, tmp_path: Path) 
 def test_a_model_of_mlx_operations_and_one_of_the_fastest_compute_the_same(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    of_mlx = ["mlx_matmul mlx_attention", "MlxNorm MlxRope mlx_mlp Qwen3MultiHeadAttention", "True True"]
+    of_mlx = ["mlx_matmul mlx_attention", "MlxNorm MlxRope mlx_mlp HeadProjection", "True True"]
     assert run(read_reference(), checkpoint, tmp_path / "mlx", TINY_LLM_KERNELS="mlx") == (of_mlx, [])
     output, notes = run(read_reference(), checkpoint, tmp_path / "race", TINY_LLM_KERNELS="race")
     assert output[2] == "True True"
@@ -184,7 +184,7 @@ def check_one_is_left_out(
             "1.0f + exponential(-gate)",
             "1.0f + exponential(gate)",
             "swiglu",
-            [FAST[0], "FusedNorm FusedRope Qwen3MLP fused_attention", "True True"],
+            [FAST[0], "FusedNorm FusedRope Qwen3MLP fused_heads", "True True"],
         ),
         (
             "cpu",
@@ -192,7 +192,7 @@ def check_one_is_left_out(
             "*up = gate + size;",
             "*up = gate;",
             "swiglu",
-            [FAST[0], "FusedNorm FusedRope Qwen3MLP fused_attention", "True True"],
+            [FAST[0], "FusedNorm FusedRope Qwen3MLP fused_heads", "True True"],
         ),
         (
             "cpu",
@@ -200,7 +200,7 @@ def check_one_is_left_out(
             "if (part == 2) continue;",
             "",
             "split_heads",
-            [FAST[0], "FusedNorm FusedRope fused_mlp Qwen3MultiHeadAttention", "True True"],
+            [FAST[0], "FusedNorm FusedRope fused_mlp HeadProjection", "True True"],
         ),
         (
             "gpu",
@@ -270,7 +270,7 @@ def test_a_wrong_kernel_is_left_out_with_one_line(
             "cpu",
             "kernels/cpu/rms_norm.cpp",
             "const float eps = numbers[0];",
-            [FAST[0], "RMSNorm FusedRope fused_mlp fused_attention", "True True"],
+            [FAST[0], "RMSNorm FusedRope fused_mlp fused_heads", "True True"],
         ),
         (
             "gpu",

@@ -7,24 +7,23 @@ import mlx.core as mx
 import pytest
 
 from accelerated.fused_operations import rms_norm, rotate, split_heads, swiglu, swiglu_halves
-from accelerated.fused_parts import FusedNorm, FusedRope, fused_attention, fused_mlp, joined
+from accelerated.fused_parts import FusedNorm, FusedRope, fused_heads, fused_mlp, joined
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.checkpoints import VARIANTS, build, save
 from tests.support.cpu_kernels import poison, use_device
 from tests.support.passes import PASSES
-from tiny_llm.kernels.dispatch_attention import can_merge, dispatch_attention, flash_attention_merged
+from tiny_llm.kernels.dispatch_attention import dispatch_attention
 from tiny_llm.kernels.quantized_matmul import quantized_matmul
 from tiny_llm.model.dense_kv_cache import TinyKvFullCache
 from tiny_llm.model.loader import load_model
 from tiny_llm.model.operations import Operations
-from tiny_llm.model.qwen3 import Qwen3MultiHeadAttention
+from tiny_llm.model.qwen3 import HeadProjection
 from tiny_llm.ops.basics import as_projection
-from tiny_llm.ops.flash_attention import flash_attention
 from tiny_llm.ops.positional_encoding import RoPE
 from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights, quantize_weights
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
-FUSED = Operations(FusedNorm, FusedRope, fused_mlp, fused_attention, dispatch_attention, quantized_matmul)
+FUSED = Operations(FusedNorm, FusedRope, fused_mlp, fused_heads, dispatch_attention, quantized_matmul)
 MODELS = ("qwen3-4bit", "qwen3-8bit-bfloat16", "qwen2-4bit", "llama-mixed-bits", "llama-traditional", "qwen3")
 
 
@@ -37,7 +36,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("kind", PASSES)
-def test_a_model_of_fused_attention_gives_the_same_logits(
+def test_a_model_of_fused_parts_gives_the_same_logits(
     kind: str, name: str, checkpoints: dict[str, Path]
 ) -> None:
     plain = load_model(checkpoints[name], mx.float32)
@@ -94,7 +93,7 @@ def test_a_model_of_the_parts_for_a_gpu_gives_the_same_logits(
 ) -> None:
     plain = load_model(checkpoints[name], mx.float32)
     use_device(mx.gpu, monkeypatch)
-    operations = replace(FUSED, rope=RoPE, attention_layer=Qwen3MultiHeadAttention)
+    operations = replace(FUSED, rope=RoPE, project_heads=HeadProjection)
     fused = load_model(checkpoints[name], mx.float32, operations)
     for kind, run in PASSES.items():
         check_close(run(fused), run(plain), f"logits {kind} of {name}", tolerance=1e-4)
@@ -126,21 +125,6 @@ def test_split_heads_keeps_the_type() -> None:
     tables = rope.tables
     heads = split_heads(normal(1, 2, 64, seed=1, dtype=mx.bfloat16), 2, 1, tables, None, [0])
     check_equal([each.dtype for each in heads], [mx.bfloat16] * 3, "types of query, key and value")
-
-
-def test_attention_with_its_heads_side_by_side() -> None:
-    query, key, value = normal(3, 6, 5, 32, seed=1), normal(3, 2, 9, 32, seed=2), normal(3, 2, 9, 32, seed=3)
-    poison(3, 5, 192)
-    for mask in (None, "causal", normal(3, 1, 5, 9, seed=4)):
-        expected = dispatch_attention(query, key, value, 0.3, mask).swapaxes(1, 2).reshape(3, 5, 192)
-        merged = flash_attention_merged(query, key, value, 0.3, mask)
-        check_close(merged, expected, "heads side by side", tolerance=0)
-    which = [
-        can_merge(dispatch_attention, 32),
-        can_merge(dispatch_attention, 24),
-        can_merge(flash_attention, 32),
-    ]
-    check_equal(which, [True, False, False], "which attention can be merged")
 
 
 @pytest.mark.parametrize("size", [3, 64, 101])

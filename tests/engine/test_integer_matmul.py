@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from accelerated import integer_matmul as module
-from accelerated.integer_matmul import IntegerProjection, integer_matmul
+from accelerated.integer_matmul import IntegerProjection, fast_projection, integer_matmul
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.cpu_kernels import compiled_for, on_every_target, poison, spread, threads, use_device
 from tests.support.oracles import exact
@@ -152,7 +152,9 @@ def test_leading_axes_and_types(leading: tuple[int, ...], dtype: mx.Dtype) -> No
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("x_type", [mx.float32, mx.bfloat16], ids=str)
 @pytest.mark.parametrize("scales_type", [mx.float32, mx.float16, mx.bfloat16], ids=str)
-def test_a_projection_made_ready(scales_type: mx.Dtype, x_type: mx.Dtype, has_bias: bool, M: int) -> None:
+def test_a_projection_in_whole_numbers(
+    scales_type: mx.Dtype, x_type: mx.Dtype, has_bias: bool, M: int
+) -> None:
     plain = make_weights(71, 128)
     scales, biases = plain.scales.astype(scales_type), plain.biases.astype(scales_type)
     scales[3], biases[5] = 1e-6, 3e-6  # less than float16's smallest number of full precision
@@ -160,24 +162,24 @@ def test_a_projection_made_ready(scales_type: mx.Dtype, x_type: mx.Dtype, has_bi
     bias = normal(71, seed=5, dtype=scales_type) if has_bias else None
     projection = QuantizedProjection(weights, bias, integer_matmul)
     x = normal(2, M, 128, seed=3, dtype=x_type)
-    actual, called = IntegerProjection(projection)(x), projection(x)
+    actual, called = IntegerProjection(weights, bias)(x), projection(x)
     check_equal(actual.dtype, called.dtype, "type")
     check_close(actual, called, "product, against that of the function", tolerance=0)
     expected = exact(x) @ expanded_by(weights).T + (exact(bias) if bias is not None else 0)
     error = {mx.float32: TOLERANCE, mx.float16: 1e-3, mx.bfloat16: 8e-3}[actual.dtype]
     check_close(actual, expected, "product", error)
     with check_value_error(K=128, x=(2, 64)):
-        IntegerProjection(projection)(normal(2, 64, seed=3))
+        IntegerProjection(weights, bias)(normal(2, 64, seed=3))
 
 
-def test_which_projections_can_be_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_projections_multiply_in_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = QuantizedWeights(*mx.quantize(normal(8, 64, seed=4), group_size=64, bits=5), 64, 5)
     weights = make_weights(8, 64)
-    assert IntegerProjection.fits(QuantizedProjection(weights, None, integer_matmul))
-    assert not IntegerProjection.fits(QuantizedProjection(odd, None, integer_matmul))
-    assert not IntegerProjection.fits(QuantizedProjection(weights, None, quantized_matmul))
+    assert isinstance(fast_projection(weights, None, integer_matmul), IntegerProjection)
+    assert isinstance(fast_projection(odd, None, integer_matmul), QuantizedProjection)
+    assert isinstance(fast_projection(weights, None, quantized_matmul), QuantizedProjection)
     use_device(mx.gpu, monkeypatch)
-    assert not IntegerProjection.fits(QuantizedProjection(weights, None, integer_matmul))
+    assert isinstance(fast_projection(weights, None, integer_matmul), QuantizedProjection)
 
 
 @pytest.mark.parametrize("M", [0, 1, 20])

@@ -22,7 +22,7 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from tests.support.check import check_close, check_equal, normal
 from tests.support.cpu_kernels import spread, use_device
 from tiny_llm.kernels import quantized_matmul as packed
-from tiny_llm.kernels.dispatch_attention import dispatch_attention, flash_attention_merged
+from tiny_llm.kernels.dispatch_attention import dispatch_attention
 from tiny_llm.kernels.dispatch_grouped_matmul import (
     dispatch_grouped_matmul,
     grouped_matmul_cpu,
@@ -206,13 +206,6 @@ ENTRIES = {
         WRONG_ATTENTION,
         words=("heads", "a mask of", "a causal mask", "broadcast"),
     ),
-    "attention on a CPU": Entry(
-        (flash_attention_merged,),
-        ATTENTION,
-        (*WRONG_ATTENTION, {name: ATTENTION[name][..., :24] for name in ("query", "key", "value")}),
-        words=("heads", "a mask of", "broadcast"),
-        is_for_gpu=False,
-    ),
     "blocks": Entry(
         (
             dispatch_paged_attention,
@@ -357,7 +350,7 @@ def test_parts_of_a_model_refuse_weights_of_other_shapes() -> None:
     gate, up = (QuantizedProjection(quantize_weights(normal(size, 128, seed=size))) for size in (40, 24))
     with pytest.raises(ValueError, match=r"\(40, 128\) and \(24, 128\)"):
         fused_mlp(128, 40, gate, up, wide)
-    integers = IntegerProjection(QuantizedProjection(WEIGHTS, matmul=integer_matmul))
+    integers = IntegerProjection(WEIGHTS)
     with pytest.raises(ValueError, match="128"):
         integers(normal(2, 64, seed=1))
 

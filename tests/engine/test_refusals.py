@@ -7,8 +7,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from accelerated.fused_parts import FusedRope
-from accelerated.fused_parts import fused_attention as make_fused_attention
 from tests.support.batching import small_model
 from tests.support.check import check_equal, check_value_error, normal
 from tests.support.engines import drafting_engine, overlapping_engine
@@ -39,11 +37,9 @@ from tiny_llm.engine.dense_runner import RowKvCaches
 from tiny_llm.kernels.dispatch_attention import (
     dispatch_attention,
     flash_attention_cpu,
-    flash_attention_merged,
 )
 from tiny_llm.kernels.gpu_operations import flash_attention_gpu
 from tiny_llm.ops.flash_attention import attend_queries, block_mask
-from tiny_llm.ops.quantize import QuantizedProjection, QuantizedWeights
 from tiny_llm.paging.forward_batch import RaggedKvCache
 from tiny_llm.paging.paged_kv_cache import PagedKvCache
 from tiny_llm.paging.quantized_batch import QuantizedBatch, QuantizedKvCache
@@ -67,13 +63,6 @@ def self_attention(mask: Any, cache: TinyKvCache | None = None) -> mx.array:
     return Qwen3MultiHeadAttention(CONFIG, *weights, RoPE(16, 10))(normal(1, 3, 64, seed=5), 0, cache, mask)
 
 
-def fused_attention(mask: Any, cache: TinyKvCache | None = None) -> mx.array:
-    packed = [mx.quantize(normal(size, 64, seed=size)) for size in (64, 32, 32, 64)]
-    weights = [QuantizedProjection(QuantizedWeights(*each, 64, 4)) for each in packed]
-    attention = make_fused_attention(CONFIG, *weights, FusedRope(16, 10), attention=dispatch_attention)
-    return attention(normal(1, 3, 64, seed=5), 0, cache, mask)
-
-
 ATTENTIONS: dict[str, Callable[[Any], object]] = {
     "scaled_dot_product_attention_simple": lambda mask: scaled_dot_product_attention_simple(
         *qkv()[1:], qkv()[2], None, mask
@@ -88,10 +77,8 @@ ATTENTIONS: dict[str, Callable[[Any], object]] = {
     "dispatch_attention": lambda mask: dispatch_attention(*qkv(), None, mask),
     "dispatch_attention without a kernel": lambda mask: dispatch_attention(*qkv(D=7), None, mask),
     "flash_attention_cpu": lambda mask: flash_attention_cpu(*qkv(), 1.0, mask),
-    "flash_attention_merged": lambda mask: flash_attention_merged(*qkv(), 1.0, mask),
     "flash_attention_gpu": lambda mask: flash_attention_gpu(*qkv(), None, mask),
     "Qwen3MultiHeadAttention": self_attention,
-    "fused_attention": fused_attention,
 }
 
 
@@ -102,7 +89,6 @@ def test_a_word_that_is_no_mask_is_refused(name: str, mask: str) -> None:
         ATTENTIONS[name](mask)
 
 
-@pytest.mark.parametrize("attention", [self_attention, fused_attention])
 @pytest.mark.parametrize(
     "cache",
     [
@@ -111,12 +97,10 @@ def test_a_word_that_is_no_mask_is_refused(name: str, mask: str) -> None:
         lambda: PagedKvCache(PagedKvPool(1, 4, 4), 0, [2, 0]),
     ],
 )
-def test_a_cache_stores_nothing_when_its_mask_is_refused(
-    attention: Callable[[Any, TinyKvCache], mx.array], cache: Callable[[], TinyKvCache]
-) -> None:
+def test_a_cache_stores_nothing_when_its_mask_is_refused(cache: Callable[[], TinyKvCache]) -> None:
     own = cache()
     with check_value_error(mask="Causal"):
-        attention("Causal", own)
+        self_attention("Causal", own)
     check_equal(own.state, [], "state after the error")
 
 

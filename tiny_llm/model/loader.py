@@ -10,7 +10,7 @@ import mlx.core as mx
 from ..ops.basics import Projection, as_projection
 from ..ops.norm import Norm
 from ..ops.positional_encoding import Rotation
-from ..ops.quantize import QuantizedProjection, QuantizedWeights
+from ..ops.quantize import QuantizedWeights
 from .config import ModelConfig
 from .embedding import Embedding, TokenEmbedding
 from .operations import PLAIN_OPERATIONS, Operations
@@ -102,7 +102,8 @@ class Tensors:
             weight = self.take(f"{layer}.weight", *shape)
             return as_projection(weight, self.take(f"{layer}.bias", num_outputs) if bias else None)
         packed = self.take_packed(layer, *shape)
-        return QuantizedProjection(packed, self.take(f"{layer}.bias", num_outputs) if bias else None, matmul)
+        own_bias = self.take(f"{layer}.bias", num_outputs) if bias else None
+        return self.operations.projection(packed, own_bias, matmul)
 
     def take_embedding(self, layer: str, vocab_size: int, dim: int) -> TokenEmbedding:
         """The embedding whose weight is [vocab_size, dim]."""

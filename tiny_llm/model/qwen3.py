@@ -5,7 +5,6 @@ model faster without touching it. Switches in `ModelConfig` make it a Qwen3, Qwe
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -19,34 +18,66 @@ from .embedding import TokenEmbedding
 from .engine_operations import EngineOperations
 from .kv_cache import TinyKvCache
 
-
-class SelfAttention(Protocol):
-    """A layer's attention as its block calls it, with the arguments of Qwen3MultiHeadAttention."""
-
-    def __call__(
-        self,
-        x: mx.array,
-        offset: int | list[int] = 0,
-        cache: TinyKvCache | None = None,
-        mask: Mask = "causal",
-    ) -> mx.array: ...
+ProjectHeads = Callable[[mx.array, int | list[int]], Sequence[mx.array]]
+"""A layer's `HeadProjection` as its attention calls it. A later day adds a faster one."""
 
 
-class Qwen3MultiHeadAttention:
-    """Grouped-query self-attention with RoPE and, in Qwen3, normalized queries and keys.
+class HeadProjection:
+    """What of each token is compared and mixed: its queries, keys and values, in heads.
 
     Args:
         config: the sizes; hidden_size is E and head_dim is D.
         wq: [H_q x D, E], or a projection
         wk, wv: [H x D, E], or projections
-        wo: [E, H_q x D], or a projection
         rope: rotates D dimensions; shared by all layers.
         q_norm, k_norm: over D, applied before the rotation; None for a model without them.
-        attention: the attention function.
 
     Attributes:
-        wq, wk, wv, wo: as projections.
-        config, rope, q_norm, k_norm, attention: as passed in.
+        wq, wk, wv: as projections.
+        rope, q_norm, k_norm: as passed in.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        wq: mx.array | Projection,
+        wk: mx.array | Projection,
+        wv: mx.array | Projection,
+        rope: Rotation,
+        q_norm: Norm | None = None,
+        k_norm: Norm | None = None,
+    ) -> None:
+        raise NotImplementedError("week 1 day 5 task 2: HeadProjection.__init__ is not written yet")
+
+    def __call__(self, x: mx.array, offset: int | list[int]) -> tuple[mx.array, mx.array, mx.array]:
+        """Project x and split it into heads; normalize and rotate queries and keys, but not values.
+
+        Args:
+            x: [B, L, E]
+            offset: position of the first token: one number for all rows, or a list with one per row.
+
+        Returns:
+            query [B, H_q, L, D], key and value [B, H, L, D].
+        """
+        raise NotImplementedError("week 1 day 5 task 2: HeadProjection.__call__ is not written yet")
+
+
+class Qwen3MultiHeadAttention:
+    """Grouped-query self-attention with RoPE and, in Qwen3, normalized queries and keys.
+
+    Two operations may be faster ones: `project_heads`, which makes the heads, and `attention`, which compares
+    and mixes them.
+
+    Args:
+        config, wq, wk, wv, rope, q_norm, k_norm: as for `HeadProjection`.
+        wo: [E, H_q x D], or a projection
+        attention: the attention function.
+        project_heads: makes a `HeadProjection`, or what is called like one, from the arguments of its class.
+
+    Attributes:
+        project_heads: what it made.
+        wo: as a projection.
+        attention: as passed in.
     """
 
     def __init__(
@@ -60,6 +91,7 @@ class Qwen3MultiHeadAttention:
         q_norm: Norm | None = None,
         k_norm: Norm | None = None,
         attention: Attention = scaled_dot_product_attention_grouped,
+        project_heads: Callable[..., ProjectHeads] = HeadProjection,
     ) -> None:
         raise NotImplementedError("week 1 day 5 task 2: Qwen3MultiHeadAttention.__init__ is not written yet")
 
@@ -74,7 +106,7 @@ class Qwen3MultiHeadAttention:
 
         Args:
             x: [B, L, E]
-            offset: position of the first token: one number for all rows, or a list with one per row.
+            offset: as for `HeadProjection`.
             cache: this layer's cache; the new keys and values are appended to it.
             mask: which tokens a query may see, unless the cache makes its own mask.
 
@@ -91,14 +123,14 @@ class Qwen3TransformerBlock:
         attention, mlp, input_layernorm, post_attention_layernorm: as passed in.
     """
 
-    attention: SelfAttention
+    attention: Qwen3MultiHeadAttention
     mlp: Callable[[mx.array], mx.array]
     input_layernorm: Norm
     post_attention_layernorm: Norm
 
     def __init__(
         self,
-        attention: SelfAttention,
+        attention: Qwen3MultiHeadAttention,
         mlp: Callable[[mx.array], mx.array],
         input_layernorm: Norm,
         post_attention_layernorm: Norm,

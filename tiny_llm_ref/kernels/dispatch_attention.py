@@ -7,7 +7,7 @@ import mlx.core as mx
 from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.shapes import heads_per_kv_head
 
-from ..ops.attention import Attention, Mask, check_mask, scaled_dot_product_attention_grouped
+from ..ops.attention import Mask, check_mask, scaled_dot_product_attention_grouped
 from .gpu_operations import flash_attention_gpu
 from .gpu_sizes import HEAD_DIMS
 
@@ -58,44 +58,14 @@ def flash_attention_cpu(
 
     The kernel reads wherever the shapes lead, so `check_shapes` must have checked them, and D.
     """
-    B, H_q, L, D = query.shape
-    return _flash_attention(query, key, value, scale, mask, (B, L, H_q, D)).swapaxes(1, 2)
-
-
-def flash_attention_merged(
-    query: mx.array, key: mx.array, value: mx.array, scale: float | None = None, mask: Mask = None
-) -> mx.array:
-    """Do what `flash_attention_cpu` does, but return the heads side by side, [B, L, H_q x D].
-
-    Raises:
-        ValueError: `check_shapes` refuses the arguments, or D is not a multiple of HEAD_DIM_UNIT.
-    """
-    check_shapes(query, key, value, mask)
-    B, H_q, L, D = query.shape
-    if D % HEAD_DIM_UNIT:
-        raise ValueError(f"the CPU kernel needs heads whose D is a multiple of {HEAD_DIM_UNIT}, got {D}")
-    scale = D**-0.5 if scale is None else scale
-    return _flash_attention(query, key, value, scale, mask, (B, L, H_q * D))
-
-
-def can_merge(attention: Attention, head_dim: int) -> bool:
-    """Whether `flash_attention_merged` can replace this attention. It can only on the CPU."""
-    return mx.default_device() != mx.gpu and attention is dispatch_attention and head_dim % HEAD_DIM_UNIT == 0
-
-
-def _flash_attention(
-    query: mx.array, key: mx.array, value: mx.array, scale: float, mask: Mask, shape: tuple[int, ...]
-) -> mx.array:
-    """Run the kernel, and return its output [B, L, H_q, D] in the given shape."""
     check_mask(mask)
-    B, H_q, L, _ = query.shape
-    S = key.shape[2]
+    B, H_q, L, D = query.shape
     inputs = [array.astype(mx.float32) for array in (query, key, value)]
     if isinstance(mask, mx.array):
-        inputs.append(mx.broadcast_to(mask.astype(mx.float32), (B, H_q, L, S)))
+        inputs.append(mx.broadcast_to(mask.astype(mx.float32), (B, H_q, L, key.shape[2])))
     numbers = [scale, isinstance(mask, str), isinstance(mask, mx.array)]
-    (output,) = FLASH_ATTENTION(inputs, [shape], [mx.float32], numbers)
-    return output.astype(query.dtype)
+    (output,) = FLASH_ATTENTION(inputs, [(B, L, H_q, D)], [mx.float32], numbers)
+    return output.astype(query.dtype).swapaxes(1, 2)
 
 
 def check_shapes(query: mx.array, key: mx.array, value: mx.array, mask: Mask) -> None:

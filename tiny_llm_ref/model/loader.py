@@ -14,12 +14,12 @@ from ..ops.basics import Projection, as_projection
 from ..ops.norm import Norm
 from ..ops.packing import BITS
 from ..ops.positional_encoding import Rotation
-from ..ops.quantize import GROUP_SIZES, QuantizedProjection, QuantizedWeights
+from ..ops.quantize import GROUP_SIZES, QuantizedWeights
 from .config import ModelConfig
 from .embedding import Embedding, TokenEmbedding
 from .operations import PLAIN_OPERATIONS, Operations
 from .optional import once_written
-from .qwen3 import Qwen3Model, Qwen3TransformerBlock
+from .qwen3 import Qwen3Model, Qwen3MultiHeadAttention, Qwen3TransformerBlock
 
 FLOAT_TYPES = (mx.float32, mx.float16, mx.bfloat16)
 
@@ -141,7 +141,8 @@ class Tensors:
             weight = self.take(f"{layer}.weight", *shape)
             return as_projection(weight, self.take(f"{layer}.bias", num_outputs) if bias else None)
         packed = self.take_packed(layer, *shape)
-        return QuantizedProjection(packed, self.take(f"{layer}.bias", num_outputs) if bias else None, matmul)
+        own_bias = self.take(f"{layer}.bias", num_outputs) if bias else None
+        return self.operations.projection(packed, own_bias, matmul)
 
     def take_embedding(self, layer: str, vocab_size: int, dim: int) -> TokenEmbedding:
         """The embedding whose weight is [vocab_size, dim]."""
@@ -267,7 +268,7 @@ def build_block(
     q_size, kv_size = config.num_attention_heads * D, config.num_key_value_heads * D
     own = f"{name}.self_attn"
     return Qwen3TransformerBlock(
-        attention=tensors.operations.attention_layer(
+        attention=Qwen3MultiHeadAttention(
             config,
             wq=tensors.take_projection(f"{own}.q_proj", q_size, E, config.qkv_bias),
             wk=tensors.take_projection(f"{own}.k_proj", kv_size, E, config.qkv_bias),
@@ -277,6 +278,7 @@ def build_block(
             q_norm=tensors.take_norm(f"{own}.q_norm", D, eps) if config.qk_norm else None,
             k_norm=tensors.take_norm(f"{own}.k_norm", D, eps) if config.qk_norm else None,
             attention=tensors.operations.attention,
+            project_heads=tensors.operations.project_heads,
         ),
         mlp=make_mlp(config, tensors, f"{name}.mlp"),
         input_layernorm=tensors.take_norm(f"{name}.input_layernorm", E, eps),

@@ -10,11 +10,11 @@ from ..ops.basics import Projection
 from ..ops.experts import GroupedMatmul, grouped_matmul_simple
 from ..ops.norm import Norm, RMSNorm
 from ..ops.positional_encoding import RoPE, RopeScaling, Rotation
-from ..ops.quantize import QuantizedMatmul, QuantizedWeights
+from ..ops.quantize import QuantizedMatmul, QuantizedProjection, QuantizedWeights
 from .embedding import QuantizedEmbedding
 from .engine_operations import EngineOperations
 from .mlp import Qwen3MLP
-from .qwen3 import Qwen3MultiHeadAttention, SelfAttention
+from .qwen3 import HeadProjection, ProjectHeads
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class Operations(EngineOperations):
         norm: makes a norm from (dim, weight, eps).
         rope: makes the rotation that all layers share from (dims, seq_len, base, traditional, scaling).
         mlp: makes an MLP from (dim, hidden_dim, gate, up, down); the last three are projections.
-        attention_layer: makes a layer's self-attention from the arguments of Qwen3MultiHeadAttention.
+        project_heads: makes what projects a layer's input to heads from the arguments of HeadProjection.
         attention: the attention function of every layer.
         matmul: multiplies by packed weights; if None, weights are expanded when loaded.
+        projection: makes a projection with packed weights from (weights, bias, matmul).
         embedding: makes a packed embedding from (vocab_size, dim, weights, matmul).
         grouped_matmul: multiplies rows by the packed weights of their experts (day 4.2).
     """
@@ -37,9 +38,12 @@ class Operations(EngineOperations):
     norm: Callable[[int, mx.array, float], Norm] = RMSNorm
     rope: Callable[[int, int, float, bool, RopeScaling | None], Rotation] = RoPE
     mlp: Callable[[int, int, Projection, Projection, Projection], Callable[[mx.array], mx.array]] = Qwen3MLP
-    attention_layer: Callable[..., SelfAttention] = Qwen3MultiHeadAttention
+    project_heads: Callable[..., ProjectHeads] = HeadProjection
     attention: Attention = scaled_dot_product_attention_grouped
     matmul: QuantizedMatmul | None = None
+    projection: Callable[[QuantizedWeights, mx.array | None, QuantizedMatmul], Projection] = (
+        QuantizedProjection
+    )
     embedding: Callable[[int, int, QuantizedWeights, QuantizedMatmul], QuantizedEmbedding] = (
         QuantizedEmbedding
     )

@@ -5,7 +5,6 @@ model faster without touching it. Switches in `ModelConfig` make it a Qwen3, Qwe
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -19,34 +18,23 @@ from .embedding import TokenEmbedding
 from .engine_operations import EngineOperations
 from .kv_cache import TinyKvCache, check_offset
 
-
-class SelfAttention(Protocol):
-    """A layer's attention as its block calls it, with the arguments of Qwen3MultiHeadAttention."""
-
-    def __call__(
-        self,
-        x: mx.array,
-        offset: int | list[int] = 0,
-        cache: TinyKvCache | None = None,
-        mask: Mask = "causal",
-    ) -> mx.array: ...
+ProjectHeads = Callable[[mx.array, int | list[int]], Sequence[mx.array]]
+"""A layer's `HeadProjection` as its attention calls it. A later day adds a faster one."""
 
 
-class Qwen3MultiHeadAttention:
-    """Grouped-query self-attention with RoPE and, in Qwen3, normalized queries and keys.
+class HeadProjection:
+    """What of each token is compared and mixed: its queries, keys and values, in heads.
 
     Args:
         config: the sizes; hidden_size is E and head_dim is D.
         wq: [H_q x D, E], or a projection
         wk, wv: [H x D, E], or projections
-        wo: [E, H_q x D], or a projection
         rope: rotates D dimensions; shared by all layers.
         q_norm, k_norm: over D, applied before the rotation; None for a model without them.
-        attention: the attention function.
 
     Attributes:
-        wq, wk, wv, wo: as projections.
-        config, rope, q_norm, k_norm, attention: as passed in.
+        wq, wk, wv: as projections.
+        rope, q_norm, k_norm: as passed in.
     """
 
     def __init__(
@@ -55,45 +43,28 @@ class Qwen3MultiHeadAttention:
         wq: mx.array | Projection,
         wk: mx.array | Projection,
         wv: mx.array | Projection,
-        wo: mx.array | Projection,
         rope: Rotation,
         q_norm: Norm | None = None,
         k_norm: Norm | None = None,
-        attention: Attention = scaled_dot_product_attention_grouped,
     ) -> None:
         self.head_dim = config.head_dim
-        self.wq, self.wk, self.wv, self.wo = map(as_projection, (wq, wk, wv, wo))
+        self.wq, self.wk, self.wv = map(as_projection, (wq, wk, wv))
         self.rope = rope
         self.q_norm, self.k_norm = q_norm, k_norm
-        self.attention = attention
 
-    def __call__(
-        self,
-        x: mx.array,
-        offset: int | list[int] = 0,
-        cache: TinyKvCache | None = None,
-        mask: Mask = "causal",
-    ) -> mx.array:
-        """Attend to the tokens of x and to the cached tokens before them.
+    def __call__(self, x: mx.array, offset: int | list[int]) -> tuple[mx.array, mx.array, mx.array]:
+        """Project x and split it into heads; normalize and rotate queries and keys, but not values.
 
         Args:
             x: [B, L, E]
             offset: position of the first token: one number for all rows, or a list with one per row.
-            cache: this layer's cache; the new keys and values are appended to it.
-            mask: which tokens a query may see, unless the cache makes its own mask.
 
         Returns:
-            [B, L, E]
+            query [B, H_q, L, D], key and value [B, H, L, D].
         """
-        B, L, _ = x.shape
         query = self._heads(self.wq(x), self.q_norm, offset)
         key = self._heads(self.wk(x), self.k_norm, offset)
-        value = self._split(self.wv(x)).swapaxes(1, 2)
-        if cache is None:
-            output = self.attention(query, key, value, mask=mask)
-        else:
-            output = cache.attend(query, key, value, self.attention, mask)
-        return self.wo(output.swapaxes(1, 2).reshape(B, L, -1))
+        return query, key, self._split(self.wv(x)).swapaxes(1, 2)
 
     def _heads(self, x: mx.array, norm: Norm | None, offset: int | list[int]) -> mx.array:
         """[B, L, H x D] -> [B, H, L, D], normalized and rotated."""
@@ -108,6 +79,68 @@ class Qwen3MultiHeadAttention:
         return x.reshape(B, L, -1, self.head_dim)
 
 
+class Qwen3MultiHeadAttention:
+    """Grouped-query self-attention with RoPE and, in Qwen3, normalized queries and keys.
+
+    Two operations may be faster ones: `project_heads`, which makes the heads, and `attention`, which compares
+    and mixes them.
+
+    Args:
+        config, wq, wk, wv, rope, q_norm, k_norm: as for `HeadProjection`.
+        wo: [E, H_q x D], or a projection
+        attention: the attention function.
+        project_heads: makes a `HeadProjection`, or what is called like one, from the arguments of its class.
+
+    Attributes:
+        project_heads: what it made.
+        wo: as a projection.
+        attention: as passed in.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        wq: mx.array | Projection,
+        wk: mx.array | Projection,
+        wv: mx.array | Projection,
+        wo: mx.array | Projection,
+        rope: Rotation,
+        q_norm: Norm | None = None,
+        k_norm: Norm | None = None,
+        attention: Attention = scaled_dot_product_attention_grouped,
+        project_heads: Callable[..., ProjectHeads] = HeadProjection,
+    ) -> None:
+        self.project_heads = project_heads(config, wq, wk, wv, rope, q_norm, k_norm)
+        self.wo = as_projection(wo)
+        self.attention = attention
+
+    def __call__(
+        self,
+        x: mx.array,
+        offset: int | list[int] = 0,
+        cache: TinyKvCache | None = None,
+        mask: Mask = "causal",
+    ) -> mx.array:
+        """Attend to the tokens of x and to the cached tokens before them.
+
+        Args:
+            x: [B, L, E]
+            offset: as for `HeadProjection`.
+            cache: this layer's cache; the new keys and values are appended to it.
+            mask: which tokens a query may see, unless the cache makes its own mask.
+
+        Returns:
+            [B, L, E]
+        """
+        B, L, _ = x.shape
+        query, key, value = self.project_heads(x, offset)
+        if cache is None:
+            output = self.attention(query, key, value, mask=mask)
+        else:
+            output = cache.attend(query, key, value, self.attention, mask)
+        return self.wo(output.swapaxes(1, 2).reshape(B, L, -1))
+
+
 class Qwen3TransformerBlock:
     """Attention, then MLP. Each gets the normalized input and adds its output to the unnormalized input.
 
@@ -115,14 +148,14 @@ class Qwen3TransformerBlock:
         attention, mlp, input_layernorm, post_attention_layernorm: as passed in.
     """
 
-    attention: SelfAttention
+    attention: Qwen3MultiHeadAttention
     mlp: Callable[[mx.array], mx.array]
     input_layernorm: Norm
     post_attention_layernorm: Norm
 
     def __init__(
         self,
-        attention: SelfAttention,
+        attention: Qwen3MultiHeadAttention,
         mlp: Callable[[mx.array], mx.array],
         input_layernorm: Norm,
         post_attention_layernorm: Norm,
