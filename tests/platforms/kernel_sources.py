@@ -16,7 +16,7 @@ from tiny_llm import kernels
 FOLDERS = (ROOT / "tiny_llm_ref", ROOT / "accelerated")
 CPU_SOURCES = sorted(file for folder in FOLDERS for file in folder.rglob("*.cpp"))
 GPU_SOURCES = sorted(
-    file for folder in FOLDERS for suffix in SUFFIXES.values() for file in folder.rglob(f"*{suffix}")
+    file for folder in FOLDERS for language in SUFFIXES for file in folder.rglob(f"{language}/*")
 )
 GPU_KERNELS = list(
     {
