@@ -55,5 +55,8 @@ class ObservedBlocks(UserDict[Prefix, int]):
 
 
 def observe(blocks: PrefixCachingBlockManager, observer: CacheObserver) -> None:
-    """Tell an observer of every change to what the prefix cache holds. There may be several observers."""
+    """Tell an observer what the prefix cache holds, and of every change. There may be several observers."""
+    observer.cleared()
+    for prefix, block in blocks.block_of.items():
+        observer.stored(prefix, block)
     blocks.block_of = ObservedBlocks(blocks.block_of, observer)
