@@ -32,6 +32,7 @@ def create_app(
     load_tokenizer: Callable[[], ChatTokenizer],
     config: ServerConfig,
     on_start: Callable[[EngineClient], None] = lambda client: None,
+    after_step: Callable[[], None] = lambda: None,
 ) -> Starlette:
     """Make the application. It loads nothing until it is started.
 
@@ -41,11 +42,12 @@ def create_app(
         load_tokenizer: loads another tokenizer, for the event loop.
         config: the settings.
         on_start: called with the engine's client once it exists.
+        after_step: as for `EngineClient`.
     """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        client = EngineClient(make_engine, config)
+        client = EngineClient(make_engine, config, after_step)
         codec = TextCodec(load_tokenizer)
         app.state.server = Server(config, client, codec, int(time()))
         on_start(client)

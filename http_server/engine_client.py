@@ -53,6 +53,7 @@ class EngineClient:
     Args:
         make_engine: as for `EngineThread`.
         config: the settings of the server.
+        after_step: called in the engine's thread after each step. It must return at once.
 
     Attributes:
         state: "ready" if requests can be submitted.
@@ -61,8 +62,14 @@ class EngineClient:
         stopped: set when the thread has ended.
     """
 
-    def __init__(self, make_engine: Callable[[], Engine], config: ServerConfig) -> None:
+    def __init__(
+        self,
+        make_engine: Callable[[], Engine],
+        config: ServerConfig,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
         self.config = config
+        self._after_step = after_step
         self.metrics = PrometheusMetrics(config.model_names[0])
         self.feed = Feed(config)
         self.admission = Admission(config.max_num_reqs, config.max_num_queued_tokens, self.seconds_until_room)
@@ -161,6 +168,7 @@ class EngineClient:
     def _post(self, report: Report) -> None:
         """Take a report to the event loop. Called in the engine's thread."""
         self._loop.call_soon_threadsafe(self._receive, report)
+        self._after_step()
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, StepReport):

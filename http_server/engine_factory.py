@@ -15,6 +15,7 @@ from tiny_llm.ranks.guarded import guarded
 from tiny_llm.ranks.leading_model import LeadingModel
 from tiny_llm.scheduling.block_manager import BlockManager
 from tiny_llm.scheduling.blocks import Blocks
+from tiny_llm.scheduling.observed_cache import CacheObserver, observe
 from tiny_llm.scheduling.policy import Fcfs, Policy
 from tiny_llm.scheduling.prefix_cache import PrefixCachingBlockManager
 from tiny_llm.scheduling.priority import Priority
@@ -44,6 +45,7 @@ class EngineFactory:
         kv_bits: bits of a quantized value, 4 or 8; None for keys and values in floats.
         overcommit: whether to admit a request by the blocks that it needs now, and preempt when blocks run
             out, instead of reserving room for its longest answer.
+        observer: is told what the prefix cache of each engine holds; None for no one.
     """
 
     load: Callable[[], ModelAndTokenizer]
@@ -56,6 +58,7 @@ class EngineFactory:
     make_drafter: DrafterFactory | None = None
     kv_bits: int | None = None
     overcommit: bool = False
+    observer: CacheObserver | None = None
     _loaded: ModelAndTokenizer | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
@@ -118,4 +121,7 @@ class EngineFactory:
             )
         check_memory(number, pool_bytes(model, number * size, self.kv_bits))
         kind = PrefixCachingBlockManager if self.prefix_caching else BlockManager
-        return kind(number, size, self.overcommit, WATERMARK if self.overcommit else 0.0)
+        made = kind(number, size, self.overcommit, WATERMARK if self.overcommit else 0.0)
+        if self.observer is not None and isinstance(made, PrefixCachingBlockManager):
+            observe(made, self.observer)
+        return made

@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from sse_starlette.sse import AppStatus
@@ -22,6 +24,9 @@ from .config import ServerConfig
 from .engine_client import EngineClient
 from .slow_heads import ImpatientProtocol
 from .text_codec import ChatTokenizer
+
+if TYPE_CHECKING:
+    from .kv_events import KvEventPublisher
 
 log = logging.getLogger("tiny_llm.server")
 SIGNALLED = 128  # what shells add to a signal's number
@@ -118,12 +123,14 @@ def run_server(
     load_tokenizer: Callable[[], ChatTokenizer],
     config: ServerConfig,
     notes: Sequence[str] = (),
+    publisher: "KvEventPublisher | None" = None,
 ) -> str | None:
     """Serve until a signal comes or the engine fails.
 
     Args:
         make_engine, load_tokenizer, config: as for `create_app`.
         notes: lines to log below the one that says where it listens.
+        publisher: publishes what the prefix cache holds; None for no one.
 
     Returns:
         Why the engine failed while it was serving; None if it did not.
@@ -133,9 +140,10 @@ def run_server(
     """
     # It would cut streams off at the first signal.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
-    with listen(config.host, config.port) as listener:
+    with listen(config.host, config.port) as listener, publisher or nullcontext():
         host, port = listener.getsockname()[:2]
-        app = create_app(make_engine, load_tokenizer, config, on_start=lambda client: server.watch(client))
+        after_step = (lambda: None) if publisher is None else publisher.publish
+        app = create_app(make_engine, load_tokenizer, config, lambda client: server.watch(client), after_step)
         server = DrainingServer(
             uvicorn.Config(
                 app,

@@ -21,10 +21,12 @@ from scripts.run.serve_options import ServeOptions
 if TYPE_CHECKING:
     from http_server.config import ServerConfig
     from http_server.engine_factory import EngineFactory
+    from http_server.kv_events import KvEventPublisher
     from http_server.speculation import DrafterFactory
     from tiny_llm import SchedulerConfig
     from tiny_llm.model.ranks import Ranks
     from tiny_llm.ranks.run_rank import Leader
+    from tiny_llm.scheduling.observed_cache import CacheObserver
 
 
 SERVER_DAY = (3, 7)
@@ -104,11 +106,13 @@ def run_server(options: ServeOptions, checkpoint: Path, leader: "Leader | None")
     load_model = partial(load, checkpoint)
     if leader is not None:
         load_model = partial(load_leading, options, scheduler, checkpoint, leader)
-    make_engine = make_factory(options, scheduler, load_model)
+    publisher = make_publisher(options)
+    observer = None if publisher is None else publisher.events
+    make_engine = make_factory(options, scheduler, load_model, observer)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     notes = (ABOUT_SHIPPED, FOR_A_CHAT) if options.model in SHIPPED_MODELS else ()
-    return run(make_engine, partial(load_tokenizer, checkpoint), config, notes)
+    return run(make_engine, partial(load_tokenizer, checkpoint), config, notes, publisher)
 
 
 def follow(checkpoint: Path, ranks: "Ranks") -> int:
@@ -152,8 +156,20 @@ def make_config(options: ServeOptions, scheduler: "SchedulerConfig") -> "ServerC
     )
 
 
+def make_publisher(options: ServeOptions) -> "KvEventPublisher | None":
+    """What publishes KV events; None if there are to be none. The seed of their hashes is where vLLM's is."""
+    if options.kv_events is None:
+        return None
+    from http_server.kv_events import KvEventPublisher
+
+    return KvEventPublisher(options.kv_events, os.environ.get("PYTHONHASHSEED", "0"))
+
+
 def make_factory(
-    options: ServeOptions, scheduler: "SchedulerConfig", load_model: Callable[[], tuple[Any, Any]]
+    options: ServeOptions,
+    scheduler: "SchedulerConfig",
+    load_model: Callable[[], tuple[Any, Any]],
+    observer: "CacheObserver | None",
 ) -> "EngineFactory":
     """What makes the engine, in the engine's thread."""
     from http_server.engine_factory import EngineFactory
@@ -169,6 +185,7 @@ def make_factory(
         make_drafter_factory(options),
         None if options.kv_bits is None else int(options.kv_bits),
         options.overcommit,
+        observer,
     )
 
 

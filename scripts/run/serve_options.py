@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from http_server.kv_events_config import KvEventsConfig, parse_kv_events_config
 from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
 
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -39,6 +40,15 @@ Overcommit = Annotated[
     bool,
     typer.Option(
         "--overcommit", help="Admit by the blocks that a request needs now; preempt if they run out."
+    ),
+]
+KvEvents = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-events-config",
+        metavar="JSON",
+        help="Publish what the prefix cache holds, for routers: "
+        """'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'.""",
     ),
 ]
 KvBits = Annotated[
@@ -90,7 +100,8 @@ class ServeOptions:
     """What is served, to whom, and within which limits.
 
     Raises:
-        ValueError: an option of speculation is given without the kind of speculation that reads it.
+        ValueError: an option of speculation is given without the kind of speculation that reads it; or
+            `kv_events_config` can't be read, or there is no prefix cache to tell of.
     """
 
     model: Model = SHIPPED_MODEL
@@ -110,6 +121,7 @@ class ServeOptions:
     no_enable_prefix_caching: NoPrefixCaching = False
     overcommit: Overcommit = False
     kv_bits: KvBits = None
+    kv_events_config: KvEvents = None
     ranks: NumRanks = 1
     step_timeout: StepTimeout = None
     scheduling_policy: SchedulingPolicy = "fcfs"
@@ -124,11 +136,23 @@ class ServeOptions:
             raise ValueError("--num-speculative-tokens needs --speculation lookup or draft-model")
         if self.draft_model is not None and self.speculation != "draft-model":
             raise ValueError("--draft-model needs --speculation draft-model")
+        if self.kv_events is not None and self.no_enable_prefix_caching:
+            raise ValueError(
+                "--kv-events-config tells what the prefix cache holds: leave out --no-enable-prefix-caching"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
         """What clients may call the model."""
         return tuple(self.served_model_name or [self.model])
+
+    @property
+    def kv_events(self) -> KvEventsConfig | None:
+        """Where KV events go; None if there are to be none."""
+        if self.kv_events_config is None:
+            return None
+        config = parse_kv_events_config(self.kv_events_config)
+        return config if config.is_on else None
 
     @property
     def num_drafts(self) -> int:

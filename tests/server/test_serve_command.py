@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 60
 MODEL = "qwen3-kjv-4m"
 SERVE = "scripts.run.serve"
+KV_EVENTS = '{"enable_kv_cache_events": true}'
 
 
 def free_port() -> int:
@@ -88,6 +89,9 @@ def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
         (["--api-key", "key", "--no-auth"], "--no-auth"),
         (["--allowed-origins", "https://example.org/"], "an allowed origin"),
         (["--kv-bits", "5"], "--kv-bits"),
+        (["--kv-events-config", "tcp://*:5557"], "--kv-events-config must be a JSON object"),
+        (["--kv-events-config", '{"endpont": ""}'], "unknown field `endpont`"),
+        (["--kv-events-config", KV_EVENTS, "--no-enable-prefix-caching"], "leave out --no-enable-prefix"),
     ],
 )
 def test_what_it_refuses(options: list[str], sentence: str) -> None:
@@ -136,6 +140,16 @@ def test_a_port_that_is_taken() -> None:
         )
     assert result.returncode == 2
     assert "choose another --host or --port" in result.stderr
+
+
+def test_a_port_for_kv_events_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        config = json.dumps({"enable_kv_cache_events": True, "endpoint": endpoint})
+        result = run(SERVE, "--kv-events-config", config, "--port", "0")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: KV events cannot use {endpoint}: Address ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_it_says_where_it_is_what_the_model_can_do_and_which_one_chats() -> None:

@@ -1,6 +1,7 @@
 """Prefix caching: blocks outlive their sequences, so a prompt that shares a beginning can reuse them."""
 
 from collections import OrderedDict
+from collections.abc import MutableMapping
 
 from .block_hashes import Hash, Prefix, Prefixes, chain_hash
 from .block_manager import BlockManager
@@ -41,7 +42,7 @@ class PrefixCachingBlockManager(BlockManager):
     ) -> None:
         super().__init__(num_blocks, block_size, overcommit, watermark)
         self.prefixes: Prefixes = SaltedPrefixes(block_size, hash_function)
-        self.block_of: dict[Prefix, int] = {}
+        self.block_of: MutableMapping[Prefix, int] = {}
         self.prefix_of: dict[int, Prefix] = {}
         self.cached_blocks: OrderedDict[int, None] = OrderedDict()
         self.num_hit_tokens = 0
