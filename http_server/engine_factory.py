@@ -7,6 +7,7 @@ from typing import Literal
 from tiny_llm.engine.default_blocks import default_blocks
 from tiny_llm.engine.engine import Engine
 from tiny_llm.engine.execution import MakeExecution
+from tiny_llm.engine.kept_blocks import KeptBlocks
 from tiny_llm.engine.memory import check_memory, pool_bytes
 from tiny_llm.engine.overlapped import overlapped
 from tiny_llm.generation.generate import Tokenizer
@@ -19,6 +20,7 @@ from tiny_llm.scheduling.policy import Fcfs, Policy
 from tiny_llm.scheduling.prefix_cache import PrefixCachingBlockManager
 from tiny_llm.scheduling.priority import Priority
 from tiny_llm.scheduling.scheduler import SchedulerConfig
+from tiny_llm.scheduling.tiered_blocks import TieredBlockManager
 from tiny_llm.speculation.with_drafts import with_drafts
 
 from .speculation import DrafterFactory
@@ -44,6 +46,7 @@ class EngineFactory:
         kv_bits: bits of a quantized value, 4 or 8; None for keys and values in floats.
         overcommit: whether to admit a request by the blocks that it needs now, and preempt when blocks run
             out, instead of reserving room for its longest answer.
+        kept: keeps blocks in files when the prefix cache evicts them; None for no files.
     """
 
     load: Callable[[], ModelAndTokenizer]
@@ -56,6 +59,7 @@ class EngineFactory:
     make_drafter: DrafterFactory | None = None
     kv_bits: int | None = None
     overcommit: bool = False
+    kept: KeptBlocks | None = None
     _loaded: ModelAndTokenizer | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
@@ -77,6 +81,8 @@ class EngineFactory:
         blocks = self._blocks(model, max_model_len)
         policy: Policy = Priority() if self.policy == "priority" else Fcfs()
         execution = self._execution(model, tokenizer, blocks, max_model_len)
+        if self.kept is not None:
+            execution = self.kept.execution(execution)
         if isinstance(model, LeadingModel):
             execution = guarded(execution, model.watchdog)
         return Engine(
@@ -117,5 +123,7 @@ class EngineFactory:
                 "raise num_gpu_blocks_override or lower max_model_len"
             )
         check_memory(number, pool_bytes(model, number * size, self.kv_bits))
-        kind = PrefixCachingBlockManager if self.prefix_caching else BlockManager
-        return kind(number, size, self.overcommit, WATERMARK if self.overcommit else 0.0)
+        sizes = number, size, self.overcommit, WATERMARK if self.overcommit else 0.0
+        if self.kept is not None:
+            return TieredBlockManager(*sizes, self.kept.files.load)
+        return PrefixCachingBlockManager(*sizes) if self.prefix_caching else BlockManager(*sizes)

@@ -15,6 +15,17 @@ def salt_sequence(sequence: Sequence, salt: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
+class Salt(Prefix):
+    """A prefix without tokens, which stands for a salt.
+
+    Attributes:
+        salt: as the request gave it.
+    """
+
+    salt: str
+
+
+@dataclass(frozen=True, eq=False)
 class SaltedPrefixes(Prefixes):
     """`Prefixes` in which the first block of a salted sequence has a parent, which stands for the salt.
 
@@ -22,7 +33,7 @@ class SaltedPrefixes(Prefixes):
         salts: the prefixes that stand for salts. They are forgotten together with the last longer ones.
     """
 
-    salts: WeakValueDictionary[str, Prefix] = field(default_factory=WeakValueDictionary)
+    salts: WeakValueDictionary[str, Salt] = field(default_factory=WeakValueDictionary)
     _parents: list[Prefix] = field(default_factory=list)
 
     def of(self, sequence: Sequence) -> list[Prefix]:
@@ -31,7 +42,7 @@ class SaltedPrefixes(Prefixes):
         if salt is None:
             return super().of(sequence)
         value = chain_hash(0, tuple(salt.encode()))
-        self._parents.append(self.salts.setdefault(salt, Prefix(None, (), value)))
+        self._parents.append(self.salts.setdefault(salt, Salt(None, (), value, salt)))
         try:
             return super().of(sequence)
         finally:
