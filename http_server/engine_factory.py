@@ -25,6 +25,8 @@ from tiny_llm.speculation.with_drafts import with_drafts
 
 from .speculation import DrafterFactory
 
+RESTORED_PER_COMPUTED = 8
+"""How many tokens a step may restore for each that it may compute; both then take about as long."""
 ModelAndTokenizer = tuple[Qwen3Model, Tokenizer]
 WATERMARK = 0.1
 """Fraction of the pool that admissions leave for running requests to grow, if they overcommit."""
@@ -125,5 +127,6 @@ class EngineFactory:
         check_memory(number, pool_bytes(model, number * size, self.kv_bits))
         sizes = number, size, self.overcommit, WATERMARK if self.overcommit else 0.0
         if self.kept is not None:
-            return TieredBlockManager(*sizes, self.kept.files.load)
+            most = max(1, self.config.max_num_batched_tokens // size)
+            return TieredBlockManager(*sizes, self.kept.files.load, RESTORED_PER_COMPUTED * most)
         return PrefixCachingBlockManager(*sizes) if self.prefix_caching else BlockManager(*sizes)

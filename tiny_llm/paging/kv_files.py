@@ -118,6 +118,10 @@ class KvFiles:
         self._writer.submit(self._write, path, block)
         return True
 
+    def close(self) -> None:
+        """Write all that wait, and end the thread."""
+        self._writer.shutdown()
+
     def _write(self, path: Path, block: Block) -> None:
         """Write a file under another name, then give it its own. Runs in the thread."""
         part = path.with_suffix(f".{os.getpid()}")

@@ -50,7 +50,7 @@ class TieredBlockManager(PrefixCachingBlockManager, Generic[Contents]):
         overcommit: bool,
         watermark: float,
         fetch: Callable[[Prefix], Contents | None],
-        max_fetches: int = 64,
+        max_fetches: int,
     ) -> None:
         super().__init__(num_blocks, block_size, overcommit, watermark)
         self.fetch = fetch
