@@ -30,6 +30,7 @@ from tiny_llm.engine.execution import MakeExecution
 from tiny_llm.engine.kept_blocks import BlockCopies, read_blocks, restore_blocks
 from tiny_llm.paging.block_file import Block
 from tiny_llm.paging.pool import Pool as AnyPool
+from tiny_llm.scheduling.block_hashes import Prefix
 from tiny_llm.scheduling.cache_salts import salt_sequence
 from tiny_llm.scheduling.tiered_blocks import TieredBlockManager
 
@@ -65,10 +66,15 @@ def engine_on(folder: Path, num_blocks: int = 9) -> KeepingEngine:
     return KeepingEngine(random_qwen3(), IdTokenizer(), config, 20, blocks, files=files)
 
 
-def hits(engine: KeepingEngine, prompt: list[int], salt: str | None = None) -> int:
-    """How many tokens of a prompt are found in memory and in files."""
+def blocks_of(engine: KeepingEngine) -> TieredBlockManager[Block]:
     blocks = engine.scheduler.blocks
     assert isinstance(blocks, TieredBlockManager)
+    return blocks
+
+
+def hits(engine: KeepingEngine, prompt: list[int], salt: str | None = None) -> int:
+    """How many tokens of a prompt are found in memory and in files."""
+    blocks = blocks_of(engine)
     before = blocks.num_hit_tokens
     engine.generate([prompt], SamplingParams(max_tokens=1, cache_salt=salt))
     return blocks.num_hit_tokens - before
@@ -112,6 +118,16 @@ def test_others_decode_while_a_prompt_is_restored(tmp_path: Path) -> None:
         check_equal([stream in step.sampled for step in steps], [True, True], "whether the stream goes on")
         check_equal([number in step.sampled for step in steps], [False, True], "whether the prompt is done")
         check_equal(engine.kept.files.num_loads, 4, "blocks that are read, at most two in a step")
+        check_equal(len(blocks_of(engine).fetched), 0, "contents that are still held")
+
+
+def test_equal_prompts_share_what_is_restored(tmp_path: Path) -> None:
+    prompts = [list(range(2, 18))] * 2
+    with engine_on(tmp_path) as engine:
+        engine.generate(prompts[:1])
+    with engine_on(tmp_path) as engine:
+        engine.generate(prompts, SamplingParams(max_tokens=1))
+        check_equal(engine.kept.files.num_loads, 4, "blocks that are read")
 
 
 def test_a_copy_is_stored_only_after_the_step_that_filled_it_has_ended(tmp_path: Path) -> None:
@@ -130,6 +146,33 @@ def test_a_copy_is_stored_only_after_the_step_that_filled_it_has_ended(tmp_path:
     copies.before_step()
     check_equal(files.num_stores, 1, "files after it")
     assert files.load(blocks.prefixes.of(one)[0]) is not None
+
+
+def test_a_block_is_copied_out_before_it_is_restored_into(tmp_path: Path) -> None:
+    files, pool = files_in(tmp_path), filled_pools()["floats"]
+    old, new = read_blocks(pool, [0, 1])
+    prompts = [Sequence(id, range(4 * id, 4 * id + 4), 0, 4) for id in range(3)]
+    contents = dict[Prefix, Block]()
+    blocks = TieredBlockManager[Block](1, BLOCK_SIZE, False, 0.0, contents.get, 9)
+    copies = BlockCopies(blocks, pool, files)
+    prefixes = [blocks.prefixes.of(prompt)[0] for prompt in prompts]
+    contents |= dict.fromkeys(prefixes[1:], new)
+    blocks.allocate(prompts[0], 4)
+    prompts[0].num_computed_tokens = 4
+    blocks.free(prompts[0])
+    for prompt in prompts[1:]:  # the block of the first is evicted, and that of the second before it is there
+        check_equal(blocks.find_prefix(prompt), 3, "tokens that need not be computed")
+        blocks.allocate(prompt, 1)
+        blocks.free(prompt)
+    list(copies.when_idle())
+    check_equal(files.num_stores, 0, "blocks that are stored before they are restored")
+    for _ in range(2):
+        copies.before_step()
+    check_equal([files.load(prefix) is not None for prefix in prefixes], [True, False, False], "stored")
+    (restored,) = read_blocks(pool, [0])
+    for found, expected in ((files.load(prefixes[0]), old), (restored, new)):
+        assert found is not None
+        assert all((found[name].data == expected[name].data).all() for name in expected)
 
 
 def filled_pools() -> dict[str, AnyPool]:

@@ -1,4 +1,4 @@
-"""A server whose blocks are kept in files: it says what it found there, and keeps all it has while it is idle."""
+"""A server whose blocks are kept in files: what it finds there, and what it keeps while it is idle."""
 
 from pathlib import Path
 from typing import Any

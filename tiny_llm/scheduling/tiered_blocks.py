@@ -30,8 +30,8 @@ class Copies(NamedTuple, Generic[Contents]):
 class TieredBlockManager(PrefixCachingBlockManager, Generic[Contents]):
     """A prefix cache that continues in a second tier, with the first prefix that is not in a block.
 
-    A sequence is admitted with the tokens of both tiers as computed ones. Its restored blocks are registered
-    at once, since they are filled before the step is computed. If others run, a sequence waits until its
+    A sequence is admitted with the tokens of both tiers as computed ones. What it restores is registered as
+    what it computes: the step has both before it attends to any. If others run, a sequence waits until its
     contents have been fetched, `max_fetches` blocks in a step, so that no stream pauses for all of them.
 
     Args:
@@ -94,7 +94,6 @@ class TieredBlockManager(PrefixCachingBlockManager, Generic[Contents]):
         for prefix, block in zip(prefixes, table.block_ids[num_shared:], strict=False):
             self._copies.restored[block] = self.fetched[prefix]
         table.num_stored_tokens = num_stored * self.block_size
-        self.register(sequence, table.num_stored_tokens)
         self.num_hit_tokens += num_restored
         self.fetched.clear()
         return True
