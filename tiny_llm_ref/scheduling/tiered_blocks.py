@@ -4,7 +4,6 @@ Only numbers here: the blocks' contents come from a function, and are copied by 
 """
 
 from collections.abc import Callable
-from itertools import takewhile
 from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -113,7 +112,12 @@ class TieredBlockManager(PrefixCachingBlockManager, Generic[Contents]):
 
     def _restorable(self, sequence: Sequence, num_shared: int) -> list[Prefix]:
         """The prefixes behind the shared ones whose contents have been fetched."""
-        return list(takewhile(self.fetched.__contains__, self.prefixes.of(sequence)[num_shared:]))
+        restorable = []
+        for prefix in self.prefixes.of(sequence)[num_shared:]:
+            if prefix not in self.fetched:
+                break
+            restorable.append(prefix)
+        return restorable
 
     def _fetch_all(self, sequence: Sequence, most: int | None = None) -> bool:
         """Fetch what follows the shared blocks, `most` blocks at most. Return whether that was everything."""
