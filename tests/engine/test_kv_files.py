@@ -77,6 +77,11 @@ def test_the_files_used_least_recently_are_deleted(tmp_path: Path) -> None:
     for number in range(8):
         files.store(CHAIN[number], block_of(number))
         os.utime(files.path_of(CHAIN[number]), ns=(number, number))
+    foreign = [tmp_path / name for name in ("model.safetensors", "ab/model.safetensors", "ab/notes")]
+    (tmp_path / "ab").mkdir(exist_ok=True)
+    for path in foreign:
+        path.write_bytes(b"kept")
+        os.utime(path, ns=(0, 0))
     size = len(files.path_of(CHAIN[0]).read_bytes())
     assert files.load(CHAIN[0]) is not None
     assert not files.wants(CHAIN[1]), "what exists is not stored again, but counts as used"
@@ -87,6 +92,7 @@ def test_the_files_used_least_recently_are_deleted(tmp_path: Path) -> None:
     for number in range(40):
         limited.store(CHAIN[number], block_of(number))
         assert sum(path.stat().st_size for path in paths_in(tmp_path)) <= 6 * size
+    assert all(path.exists() for path in foreign), "only blocks may be deleted"
     assert is_block(limited.load(CHAIN[39]), 39)
 
 

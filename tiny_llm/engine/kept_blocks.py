@@ -138,7 +138,7 @@ class KeptBlocks:
         def make_keeping(scheduler: Scheduler, runner: Runner, clock: Callable[[], float]) -> Execution:
             blocks = scheduler.blocks
             if not isinstance(runner, ModelRunner) or not isinstance(blocks, TieredBlockManager):
-                raise ValueError("only the blocks of a pool can be kept in files")
+                raise ValueError("only the blocks of a pool can be kept in files: leave out --kv-cache-dir")
             self._copies = BlockCopies(blocks, runner.pool, self.files)
             return make(scheduler, KeepingRunner(runner, self._copies), clock)
 

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from uuid import uuid4
 
 from ..scheduling.block_hashes import Prefix
 from ..scheduling.content_hashes import ContentHashes
@@ -22,6 +23,8 @@ SHARE_KEPT = 0.9
 ROOM_ON_DISK = 64 * 2**20
 """After a failure, blocks are written again once the disk has this much room."""
 SUFFIX = ".safetensors"
+OWN = "[0-9a-f][0-9a-f]/" + 64 * "[0-9a-f]" + ".*"
+"""The names of all files that are made here, finished or not."""
 log = logging.getLogger("tiny_llm.server")
 
 
@@ -34,7 +37,7 @@ class KvFiles:
 
     Args:
         folder: is made if it doesn't exist.
-        max_bytes: of all files in the folder together; those that were used least recently are deleted.
+        max_bytes: of all blocks in the folder together; those that were used least recently are deleted.
         identity: of the model and the format of its blocks. Files of others are not found.
         writer: runs the writes, one after the other; a thread by default.
 
@@ -58,6 +61,7 @@ class KvFiles:
         self._room = threading.Semaphore(NUM_QUEUED)
         self._queued: set[Path] = set()
         self._is_failing = False
+        self._part = f".{uuid4().hex}"  # no other server has it
         try:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=folder):
@@ -124,7 +128,7 @@ class KvFiles:
 
     def _write(self, path: Path, block: Block) -> None:
         """Write a file under another name, then give it its own. Runs in the thread."""
-        part = path.with_suffix(f".{os.getpid()}")
+        part = path.with_suffix(self._part)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             num_bytes = write_block(part, block)
@@ -158,7 +162,7 @@ class KvFiles:
     def _bytes_to_scan(self) -> float:
         """Delete what exceeds the limit. Return how many bytes may be written before the next call."""
         files = []
-        for path in self.folder.glob("*/*"):
+        for path in self.folder.glob(OWN):
             with suppress(OSError):  # another server has deleted it
                 stat = path.stat()
                 files.append((stat.st_mtime_ns, stat.st_size, path))

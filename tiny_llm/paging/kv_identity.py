@@ -1,6 +1,5 @@
 """What keys and values depend on besides the tokens."""
 
-from collections.abc import Iterable
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -18,14 +17,10 @@ def kv_identity(checkpoint: Path, *parts: object) -> str:
         parts: whatever else blocks differ by.
     """
     digest = sha256(f"{version('mlx')} {parts}".encode())
-    for path in in_order(checkpoint.glob("*.safetensors")):
+    for path in sorted(checkpoint.glob("*.safetensors")):
         stat = path.stat()
         digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns} ".encode())
-    for path in in_order([checkpoint / "config.json", *PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.cpp")]):
+    code = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    for path in [checkpoint / "config.json", *sorted(code)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def in_order(paths: Iterable[Path]) -> list[Path]:
-    """Files in the order of their names, whatever the system's order is."""
-    return sorted(paths)
