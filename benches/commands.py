@@ -55,6 +55,7 @@ for name, module, summary in (
     ("mixed", "mixed", "A chunk and decodes in one forward against two"),
     ("sampling", "sampling", "Rows that are sampled against greedy ones"),
     ("prefix", "prefix", "Conversations with prefix caching and without"),
+    ("kept", "kept", "A prompt that is computed, restored from files or still in memory"),
     ("pressure", "pressure", "A pool that is too small, priorities and a latency target"),
     ("speculation", "speculation", "Decoding with drafts and without, at several batch sizes"),
     ("experts", "experts", "Experts that a step reads as more requests decode"),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kernel_runtime.limits import check_integer
+from tiny_llm.engine.kept_blocks import KeptBlocks
 from tiny_llm.scheduling.scheduler import SchedulerConfig
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -38,6 +39,7 @@ class ServerConfig:
         has_priorities: whether the policy of the scheduler knows priorities.
         allowed_origins: the websites whose pages may read responses, such as "https://example.org"; "*" for
             all.
+        kept: keeps blocks in files, if the engine does.
 
     Raises:
         ValueError: a limit is below its minimum or no integer, a name is empty or given twice, no client
@@ -60,6 +62,7 @@ class ServerConfig:
     num_speculative_tokens: int = 0
     has_priorities: bool = False
     allowed_origins: tuple[str, ...] = ()
+    kept: KeptBlocks | None = None
 
     def __post_init__(self) -> None:
         self._check_names()

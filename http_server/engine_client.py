@@ -19,6 +19,7 @@ from tiny_llm.simulation.cost_model import CostModel
 from .config import ServerConfig
 from .errors import ApiError
 from .feed import Feed
+from .idle_thread import IdleThread
 from .prometheus_metrics import PrometheusMetrics
 from .record import RequestRecord
 
@@ -80,6 +81,9 @@ class EngineClient:
         self.stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = EngineThread(make_engine, self._post)
+        if config.kept is not None:
+            self.metrics.watch(config.kept.files)
+            self._thread = IdleThread(make_engine, self._post, config.kept.when_idle)
         self._running: dict[int, Running] = {}
         self._tickets = count()
         self._cost: CostModel | None = None

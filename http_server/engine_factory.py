@@ -7,6 +7,7 @@ from typing import Literal
 from tiny_llm.engine.default_blocks import default_blocks
 from tiny_llm.engine.engine import Engine
 from tiny_llm.engine.execution import MakeExecution
+from tiny_llm.engine.kept_blocks import KeptBlocks
 from tiny_llm.engine.memory import check_memory, pool_bytes
 from tiny_llm.engine.overlapped import overlapped
 from tiny_llm.generation.generate import Tokenizer
@@ -20,10 +21,13 @@ from tiny_llm.scheduling.policy import Fcfs, Policy
 from tiny_llm.scheduling.prefix_cache import PrefixCachingBlockManager
 from tiny_llm.scheduling.priority import Priority
 from tiny_llm.scheduling.scheduler import SchedulerConfig
+from tiny_llm.scheduling.tiered_blocks import TieredBlockManager
 from tiny_llm.speculation.with_drafts import with_drafts
 
 from .speculation import DrafterFactory
 
+RESTORED_PER_COMPUTED = 8
+"""How many tokens a step may restore for each that it may compute; both then take about as long."""
 ModelAndTokenizer = tuple[Qwen3Model, Tokenizer]
 WATERMARK = 0.1
 """Fraction of the pool that admissions leave for running requests to grow, if they overcommit."""
@@ -46,6 +50,7 @@ class EngineFactory:
         overcommit: whether to admit a request by the blocks that it needs now, and preempt when blocks run
             out, instead of reserving room for its longest answer.
         observer: is told what the prefix cache of each engine holds; None for no one.
+        kept: keeps blocks in files when the prefix cache evicts them; None for no files.
     """
 
     load: Callable[[], ModelAndTokenizer]
@@ -59,6 +64,7 @@ class EngineFactory:
     kv_bits: int | None = None
     overcommit: bool = False
     observer: CacheObserver | None = None
+    kept: KeptBlocks | None = None
     _loaded: ModelAndTokenizer | None = field(default=None, init=False)
 
     def __call__(self) -> Engine:
@@ -80,6 +86,8 @@ class EngineFactory:
         blocks = self._blocks(model, max_model_len)
         policy: Policy = Priority() if self.policy == "priority" else Fcfs()
         execution = self._execution(model, tokenizer, blocks, max_model_len)
+        if self.kept is not None:
+            execution = self.kept.execution(execution)
         if isinstance(model, LeadingModel):
             execution = guarded(execution, model.watchdog)
         return Engine(
@@ -120,8 +128,13 @@ class EngineFactory:
                 "raise num_gpu_blocks_override or lower max_model_len"
             )
         check_memory(number, pool_bytes(model, number * size, self.kv_bits))
-        kind = PrefixCachingBlockManager if self.prefix_caching else BlockManager
-        made = kind(number, size, self.overcommit, WATERMARK if self.overcommit else 0.0)
+        sizes = number, size, self.overcommit, WATERMARK if self.overcommit else 0.0
+        made: BlockManager
+        if self.kept is not None:
+            most = max(1, self.config.max_num_batched_tokens // size)
+            made = TieredBlockManager(*sizes, self.kept.files.load, RESTORED_PER_COMPUTED * most)
+        else:
+            made = PrefixCachingBlockManager(*sizes) if self.prefix_caching else BlockManager(*sizes)
         if self.observer is not None and isinstance(made, PrefixCachingBlockManager):
             observe(made, self.observer)
         return made

@@ -2,8 +2,10 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tiny_llm.paging.kv_files import KvFiles
 from tiny_llm.server.mailbox import Loaded, StepReport
 
+from .kept_metrics import KeptMetrics
 from .record import RequestRecord
 from .speculation import accepted_by_position
 
@@ -91,6 +93,10 @@ class PrometheusMetrics:
         labels = {"num_gpu_blocks": str(loaded.num_blocks), "block_size": str(loaded.block_size)}
         info = Gauge("vllm:cache_config_info", "The pool.", [*self._labels, *labels], registry=self.registry)
         info.labels(**self._labels, **labels).set(1)
+
+    def watch(self, files: KvFiles) -> None:
+        """Show what is loaded from files and stored in them."""
+        self.registry.register(KeptMetrics(files, self._labels))
 
     def step(self, report: StepReport) -> None:
         """Count a step."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from http_server.kv_events import KvEventPublisher
     from http_server.speculation import DrafterFactory
     from tiny_llm import SchedulerConfig
+    from tiny_llm.engine.kept_blocks import KeptBlocks
     from tiny_llm.model.ranks import Ranks
     from tiny_llm.ranks.run_rank import Leader
     from tiny_llm.scheduling.observed_cache import CacheObserver
@@ -102,13 +103,14 @@ def run_server(options: ServeOptions, checkpoint: Path, leader: "Leader | None")
     from http_server.run_server import run_server as run
 
     scheduler = make_scheduler_config(options)
-    config = make_config(options, scheduler)
+    kept = make_kept(options, checkpoint)
+    config = make_config(options, scheduler, kept)
     load_model = partial(load, checkpoint)
     if leader is not None:
         load_model = partial(load_leading, options, scheduler, checkpoint, leader)
     publisher = make_publisher(options)
     observer = None if publisher is None else publisher.events
-    make_engine = make_factory(options, scheduler, load_model, observer)
+    make_engine = make_factory(options, scheduler, load_model, observer, kept)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     notes = (ABOUT_SHIPPED, FOR_A_CHAT) if options.model in SHIPPED_MODELS else ()
@@ -136,7 +138,22 @@ def make_scheduler_config(options: ServeOptions) -> "SchedulerConfig":
     )
 
 
-def make_config(options: ServeOptions, scheduler: "SchedulerConfig") -> "ServerConfig":
+def make_kept(options: ServeOptions, checkpoint: Path) -> "KeptBlocks | None":
+    """What keeps blocks in files; None without a folder for them."""
+    if options.kv_cache_dir is None:
+        return None
+    from scripts.checkpoints.models import fastest_dtype
+    from tiny_llm.engine.kept_blocks import KeptBlocks
+    from tiny_llm.paging.kv_files import KvFiles
+    from tiny_llm.paging.kv_identity import kv_identity
+
+    identity = kv_identity(checkpoint, fastest_dtype(), options.kv_bits, options.block_size)
+    return KeptBlocks(KvFiles(options.kv_cache_dir, options.kv_cache_bytes, identity))
+
+
+def make_config(
+    options: ServeOptions, scheduler: "SchedulerConfig", kept: "KeptBlocks | None"
+) -> "ServerConfig":
     """The settings of the server, apart from its model."""
     from http_server.config import ServerConfig
 
@@ -153,6 +170,7 @@ def make_config(options: ServeOptions, scheduler: "SchedulerConfig") -> "ServerC
         num_speculative_tokens=options.num_drafts,
         has_priorities=options.scheduling_policy == "priority",
         allowed_origins=tuple(options.allowed_origins or ()),
+        kept=kept,
     )
 
 
@@ -170,6 +188,7 @@ def make_factory(
     scheduler: "SchedulerConfig",
     load_model: Callable[[], tuple[Any, Any]],
     observer: "CacheObserver | None",
+    kept: "KeptBlocks | None",
 ) -> "EngineFactory":
     """What makes the engine, in the engine's thread."""
     from http_server.engine_factory import EngineFactory
@@ -186,6 +205,7 @@ def make_factory(
         None if options.kv_bits is None else int(options.kv_bits),
         options.overcommit,
         observer,
+        kept,
     )
 
 

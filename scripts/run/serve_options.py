@@ -1,6 +1,8 @@
 """The options of `pdm run serve`. They have the names of vLLM's, or of uvicorn's."""
 
+import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -8,6 +10,7 @@ import typer
 from http_server.kv_events_config import KvEventsConfig, parse_kv_events_config
 from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
 
+KV_CACHE_GB = 10
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Names = Annotated[
     list[str] | None, typer.Option("--served-model-name", help="What clients call it; repeat for more names.")
@@ -55,6 +58,17 @@ KvBits = Annotated[
     Literal["8", "4"] | None,
     typer.Option(help="Quantize keys to 8 bits, and values to so many. [default: floats]"),
 ]
+KvCacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder for blocks that memory has no room for. They come back for prompts that begin with "
+        "them, even after a restart."
+    ),
+]
+KvCacheGb = Annotated[
+    float | None,
+    typer.Option(help=f"Most gigabytes in that folder; the oldest go first. [default: {KV_CACHE_GB}]"),
+]
 NumRanks = Annotated[
     int, typer.Option("--ranks", min=1, help="Processes that share the model, each with a part of it.")
 ]
@@ -100,8 +114,8 @@ class ServeOptions:
     """What is served, to whom, and within which limits.
 
     Raises:
-        ValueError: an option of speculation is given without the kind of speculation that reads it; or
-            `kv_events_config` can't be read, or there is no prefix cache to tell of.
+        ValueError: an option is given without the one that it belongs to, or with one that it doesn't fit; or
+            `kv_events_config` can't be read.
     """
 
     model: Model = SHIPPED_MODEL
@@ -122,6 +136,8 @@ class ServeOptions:
     overcommit: Overcommit = False
     kv_bits: KvBits = None
     kv_events_config: KvEvents = None
+    kv_cache_dir: KvCacheDir = None
+    kv_cache_gb: KvCacheGb = None
     ranks: NumRanks = 1
     step_timeout: StepTimeout = None
     scheduling_policy: SchedulingPolicy = "fcfs"
@@ -140,6 +156,19 @@ class ServeOptions:
             raise ValueError(
                 "--kv-events-config tells what the prefix cache holds: leave out --no-enable-prefix-caching"
             )
+        self._check_kv_cache()
+
+    def _check_kv_cache(self) -> None:
+        if self.kv_cache_dir is None:
+            if self.kv_cache_gb is not None:
+                raise ValueError("--kv-cache-gb needs --kv-cache-dir, the folder that it limits")
+            return
+        if self.kv_cache_gb is not None and not 0 < self.kv_cache_gb < math.inf:
+            raise ValueError(f"--kv-cache-gb must be above 0, got {self.kv_cache_gb:g}")
+        if self.no_enable_prefix_caching:
+            raise ValueError("--kv-cache-dir needs prefix caching: leave out --no-enable-prefix-caching")
+        if self.ranks > 1:
+            raise ValueError("--kv-cache-dir works with one process: leave out --ranks")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -153,6 +182,11 @@ class ServeOptions:
             return None
         config = parse_kv_events_config(self.kv_events_config)
         return config if config.is_on else None
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """Most bytes in the folder for blocks."""
+        return int((KV_CACHE_GB if self.kv_cache_gb is None else self.kv_cache_gb) * 1e9)
 
     @property
     def num_drafts(self) -> int:

@@ -78,6 +78,11 @@ def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
         (["--port", "70000"], "--port"),
         (["--max-num-queued-reqs", "-1"], "--max-num-queued-reqs"),
         (["--max-num-seqs", "0"], "--max-num-seqs"),
+        (["--kv-cache-gb", "4"], "--kv-cache-gb needs --kv-cache-dir"),
+        (["--kv-cache-dir", "README.md"], "choose another --kv-cache-dir"),
+        (["--kv-cache-dir", "kept", "--kv-cache-gb", "0"], "--kv-cache-gb must be above 0"),
+        (["--kv-cache-dir", "kept", "--ranks", "2"], "leave out --ranks"),
+        (["--kv-cache-dir", "kept", "--no-enable-prefix-caching"], "leave out --no-enable-prefix-caching"),
         (["--num-speculative-tokens", "4"], "--num-speculative-tokens needs --speculation"),
         (["--draft-model", "qwen3-kjv-1m"], "--draft-model needs --speculation draft-model"),
         (["--draft-model", "qwen3-kjv-1m", "--speculation", "lookup"], "--speculation draft-model"),
@@ -359,3 +364,19 @@ def test_idle_connections_stay_open_longer_than_clients_keep_them() -> None:
     kept = httpx2.Limits().keepalive_expiry
     assert kept is not None
     assert kept < KEEP_ALIVE_SECONDS
+
+
+def test_a_killed_server_s_conversations_are_warm_in_the_next_one(tmp_path: Path) -> None:
+    answers = []
+    for _ in range(2):
+        with serving("--kv-cache-dir", str(tmp_path)) as (_, url):
+            body = {"model": MODEL, "prompt": "In the beginning God created " * 6, "max_tokens": 5}
+            answers.append(httpx2.post(f"{url}/v1/completions", json=body | {"temperature": 0}).json())
+            end = time.monotonic() + SECONDS
+            while not list(tmp_path.rglob("*.safetensors")):  # then it is killed
+                assert time.monotonic() < end
+                time.sleep(0.01)
+    texts = [answer["choices"][0]["text"] for answer in answers]
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert texts[0] == texts[1]
+    assert cached[0] == 0 < cached[1]

@@ -48,6 +48,7 @@ from tiny_llm.engine.overlapped import Overlapped
 from tiny_llm.model.loader import Tensors, build_model
 from tiny_llm.model.moe_loader import MoeConfig, build_moe, flatten_experts
 from tiny_llm.scheduling.policy import Policy
+from tiny_llm.scheduling.tiered_blocks import TieredBlockManager
 from tiny_llm.structured.grammars import compile_grammar
 
 VOCAB_SIZE = 30
@@ -539,7 +540,10 @@ class EngineAndSimulator:
         self._aborts_in_step: list[Abort] = []
         # What is called once in each step, while it is under way.
         execution = self.engine.execution
-        self.has_own_schedule = not isinstance(execution, InTurn)
+        # The simulator knows no second tier.
+        self.has_own_schedule = not isinstance(execution, InTurn) or isinstance(
+            self.blocks, TieredBlockManager
+        )
         name = {InTurn: "run", Overlapped: "compute", WithDrafts: "verify"}[type(execution)]
         self._compute = getattr(execution.runner, name)
         setattr(execution.runner, name, self._compute_and_abort)

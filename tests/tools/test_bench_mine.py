@@ -40,6 +40,7 @@ SHORT = {
     "mixed": f"--decodes 2 --context 9 {ONCE}",
     "sampling": f"--no-random {ONCE}",
     "prefix": f"--users 2 --turns 2 --system 33 --question 5 --answer 3 {ONCE}",
+    "kept": f"--tokens 20 {ONCE}",
     "pressure": "--blocks 60 --copies 1 --max-tokens 2",
     "speculation": f"--batch 2 --max-tokens 10 {ONCE}",
     "kv": f"--tokens 64 --texts 1 --batch 2 {ONCE}",

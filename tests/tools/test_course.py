@@ -61,6 +61,7 @@ MAY_BE_IMPORTED_BY_THE_SCHEDULER = {
     "collections.abc",
     "dataclasses",
     "functools",
+    "hashlib",
     "heapq",
     "typing",
     "weakref",

@@ -143,6 +143,20 @@ class PagedKvPool:
         keys, values = self._arrays(layer)
         return keys[slots], values[slots]
 
+    def restore(self, layer: int, block_ids: mx.array, keys: mx.array, values: mx.array) -> None:
+        """Store whole blocks as `blocks` returned them.
+
+        Args:
+            layer: counted from 0.
+            block_ids: [F], all different.
+            keys, values: [F, block_size, H, D]
+
+        Raises:
+            ValueError: as for `write`.
+        """
+        slots = block_ids[:, None] * self.block_size + mx.arange(self.block_size)
+        self.write(layer, keys.flatten(0, 1), values.flatten(0, 1), slots.flatten())
+
     def release(self) -> None:
         """Free the memory. The pool is as good as new."""
         self._keys = [None] * self.num_layers

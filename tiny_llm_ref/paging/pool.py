@@ -24,5 +24,11 @@ class Pool(Protocol):
     def check_blocks(self, block_ids: Items[int]) -> None:
         """Raise ValueError for a block of a table that is not in the pool, or is there twice."""
 
+    def blocks(self, layer: int) -> tuple[mx.array, ...]:
+        """What a layer stores: first the keys by block, then the values, [num_blocks or more, ...] each."""
+
+    def restore(self, layer: int, block_ids: mx.array, keys: mx.array, values: mx.array) -> None:
+        """Store again what `blocks` returned of some blocks, [F, ...] each."""
+
     def release(self) -> None:
         """Free the memory. The pool is as good as new."""

@@ -165,8 +165,8 @@ class QuantizedKvPool:
         num_tails = max(self.tails.num_tails, 2 * self.floats.num_blocks)
         larger = PagedKvPool(self.num_layers, num_tails, self.block_size, self.store_rows)
         slots = mx.arange(self.floats.null_slot)
-        for layer in range(self.num_layers):
-            if self._keys[layer] is not None:
+        if self.floats.state:
+            for layer in range(self.num_layers):
                 larger.write(layer, *self.floats.fetch(layer, slots), slots)
         self.floats = larger
 
@@ -213,6 +213,20 @@ class QuantizedKvPool:
         assert keys is not None
         assert values is not None
         return QuantizedBlocks(keys, values, *tails)
+
+    def restore(self, layer: int, block_ids: mx.array, keys: mx.array, values: mx.array) -> None:
+        """Store whole quantized blocks as `blocks` returned them.
+
+        Args:
+            layer: counted from 0.
+            block_ids: [F], all different.
+            keys, values: [F, block_size, H, words per head]
+        """
+        for arrays, new in ((self._keys, keys), (self._values, values)):
+            held = arrays[layer]
+            if held is None:
+                held = mx.zeros((self.num_blocks, *new.shape[1:]), new.dtype)
+            arrays[layer] = self.store_rows(held, block_ids, new)
 
     def release(self) -> None:
         """Free the memory. The pool is as good as new."""
