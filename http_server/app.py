@@ -32,7 +32,7 @@ def create_app(
     load_tokenizer: Callable[[], ChatTokenizer],
     config: ServerConfig,
     on_start: Callable[[EngineClient], None] = lambda client: None,
-    after_step: Callable[[], None] = lambda: None,
+    after_step: Callable[[], None] | None = None,
 ) -> Starlette:
     """Make the application. It loads nothing until it is started.
 

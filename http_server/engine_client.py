@@ -67,7 +67,7 @@ class EngineClient:
         self,
         make_engine: Callable[[], Engine],
         config: ServerConfig,
-        after_step: Callable[[], None] = lambda: None,
+        after_step: Callable[[], None] | None = None,
     ) -> None:
         self.config = config
         self._after_step = after_step
@@ -80,10 +80,12 @@ class EngineClient:
         self.ready = asyncio.Event()
         self.stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._thread = EngineThread(make_engine, self._post)
-        if config.kept is not None:
-            self.metrics.watch(config.kept.files)
+        self._thread: EngineThread
+        if config.kept is None:
+            self._thread = EngineThread(make_engine, self._post)
+        else:
             self._thread = IdleThread(make_engine, self._post, config.kept.when_idle)
+            self.metrics.watch(config.kept.files)
         self._running: dict[int, Running] = {}
         self._tickets = count()
         self._cost: CostModel | None = None
@@ -172,7 +174,8 @@ class EngineClient:
     def _post(self, report: Report) -> None:
         """Take a report to the event loop. Called in the engine's thread."""
         self._loop.call_soon_threadsafe(self._receive, report)
-        self._after_step()
+        if self._after_step is not None:
+            self._after_step()
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, StepReport):

@@ -142,7 +142,7 @@ def run_server(
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     with listen(config.host, config.port) as listener, publisher or nullcontext():
         host, port = listener.getsockname()[:2]
-        after_step = (lambda: None) if publisher is None else publisher.publish
+        after_step = None if publisher is None else publisher.publish
         app = create_app(make_engine, load_tokenizer, config, lambda client: server.watch(client), after_step)
         server = DrainingServer(
             uvicorn.Config(
