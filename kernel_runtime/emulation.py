@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_runtime.counting import CountsInMemory, with_counted_literals
+from kernel_runtime.gpu_source import whole_source
 from kernel_runtime.launch import Launch, Template
 from kernel_runtime.native import HIDE_FUNCTIONS, compile_library
 
@@ -84,7 +85,7 @@ def generate_source(
         is_counted: whether the run notes what the kernel asks of a GPU.
     """
     header = "metal.h" if file.suffix == ".metal" else "cuda.h"
-    text = file.read_text(encoding="utf-8")
+    text = whole_source(file)
     lines = [f'#include "{header}"']
     for name, ours in STAND_INS.items():
         if f"#include <{name}>" in text:
@@ -93,7 +94,7 @@ def generate_source(
     if is_counted:
         lines = ["#define EMULATOR_COUNTS", *lines, "#define float emulator::Counted"]
         text = with_counted_literals(text)
-    lines += [f'#line 1 "{file.name}"', text, '#line 1 "the call"']
+    lines += [text, '#line 1 "the call"']
     for number, template in enumerate(templates):
         lines.append(f"static void run_{number}() {{")
         lines += [f"  {declare(name, value)}" for name, value in template.items()]

@@ -17,6 +17,7 @@ import mlx.core as mx
 from kernel_runtime.counting import CountsInMemory, is_counting, note_run
 from kernel_runtime.cpu_kernel import HOLE
 from kernel_runtime.emulation import EmulatorError, emulate, generate_source, load_emulated
+from kernel_runtime.gpu_source import whole_source
 from kernel_runtime.launch import Language, Launch, Target, Template
 from kernel_runtime.native import BuildError
 
@@ -32,7 +33,8 @@ class GpuKernel:
     """A kernel function of inputs, output, strides, numbers, shared arrays and, in Metal, the thread's place.
 
     Args:
-        name: of the function and of its sources, `metal/NAME.metal` and `cuda/NAME.cu`.
+        name: of the function and of its sources, `metal/NAME.metal` and `cuda/NAME.cu`, with the headers
+            beside them that they include.
         inputs: names of the arrays that it reads.
         output: name of the array that it writes.
         templates: its template arguments in their order, each with the values that it may have.
@@ -66,7 +68,7 @@ class GpuKernel:
             ValueError: the launch does not fit the kernel.
         """
         self._check(launch)
-        text = self.file(target.language).read_text(encoding="utf-8")
+        text = whole_source(self.file(target.language))
         if hole := HOLE.search(text):
             raise NotImplementedError(hole[1])
         if target.device == "emulator":
@@ -197,7 +199,7 @@ class GpuFunction(Protocol):
 
 @cache
 def gpu_function(kernel: GpuKernel, language: Language, text: str) -> GpuFunction:
-    """MLX's operation for a kernel with a given text."""
+    """MLX's operation for a kernel with a given text, from `whole_source`."""
     make = mx.fast.metal_kernel if language == "metal" else mx.fast.cuda_kernel
     numbers = (["integers"] if kernel.integers else []) + (["reals"] if kernel.reals else [])
     function = make(
@@ -205,7 +207,7 @@ def gpu_function(kernel: GpuKernel, language: Language, text: str) -> GpuFunctio
         name=f"{kernel.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}",
         input_names=[*kernel.inputs, *numbers],
         output_names=[kernel.output],
-        header=in_ascii(f'#line 1 "{kernel.file(language).name}"\n{text}'),
+        header=in_ascii(text),
         source=kernel.body(language),
         ensure_row_contiguous=not kernel.strided,
     )

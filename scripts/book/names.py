@@ -18,7 +18,7 @@ from scripts.book.symbols import all_sources
 from scripts.course import COURSE, ROOT
 from scripts.sources.files import is_python, module_name
 
-SUFFIX = re.compile(r"\.(py|toml|md|cpp|cu|metal|h|json|txt|lock|svg|js|yml|gguf|safetensors)$")
+SUFFIX = re.compile(r"\.(py|toml|md|cpp|cuh?|metal|h|json|txt|lock|svg|js|yml|gguf|safetensors)$")
 PATH = re.compile(r"[\w.-]+(/[\w.*-]+)*/?$")
 DOTTED = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\(.*\))?$", re.S)
 LIKE_CODE = re.compile(r"[A-Za-z]\w*_\w+$|_\w+$|[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+$")
@@ -219,7 +219,7 @@ def python_sources() -> tuple[str, ...]:
 @functools.cache
 def all_words() -> frozenset[str]:
     """Every word in the sources, the tests and the files of the checkpoint."""
-    suffixes = {".py", ".cpp", ".h", ".metal", ".cu", ".json", ".toml"}
+    suffixes = {".py", ".cpp", ".h", ".metal", ".cu", ".cuh", ".json", ".toml"}
     files = [
         file for folder in SOURCE_FOLDERS for file in (ROOT / folder).rglob("*") if file.suffix in suffixes
     ]

@@ -16,7 +16,7 @@ from scripts.sources.files import SHARED, is_python, module_name, read_reference
 from scripts.sources.render import owned_functions, render_chunks, render_source
 from scripts.sources.symbols import split
 
-LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".metal": "cpp", ".cu": "cpp"}
+LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".metal": "cpp", ".cu": "cpp", ".cuh": "cpp"}
 HOLE_LINE = re.compile(r"^( *)raise NotImplementedError\(\s*\"week .*\"\s*\)\n?", re.M)
 
 

@@ -7,7 +7,8 @@ from scripts.course import ROOT
 
 REFERENCE = ROOT / "tiny_llm_ref"
 SHARED = ROOT / "kernel_runtime"
-SUFFIXES = (".py", ".cpp", ".h", ".metal", ".cu")  # of a package's sources
+HEADERS = (".h", ".cuh")
+SUFFIXES = (".py", ".cpp", ".metal", ".cu", *HEADERS)  # of a package's sources
 Sources = dict[Path, str]
 """Sources of a package by their path within it."""
 Symbol = tuple[Path, str]
@@ -53,6 +54,6 @@ def find_symbol(symbol: str, package: Path = REFERENCE) -> Symbol:
     for length in range(len(parts) - 1, 0, -1):
         for suffix in SUFFIXES:
             path = Path(*parts[:length]).with_suffix(suffix)
-            if suffix != ".h" and (package / path).is_file():
+            if (package / path).is_file():
                 return path, ".".join(parts[length:])
     raise KeyError(symbol)

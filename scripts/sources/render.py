@@ -15,7 +15,7 @@ from pathlib import Path
 
 from scripts.course import ROOT, Course, Task, load_course
 from scripts.sources.chunks import Chunk, drop_unused, droppable, join
-from scripts.sources.files import Sources, is_python, module_name, read_reference, write
+from scripts.sources.files import HEADERS, Sources, is_python, module_name, read_reference, write
 from scripts.sources.imports import LINE_LENGTH
 from scripts.sources.symbols import split, words_of
 from scripts.waiting import counted
@@ -64,12 +64,14 @@ def render_chunks(path: Path, source: str, course: Course, solved: Collection[st
         else chunk
         for chunk in original
     ]
+    if path.suffix in HEADERS:
+        return dug  # what a header has is there for other files
     may_go = droppable(original, {name for name in owned if "." not in name})
     return drop_unused(dug, may_go)
 
 
 def owned_functions(path: Path, source: str, course: Course) -> dict[str, Task]:
-    """The task that asks for each function of a source, by its dotted name; a header has none.
+    """The task that asks for each function of a source, by its dotted name.
 
     One that a task names by itself is not its class's.
 
@@ -82,7 +84,7 @@ def owned_functions(path: Path, source: str, course: Course) -> dict[str, Task]:
         for day in course.days
         for task in day.tasks
         for symbol in task.symbols
-        if symbol.startswith(module) and path.suffix != ".h"
+        if symbol.startswith(module)
     )
     if not asked:
         return {}

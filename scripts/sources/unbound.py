@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.sources.c_source import mask
-from scripts.sources.files import is_python
+from scripts.sources.files import HEADERS, is_python
 
 
 def unbound(path: Path, sources: Mapping[Path, str], names: Collection[str]) -> set[str]:
@@ -26,7 +26,7 @@ def unbound(path: Path, sources: Mapping[Path, str], names: Collection[str]) -> 
         names: as the source would define them: `helper`, or `Reader.next`.
     """
     if not is_python(path):
-        headers = "\n".join(source for other, source in sources.items() if other.suffix == ".h")
+        headers = "\n".join(source for other, source in sources.items() if other.suffix in HEADERS)
         known = set(re.findall(r"\w+", mask(headers)))
         return {name for name in names if is_called_in_c(name, mask(sources[path])) and name not in known}
     methods = {name for name in names if "." in name}

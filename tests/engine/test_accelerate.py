@@ -202,8 +202,8 @@ def check_one_is_left_out(
         (
             "gpu",
             gpu_source("quantized_matvec"),
-            "float(code_at<bits>(codes, i)) + bias;",
-            "float(code_at<bits>(codes, i));",
+            "float(code_at(codes, i * bits, bits)) + bias;",
+            "float(code_at(codes, i * bits, bits));",
             "quantized_matmul",
             [f"None {ATTENTION}", PARTS, "True True"],
         ),

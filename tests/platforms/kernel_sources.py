@@ -13,9 +13,7 @@ from scripts.course import ROOT
 from tiny_llm import accelerated, kernels
 
 CPU_SOURCES = sorted((ROOT / "tiny_llm_ref").rglob("*.cpp"))
-GPU_SOURCES = sorted(
-    file for suffix in SUFFIXES.values() for file in (ROOT / "tiny_llm_ref").rglob(f"*{suffix}")
-)
+GPU_SOURCES = sorted(file for language in SUFFIXES for file in (ROOT / "tiny_llm_ref").rglob(f"{language}/*"))
 GPU_KERNELS = list(
     {
         value.name: value

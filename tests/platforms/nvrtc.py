@@ -13,6 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from kernel_runtime.gpu_kernel import GpuKernel
+from kernel_runtime.gpu_source import whole_source
 from kernel_runtime.launch import Template
 from tests.platforms.kernel_sources import declarations, parameters, templates
 
@@ -63,8 +64,7 @@ def templates_on(kernel: GpuKernel, architecture: str) -> list[Template]:
 
 def source_of(kernel: GpuKernel, choices: Sequence[Template]) -> str:
     """One source with the kernel for each choice of template arguments."""
-    file = kernel.file("cuda")
-    lines = [HEADER, f'#line 1 "{file.name}"', file.read_text(encoding="utf-8")]
+    lines = [HEADER, whole_source(kernel.file("cuda"))]
     lines.append("namespace mlx::core::cu {\n\nnamespace cg = cooperative_groups;\n")
     lines.append("using Strides = cuda::std::array<int64_t, MAX_NDIM>;\n")
     for number, template in enumerate(choices):

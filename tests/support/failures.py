@@ -32,7 +32,7 @@ MAX_COLUMNS = 110
 MAX_PRINTED = 3
 MAX_OWN_LINES = 2
 NOT_WRITTEN = "is not written yet"
-KERNEL = re.compile(r"\b(\w+\.(?:cpp|metal|cu))(?::(\d+)|.* in line (\d+))?")
+KERNEL = re.compile(r"\b(\w+\.(?:cpp|metal|cuh?|h))(?::(\d+)|.* in line (\d+))?")
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,12 @@ KERNEL largest(const Array* inputs,
 SENTENCE = "week 2 day 3 task {}: {} is not written yet"
 
 
-def rendered(source: str, *names: str, owned: tuple[str, ...] = ()) -> str:
+def rendered(source: str, *names: str, owned: tuple[str, ...] = (), suffix: str = ".cpp") -> str:
     """The source with a hole for each name; others are asked for by a task that is solved."""
     tasks = (names, owned)
     symbols = [tuple(f"kernels.{name}" for name in each) for each in tasks]
     course = Course((Day(2, 3, "", tuple(Task(f"2.3.{n}", n, "", symbols[n - 1]) for n in (1, 2))),))
-    return render_source(Path("kernels.cpp"), source, course, {"2.3.2"})
+    return render_source(Path("kernels").with_suffix(suffix), source, course, {"2.3.2"})
 
 
 def flat(source: str) -> str:
@@ -342,6 +342,14 @@ def test_cuda() -> None:
     both = flat(rendered(CUDA, "reduce", "launch"))
     assert "clear" not in both
     assert "template <int N>" in both
+
+
+@pytest.mark.parametrize(("suffix", "is_kept"), [(".h", True), (".cuh", True), (".cu", False)])
+def test_a_header_keeps_what_only_its_solutions_use(suffix: str, is_kept: bool) -> None:
+    """Other files include it, and use that too."""
+    constant, function = "constexpr int TILE = 32;\n\n", "__device__ int size() {{\n  {}\n}}\n"
+    after = flat(rendered(constant + function.format("return TILE;"), "size", suffix=suffix))
+    assert after == constant * is_kept + function.format("HOLE;")
 
 
 @pytest.mark.parametrize(

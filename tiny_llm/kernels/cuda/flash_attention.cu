@@ -1,3 +1,5 @@
+#include "softmax.cuh"
+
 /// Attention of many queries, with softmax over blocks of keys (prefill).
 ///
 /// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. The score of query head h for query i and key j gets

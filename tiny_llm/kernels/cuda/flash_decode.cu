@@ -1,3 +1,5 @@
+#include "softmax.cuh"
+
 /// Attention of few queries to many keys (decode).
 ///
 /// query, out: [B, H_q, L, D], key, value: [B, H, S, D]. key and value may be parts of a larger cache:

@@ -1,3 +1,5 @@
+#include "softmax.cuh"
+
 /// Attention of many queries to keys in blocks, with softmax over 32 keys at a time (prefill chunks).
 ///
 /// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables:

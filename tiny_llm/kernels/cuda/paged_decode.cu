@@ -1,3 +1,5 @@
+#include "softmax.cuh"
+
 /// Attention of single queries to keys in blocks (decode).
 ///
 /// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, D], block_tables:

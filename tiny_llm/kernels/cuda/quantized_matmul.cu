@@ -1,3 +1,5 @@
+#include "tile.cuh"
+
 /// Product of many rows with packed weights, transposed (prefill).
 ///
 /// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].

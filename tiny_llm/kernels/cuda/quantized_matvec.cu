@@ -1,3 +1,5 @@
+#include "tile.cuh"
+
 /// Product of a few rows with packed weights, transposed (decode).
 ///
 /// x: [M, K], weights: [N, K * bits / 32], scales and biases: [N, K / group_size], out: [M, N].

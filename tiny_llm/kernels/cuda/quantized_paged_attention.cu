@@ -1,3 +1,5 @@
+#include "softmax.cuh"
+
 /// Attention of many queries to keys in quantized blocks and in tails of floats, with softmax over 32 keys at a
 /// time (prefill chunks).
 ///

@@ -1,3 +1,5 @@
+#include "softmax.cuh"
+
 /// Attention of single queries to keys in quantized blocks and in tails of floats (decode).
 ///
 /// query, out: [number of queries, H_q, D], key, value: [num_blocks, block_size, H, words per head], tail_key,

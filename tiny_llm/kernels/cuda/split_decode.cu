@@ -1,13 +1,6 @@
-#define MINUS_INFINITY __int_as_float(0xff800000)
+#include "softmax.cuh"
 
-constexpr int WARPS = 8;    // of a block
 constexpr int SPLIT = 256;  // keys of a split
-
-/// The sum of the values of all lanes of a warp, in each of them.
-__device__ float warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
 
 /// Attention of single queries to keys in blocks, each block to some of the keys: decode of long contexts.
 ///
@@ -57,15 +50,13 @@ __device__ void split_decode(
   value += key_head * value_strides[2];
 
   constexpr int num_chunks = (D + 31) / 32;
-  float own_query[HEADS][num_chunks], sums[HEADS][num_chunks], maximum[HEADS], total[HEADS];
+  float own_query[HEADS][num_chunks], sums[HEADS][num_chunks] = {}, maximum[HEADS], total[HEADS] = {};
   for (int head = 0; head < HEADS; head++) {
     maximum[head] = MINUS_INFINITY;
-    total[head] = 0.0f;
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int dim = chunk * 32 + lane;
       bool is_inside = head < num_heads && dim < D;
       own_query[head][chunk] = is_inside ? float(query[head * D + dim]) * scale : 0.0f;
-      sums[head][chunk] = 0.0f;
     }
   }
 
@@ -97,14 +88,7 @@ __device__ void split_decode(
 
   for (int head = 0; head < HEADS; head++) {
     if (head >= num_heads) continue;
-    if (lane == 0) {
-      maxima[warp] = maximum[head];
-      totals[warp] = total[head];
-    }
-    for (int chunk = 0; chunk < num_chunks; chunk++) {
-      int dim = chunk * 32 + lane;
-      if (dim < D) partial_sums[warp * D + dim] = sums[head][chunk];
-    }
+    store_part<D>(maxima, totals, partial_sums, maximum[head], total[head], sums[head], warp, lane);
     __syncthreads();
     float overall_maximum = maxima[0];
     for (int i = 1; i < WARPS; i++) overall_maximum = max(overall_maximum, maxima[i]);

@@ -1,5 +1,4 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
 /// Attention of many queries, with softmax over blocks of keys (prefill).
 ///

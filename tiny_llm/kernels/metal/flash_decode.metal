@@ -1,5 +1,4 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "softmax.h"
 
 /// Attention of few queries to many keys (decode).
 ///

@@ -1,5 +1,4 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
 /// Product of many rows with packed weights, transposed (prefill).
 ///

@@ -1,5 +1,4 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
 /// Attention of many queries to keys in quantized blocks and in tails of floats, with softmax over 32 keys at a
 /// time (prefill chunks).

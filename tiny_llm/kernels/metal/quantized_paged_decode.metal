@@ -1,5 +1,4 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "softmax.h"
 
 /// Attention of single queries to keys in quantized blocks and in tails of floats (decode).
 ///

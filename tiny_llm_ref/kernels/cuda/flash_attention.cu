@@ -1,34 +1,6 @@
-#define MINUS_INFINITY __int_as_float(0xff800000)
+#include "softmax.cuh"
 
-constexpr int TILE = 32;        // queries, keys and dimensions per tile
-constexpr int WARPS = 8;    // per block
-constexpr int ROWS = TILE / WARPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr int STRIDE = TILE + 1;
-
-/// Load the part of x [num_rows, D] from a row and a dimension on into a tile, with zeros beyond its end.
-/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
-template <typename T, int D>
-__device__ void load_tile(float* tile, const T* x, int num_rows, int first_row, int first_dim) {
-  for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
-    int row = i / TILE, dim = i % TILE;
-    bool is_inside = first_row + row < num_rows && first_dim + dim < D;
-    tile[row * STRIDE + dim] = is_inside ? float(x[(first_row + row) * D + first_dim + dim]) : 0.0f;
-  }
-}
-
-/// Sum a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
-
-/// Find the maximum of a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_max(float value) {
-  for (int distance = 16; distance > 0; distance /= 2)
-    value = max(value, __shfl_xor_sync(0xffffffff, value, distance));
-  return value;
-}
+constexpr int ROWS = TILE / WARPS;  // of a tile, per warp
 
 /// Attention of many queries, with softmax over blocks of keys (prefill).
 ///
@@ -70,24 +42,21 @@ __device__ void flash_attention(
 
   int first_row = warp * ROWS;  // the warp's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
-  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
-  for (int i = 0; i < ROWS; i++) {
-    maximum[i] = MINUS_INFINITY;
-    total[i] = 0.0f;
-    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
-  }
+  float maximum[ROWS], total[ROWS] = {}, sums[ROWS][num_chunks] = {};
+  for (int i = 0; i < ROWS; i++) maximum[i] = MINUS_INFINITY;
 
   // Under the causal mask, the last query of the block sees the most keys.
   int num_keys = is_causal ? min(S, S - L + first_query + TILE) : S;
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {
-      load_tile<T, D>(query_tile, query, L, first_query, chunk * TILE);
-      load_tile<T, D>(tile, key, S, first_key, chunk * TILE);
+      int first_dim = chunk * TILE;
+      load_tile<T>(query_tile, query + first_query * D + first_dim, D, L - first_query, D - first_dim);
+      load_tile<T>(tile, key + first_key * D + first_dim, D, S - first_key, D - first_dim);
       __syncthreads();
       for (int dim = 0; dim < TILE; dim++) {
-        float entry = tile[lane * STRIDE + dim];
-        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+        float entry = tile[lane * TILE_STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * TILE_STRIDE + dim] * entry;
       }
       __syncthreads();
     }
@@ -105,15 +74,16 @@ __device__ void flash_attention(
       maximum[i] = new_maximum;
       total[i] = total[i] * shrink + warp_sum(weight);
       for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
-      weight_tile[(first_row + i) * STRIDE + lane] = weight;
+      weight_tile[(first_row + i) * TILE_STRIDE + lane] = weight;
     }
 
     for (int chunk = 0; chunk < num_chunks; chunk++) {
-      load_tile<T, D>(tile, value, S, first_key, chunk * TILE);
+      int first_dim = chunk * TILE;
+      load_tile<T>(tile, value + first_key * D + first_dim, D, S - first_key, D - first_dim);
       __syncthreads();
       for (int k = 0; k < TILE; k++) {
-        float entry = tile[k * STRIDE + lane];
-        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+        float entry = tile[k * TILE_STRIDE + lane];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * TILE_STRIDE + k] * entry;
       }
       __syncthreads();
     }

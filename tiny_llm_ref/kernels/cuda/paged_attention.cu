@@ -1,28 +1,9 @@
-#define MINUS_INFINITY __int_as_float(0xff800000)
+#include "softmax.cuh"
 
-constexpr int TILE = 32;        // queries, keys and dimensions per tile
-constexpr int WARPS = 8;    // per block
-constexpr int ROWS = TILE / WARPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr int STRIDE = TILE + 1;
+constexpr int ROWS = TILE / WARPS;  // of a tile, per warp
 
-/// Load up to TILE queries, from dimension `first_dim` on, into a tile, with zeros beyond their end.
-/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
-template <typename T, int D>
-__device__ void load_queries(
-    float* tile,
-    const T* query,
-    int num_queries,
-    int stride,
-    int first_dim) {
-  for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
-    int row = i / TILE, dim = i % TILE;
-    bool is_inside = row < num_queries && first_dim + dim < D;
-    tile[row * STRIDE + dim] = is_inside ? float(query[row * stride + first_dim + dim]) : 0.0f;
-  }
-}
-
-/// Do the same for keys or values, from token `first_key` on, found through the block table.
+/// Load keys or values into a tile, from token `first_key` and dimension `first_dim` on. The block table tells where
+/// a token is. Beyond the last key or dimension are zeros.
 template <typename T, int D>
 __device__ void load_block(
     float* tile,
@@ -37,21 +18,8 @@ __device__ void load_block(
     int j = first_key + i / TILE, dim = i % TILE;
     bool is_inside = j < num_keys && first_dim + dim < D;
     int place = is_inside ? block_table[j / block_size] * block_size + j % block_size : 0;
-    tile[i / TILE * STRIDE + dim] = is_inside ? float(x[place * stride + first_dim + dim]) : 0.0f;
+    tile[i / TILE * TILE_STRIDE + dim] = is_inside ? float(x[place * stride + first_dim + dim]) : 0.0f;
   }
-}
-
-/// Sum a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
-
-/// Find the maximum of a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_max(float value) {
-  for (int distance = 16; distance > 0; distance /= 2)
-    value = max(value, __shfl_xor_sync(0xffffffff, value, distance));
-  return value;
 }
 
 /// Attention of many queries to keys in blocks, with softmax over 32 keys at a time (prefill chunks).
@@ -94,24 +62,20 @@ __device__ void paged_attention(
 
   int first_row = warp * ROWS;  // the warp's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
-  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
-  for (int i = 0; i < ROWS; i++) {
-    maximum[i] = MINUS_INFINITY;
-    total[i] = 0.0f;
-    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
-  }
+  float maximum[ROWS], total[ROWS] = {}, sums[ROWS][num_chunks] = {};
+  for (int i = 0; i < ROWS; i++) maximum[i] = MINUS_INFINITY;
 
   int num_keys = num_visible + num_queries - 1;  // seen by the last query
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int first_dim = chunk * TILE;
-      load_queries<T, D>(query_tile, query, num_queries, H_q * D, first_dim);
+      load_tile<T>(query_tile, query + first_dim, H_q * D, num_queries, D - first_dim);
       load_block<T, D>(tile, key, block_tables, block_size, num_keys, first_key, H * D, first_dim);
       __syncthreads();
       for (int dim = 0; dim < TILE; dim++) {
-        float entry = tile[lane * STRIDE + dim];
-        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+        float entry = tile[lane * TILE_STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * TILE_STRIDE + dim] * entry;
       }
       __syncthreads();
     }
@@ -126,7 +90,7 @@ __device__ void paged_attention(
       maximum[i] = new_maximum;
       total[i] = total[i] * shrink + warp_sum(weight);
       for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
-      weight_tile[(first_row + i) * STRIDE + lane] = weight;
+      weight_tile[(first_row + i) * TILE_STRIDE + lane] = weight;
     }
 
     for (int chunk = 0; chunk < num_chunks; chunk++) {
@@ -134,8 +98,8 @@ __device__ void paged_attention(
       load_block<T, D>(tile, value, block_tables, block_size, num_keys, first_key, H * D, first_dim);
       __syncthreads();
       for (int k = 0; k < TILE; k++) {
-        float entry = tile[k * STRIDE + lane];
-        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+        float entry = tile[k * TILE_STRIDE + lane];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * TILE_STRIDE + k] * entry;
       }
       __syncthreads();
     }

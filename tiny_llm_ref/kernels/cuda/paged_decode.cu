@@ -1,12 +1,4 @@
-#define MINUS_INFINITY __int_as_float(0xff800000)
-
-constexpr int WARPS = 8;  // per block
-
-/// Sum a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
+#include "softmax.cuh"
 
 /// Attention of single queries to keys in blocks (decode).
 ///
@@ -42,11 +34,10 @@ __device__ void paged_decode(
   block_tables += sequences[row] * longest;
 
   constexpr int num_chunks = (D + 31) / 32;
-  float own_query[num_chunks], sums[num_chunks];
+  float own_query[num_chunks], sums[num_chunks] = {};
   for (int chunk = 0; chunk < num_chunks; chunk++) {
     int dim = chunk * 32 + lane;
     own_query[chunk] = dim < D ? float(query[dim]) * scale : 0.0f;
-    sums[chunk] = 0.0f;
   }
 
   float maximum = MINUS_INFINITY, total = 0.0f;
@@ -69,26 +60,9 @@ __device__ void paged_decode(
     }
   }
 
-  if (lane == 0) {
-    maxima[warp] = maximum;
-    totals[warp] = total;
-  }
-  for (int chunk = 0; chunk < num_chunks; chunk++) {
-    int dim = chunk * 32 + lane;
-    if (dim < D) partial_sums[warp * D + dim] = sums[chunk];
-  }
+  store_part<D>(maxima, totals, partial_sums, maximum, total, sums, warp, lane);
   __syncthreads();
 
   int dim = threadIdx.x;
-  if (dim >= D) return;
-  float overall_maximum = maxima[0];
-  for (int i = 1; i < WARPS; i++) overall_maximum = max(overall_maximum, maxima[i]);
-  float overall_total = 0.0f, overall_sum = 0.0f;
-  for (int i = 0; i < WARPS; i++) {
-    if (maxima[i] == MINUS_INFINITY) continue;  // this warp saw no key
-    float shrink = exp(maxima[i] - overall_maximum);
-    overall_total += totals[i] * shrink;
-    overall_sum += partial_sums[i * D + dim] * shrink;
-  }
-  out[dim] = T(overall_sum / overall_total);
+  if (dim < D) out[dim] = T(merge_parts<D>(maxima, totals, partial_sums, dim));
 }

@@ -1,14 +1,6 @@
-constexpr int TILE = 32;        // rows, columns and inner entries per tile
-constexpr int WARPS = 8;        // per block
-constexpr int ROWS = TILE / WARPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr int STRIDE = TILE + 1;
+#include "tile.cuh"
 
-/// Extract code i, of `bits` bits, from a word.
-template <int bits>
-__device__ unsigned code_at(unsigned word, int i) {
-  return (word >> (i * bits)) & ((1u << bits) - 1);
-}
+constexpr int ROWS = TILE / WARPS;  // of a tile, per warp
 
 /// Product of many rows with packed weights, transposed (prefill).
 ///
@@ -31,18 +23,13 @@ __device__ void quantized_matmul(
     float* weight_tile) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int first_row = blockIdx.y * TILE, first_column = blockIdx.x * TILE;
-  constexpr int num_threads = WARPS * 32;
   constexpr int codes_per_word = 32 / bits;
   constexpr int words_per_tile = TILE / codes_per_word;  // per column
 
   float sums[ROWS] = {};
   for (int first_k = 0; first_k < K; first_k += TILE) {
-    for (int i = threadIdx.x; i < TILE * TILE; i += num_threads) {
-      int row = i / TILE, k = i % TILE;
-      bool is_inside = first_row + row < M;
-      x_tile[row * STRIDE + k] = is_inside ? float(x[(first_row + row) * K + first_k + k]) : 0.0f;
-    }
-    for (int i = threadIdx.x; i < TILE * words_per_tile; i += num_threads) {
+    load_tile<T>(x_tile, x + first_row * K + first_k, K, M - first_row, TILE);
+    for (int i = threadIdx.x; i < TILE * words_per_tile; i += WARPS * 32) {
       int column = i / words_per_tile, word = i % words_per_tile;
       if (first_column + column >= N) continue;  // these columns of the tile are never stored
       int quantization_group = (first_column + column) * (K / group_size) + first_k / group_size;
@@ -50,15 +37,15 @@ __device__ void quantized_matmul(
       float bias = float(biases[quantization_group]);
       int row_of_words = (first_column + column) * (K / codes_per_word);
       unsigned codes = weights[row_of_words + first_k / codes_per_word + word];
-      float* tile_row = weight_tile + column * STRIDE;
+      float* tile_row = weight_tile + column * TILE_STRIDE;
       for (int j = 0; j < codes_per_word; j++)
-        tile_row[word * codes_per_word + j] = scale * float(code_at<bits>(codes, j)) + bias;
+        tile_row[word * codes_per_word + j] = scale * float(code_at(codes, j * bits, bits)) + bias;
     }
     __syncthreads();  // the tiles are complete
     for (int k = 0; k < TILE; k++) {
-      float weight = weight_tile[lane * STRIDE + k];
+      float weight = weight_tile[lane * TILE_STRIDE + k];
       for (int i = 0; i < ROWS; i++)
-        sums[i] += weight * x_tile[(warp + i * WARPS) * STRIDE + k];
+        sums[i] += weight * x_tile[(warp + i * WARPS) * TILE_STRIDE + k];
     }
     __syncthreads();  // all threads are done with the tiles
   }

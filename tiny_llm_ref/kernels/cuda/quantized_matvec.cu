@@ -1,17 +1,7 @@
+#include "tile.cuh"
+
 constexpr int COLUMNS = 4;  // per block, one per warp
 constexpr int ROWS = 8;     // rows of x that share one read of the weights
-
-/// Extract code i, of `bits` bits, from a word.
-template <int bits>
-__device__ unsigned code_at(unsigned word, int i) {
-  return (word >> (i * bits)) & ((1u << bits) - 1);
-}
-
-/// Sum a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
 
 /// Product of a few rows with packed weights, transposed (decode).
 ///
@@ -46,7 +36,7 @@ __device__ void quantized_matvec(
     float bias = float(biases[quantization_group]);
     unsigned codes = weights[column * num_words + word];
     for (int i = 0; i < codes_per_word; i++) {
-      float weight = scale * float(code_at<bits>(codes, i)) + bias;
+      float weight = scale * float(code_at(codes, i * bits, bits)) + bias;
       for (int row = 0; row < ROWS; row++)
         if (row < num_rows) sums[row] += weight * float(x[(first_row + row) * K + k + i]);
     }

@@ -1,26 +1,6 @@
-#define MINUS_INFINITY __int_as_float(0xff800000)
+#include "softmax.cuh"
 
-constexpr int TILE = 32;        // queries, keys and dimensions per tile
-constexpr int WARPS = 8;    // per block
-constexpr int ROWS = TILE / WARPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr int STRIDE = TILE + 1;
-
-/// Load up to TILE queries, from dimension `first_dim` on, into a tile, with zeros beyond their end.
-/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
-template <typename T, int D>
-__device__ void load_queries(
-    float* tile,
-    const T* query,
-    int num_queries,
-    int stride,
-    int first_dim) {
-  for (int i = threadIdx.x; i < TILE * TILE; i += WARPS * 32) {
-    int row = i / TILE, dim = i % TILE;
-    bool is_inside = row < num_queries && first_dim + dim < D;
-    tile[row * STRIDE + dim] = is_inside ? float(query[row * stride + first_dim + dim]) : 0.0f;
-  }
-}
+constexpr int ROWS = TILE / WARPS;  // of a tile, per warp
 
 /// Entry `dim` of a quantized head: D codes of `bits` bits, then one word per group, with the scale in its lower
 /// half and the bias in its upper half, both float16.
@@ -28,14 +8,14 @@ template <int D>
 __device__ float entry_of(const unsigned* head, int dim, int bits) {
   constexpr int group_size = D % 64 == 0 ? 64 : 32;
   int first_bit = dim * bits;
-  unsigned code = (head[first_bit / 32] >> (first_bit % 32)) & ((1u << bits) - 1);
+  unsigned code = code_at(head[first_bit / 32], first_bit % 32, bits);
   unsigned grid = head[D * bits / 32 + dim / group_size];
   float scale = float(__ushort_as_half(grid & 0xffff)), bias = float(__ushort_as_half(grid >> 16));
   return scale * float(code) + bias;
 }
 
-/// Do the same for quantized keys or values of one key head, from token `first_key` on, found through the block
-/// table. Up to `num_keys` tokens are there.
+/// Load quantized keys or values of one key head into a tile, from token `first_key` and dimension `first_dim` on,
+/// with zeros from token `num_keys` on. The block table tells where a token is.
 template <int D>
 __device__ void load_codes(
     float* tile,
@@ -51,7 +31,7 @@ __device__ void load_codes(
     int j = first_key + i / TILE, dim = first_dim + i % TILE;
     bool is_inside = j < num_keys && dim < D;
     int place = is_inside ? block_table[j / block_size] * block_size + j % block_size : 0;
-    tile[i / TILE * STRIDE + i % TILE] = is_inside ? entry_of<D>(x + place * words_per_token, dim, bits) : 0.0f;
+    tile[i / TILE * TILE_STRIDE + i % TILE] = is_inside ? entry_of<D>(x + place * words_per_token, dim, bits) : 0.0f;
   }
 }
 
@@ -72,21 +52,8 @@ __device__ void load_tails(
     int j = first_key + i / TILE, dim = first_dim + i % TILE;
     bool is_inside = j < num_keys && (j + 1) % block_size != 0 && dim < D;
     int place = is_inside ? tails[max(0, j - first_query)] * block_size + j % block_size : 0;
-    tile[i / TILE * STRIDE + i % TILE] = is_inside ? float(x[place * stride + dim]) : 0.0f;
+    tile[i / TILE * TILE_STRIDE + i % TILE] = is_inside ? float(x[place * stride + dim]) : 0.0f;
   }
-}
-
-/// Sum a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
-
-/// Find the maximum of a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_max(float value) {
-  for (int distance = 16; distance > 0; distance /= 2)
-    value = max(value, __shfl_xor_sync(0xffffffff, value, distance));
-  return value;
 }
 
 /// Attention of many queries to keys in quantized blocks and in tails of floats, with softmax over 32 keys at a
@@ -142,12 +109,8 @@ __device__ void quantized_paged_attention(
 
   int first_row = warp * ROWS;  // the warp's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
-  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
-  for (int i = 0; i < ROWS; i++) {
-    maximum[i] = MINUS_INFINITY;
-    total[i] = 0.0f;
-    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
-  }
+  float maximum[ROWS], total[ROWS] = {}, sums[ROWS][num_chunks] = {};
+  for (int i = 0; i < ROWS; i++) maximum[i] = MINUS_INFINITY;
 
   int num_keys = num_visible + num_queries - 1;            // seen by the last query
   int num_full = num_keys / block_size * block_size;       // of these, in full blocks
@@ -167,7 +130,7 @@ __device__ void quantized_paged_attention(
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int first_dim = chunk * TILE;
-      load_queries<T, D>(query_tile, query, num_queries, H_q * D, first_dim);
+      load_tile<T>(query_tile, query + first_dim, H_q * D, num_queries, D - first_dim);
       if (is_tail) {
         load_tails<T, D>(
             tile, tail_key, tails, block_size, last_key, first_key, num_visible - 1, H * D, first_dim);
@@ -177,8 +140,8 @@ __device__ void quantized_paged_attention(
       }
       __syncthreads();
       for (int dim = 0; dim < TILE; dim++) {
-        float entry = tile[lane * STRIDE + dim];
-        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+        float entry = tile[lane * TILE_STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * TILE_STRIDE + dim] * entry;
       }
       __syncthreads();
     }
@@ -196,7 +159,7 @@ __device__ void quantized_paged_attention(
       maximum[i] = new_maximum;
       total[i] = total[i] * shrink + warp_sum(weight);
       for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
-      weight_tile[(first_row + i) * STRIDE + lane] = weight;
+      weight_tile[(first_row + i) * TILE_STRIDE + lane] = weight;
     }
 
     for (int chunk = 0; chunk < num_chunks; chunk++) {
@@ -210,8 +173,8 @@ __device__ void quantized_paged_attention(
       }
       __syncthreads();
       for (int k = 0; k < TILE; k++) {
-        float entry = tile[k * STRIDE + lane];
-        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+        float entry = tile[k * TILE_STRIDE + lane];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * TILE_STRIDE + k] * entry;
       }
       __syncthreads();
     }

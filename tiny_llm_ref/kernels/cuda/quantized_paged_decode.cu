@@ -1,12 +1,4 @@
-#define MINUS_INFINITY __int_as_float(0xff800000)
-
-constexpr int WARPS = 8;  // per block
-
-/// Sum a value over the lanes of a warp. Every lane gets the result.
-__device__ float warp_sum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
-  return value;
-}
+#include "softmax.cuh"
 
 /// Entry `dim` of a quantized head: D codes of `bits` bits, then one word per group, with the scale in its lower
 /// half and the bias in its upper half, both float16.
@@ -14,7 +6,7 @@ template <int D>
 __device__ float entry_of(const unsigned* head, int dim, int bits) {
   constexpr int group_size = D % 64 == 0 ? 64 : 32;
   int first_bit = dim * bits;
-  unsigned code = (head[first_bit / 32] >> (first_bit % 32)) & ((1u << bits) - 1);
+  unsigned code = code_at(head[first_bit / 32], first_bit % 32, bits);
   unsigned grid = head[D * bits / 32 + dim / group_size];
   float scale = float(__ushort_as_half(grid & 0xffff)), bias = float(__ushort_as_half(grid >> 16));
   return scale * float(code) + bias;
@@ -62,11 +54,10 @@ __device__ void quantized_paged_decode(
   block_tables += sequences[row] * longest;
 
   constexpr int num_chunks = (D + 31) / 32;
-  float own_query[num_chunks], sums[num_chunks];
+  float own_query[num_chunks], sums[num_chunks] = {};
   for (int chunk = 0; chunk < num_chunks; chunk++) {
     int dim = chunk * 32 + lane;
     own_query[chunk] = dim < D ? float(query[dim]) * scale : 0.0f;
-    sums[chunk] = 0.0f;
   }
 
   int num_full = num_keys[row] / block_size * block_size;  // tokens in full blocks
@@ -101,26 +92,9 @@ __device__ void quantized_paged_decode(
     }
   }
 
-  if (lane == 0) {
-    maxima[warp] = maximum;
-    totals[warp] = total;
-  }
-  for (int chunk = 0; chunk < num_chunks; chunk++) {
-    int dim = chunk * 32 + lane;
-    if (dim < D) partial_sums[warp * D + dim] = sums[chunk];
-  }
+  store_part<D>(maxima, totals, partial_sums, maximum, total, sums, warp, lane);
   __syncthreads();
 
   int dim = threadIdx.x;
-  if (dim >= D) return;
-  float overall_maximum = maxima[0];
-  for (int i = 1; i < WARPS; i++) overall_maximum = max(overall_maximum, maxima[i]);
-  float overall_total = 0.0f, overall_sum = 0.0f;
-  for (int i = 0; i < WARPS; i++) {
-    if (maxima[i] == MINUS_INFINITY) continue;  // this warp saw no key
-    float shrink = exp(maxima[i] - overall_maximum);
-    overall_total += totals[i] * shrink;
-    overall_sum += partial_sums[i * D + dim] * shrink;
-  }
-  out[dim] = T(overall_sum / overall_total);
+  if (dim < D) out[dim] = T(merge_parts<D>(maxima, totals, partial_sums, dim));
 }

@@ -1,28 +1,6 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
-constexpr constant int TILE = 32;        // queries, keys and dimensions per tile
-constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
-constexpr constant int ROWS = TILE / SIMD_GROUPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr constant int STRIDE = TILE + 1;
-
-/// Load the part of x [num_rows, D] from a row and a dimension on into a tile, with zeros beyond its end.
-/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
-template <typename T, int D>
-void load_tile(
-    threadgroup float* tile,
-    const device T* x,
-    int num_rows,
-    int first_row,
-    int first_dim,
-    int thread_number) {
-  for (int i = thread_number; i < TILE * TILE; i += SIMD_GROUPS * 32) {
-    int row = i / TILE, dim = i % TILE;
-    bool is_inside = first_row + row < num_rows && first_dim + dim < D;
-    tile[row * STRIDE + dim] = is_inside ? float(x[(first_row + row) * D + first_dim + dim]) : 0.0f;
-  }
-}
+constexpr constant int ROWS = TILE / SIMD_GROUPS;  // of a tile, per SIMD group
 
 /// Attention of many queries, with softmax over blocks of keys (prefill).
 ///
@@ -66,24 +44,21 @@ void flash_attention(
   int thread_number = int(simd_group) * 32 + int(lane);
   int first_row = int(simd_group) * ROWS;  // the SIMD group's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
-  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
-  for (int i = 0; i < ROWS; i++) {
-    maximum[i] = -INFINITY;
-    total[i] = 0.0f;
-    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
-  }
+  float maximum[ROWS], total[ROWS] = {}, sums[ROWS][num_chunks] = {};
+  for (int i = 0; i < ROWS; i++) maximum[i] = -INFINITY;
 
   // Under the causal mask, the last query of the block sees the most keys.
   int num_keys = is_causal ? min(S, S - L + first_query + TILE) : S;
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {
-      load_tile<T, D>(query_tile, query, L, first_query, chunk * TILE, thread_number);
-      load_tile<T, D>(tile, key, S, first_key, chunk * TILE, thread_number);
+      int first_dim = chunk * TILE;
+      load_tile<T>(query_tile, query + first_query * D + first_dim, D, L - first_query, D - first_dim, thread_number);
+      load_tile<T>(tile, key + first_key * D + first_dim, D, S - first_key, D - first_dim, thread_number);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int dim = 0; dim < TILE; dim++) {
-        float entry = tile[int(lane) * STRIDE + dim];
-        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+        float entry = tile[int(lane) * TILE_STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * TILE_STRIDE + dim] * entry;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -101,15 +76,16 @@ void flash_attention(
       maximum[i] = new_maximum;
       total[i] = total[i] * shrink + simd_sum(weight);
       for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
-      weight_tile[(first_row + i) * STRIDE + int(lane)] = weight;
+      weight_tile[(first_row + i) * TILE_STRIDE + int(lane)] = weight;
     }
 
     for (int chunk = 0; chunk < num_chunks; chunk++) {
-      load_tile<T, D>(tile, value, S, first_key, chunk * TILE, thread_number);
+      int first_dim = chunk * TILE;
+      load_tile<T>(tile, value + first_key * D + first_dim, D, S - first_key, D - first_dim, thread_number);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int k = 0; k < TILE; k++) {
-        float entry = tile[k * STRIDE + int(lane)];
-        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+        float entry = tile[k * TILE_STRIDE + int(lane)];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * TILE_STRIDE + k] * entry;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }

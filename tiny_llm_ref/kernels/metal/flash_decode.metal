@@ -1,7 +1,4 @@
-#include <metal_stdlib>
-using namespace metal;
-
-constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
+#include "softmax.h"
 
 /// Attention of few queries to many keys (decode).
 ///
@@ -48,11 +45,10 @@ void flash_decode(
   mask += batch * mask_batch + head * mask_head + row * mask_query;
 
   constexpr int num_chunks = (D + 31) / 32;
-  float own_query[num_chunks], sums[num_chunks];
+  float own_query[num_chunks], sums[num_chunks] = {};
   for (int chunk = 0; chunk < num_chunks; chunk++) {
     int dim = chunk * 32 + int(lane);
     own_query[chunk] = dim < D ? float(query[dim]) * scale : 0.0f;
-    sums[chunk] = 0.0f;
   }
 
   float maximum = -INFINITY, total = 0.0f;
@@ -77,26 +73,9 @@ void flash_decode(
     }
   }
 
-  if (lane == 0) {
-    maxima[simd_group] = maximum;
-    totals[simd_group] = total;
-  }
-  for (int chunk = 0; chunk < num_chunks; chunk++) {
-    int dim = chunk * 32 + int(lane);
-    if (dim < D) partial_sums[int(simd_group) * D + dim] = sums[chunk];
-  }
+  store_part<D>(maxima, totals, partial_sums, maximum, total, sums, simd_group, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
   int dim = int(simd_group) * 32 + int(lane);
-  if (dim >= D) return;
-  float overall_maximum = maxima[0];
-  for (int i = 1; i < SIMD_GROUPS; i++) overall_maximum = max(overall_maximum, maxima[i]);
-  float overall_total = 0.0f, overall_sum = 0.0f;
-  for (int i = 0; i < SIMD_GROUPS; i++) {
-    if (maxima[i] == -INFINITY) continue;  // this SIMD group saw no key
-    float shrink = exp(maxima[i] - overall_maximum);
-    overall_total += totals[i] * shrink;
-    overall_sum += partial_sums[i * D + dim] * shrink;
-  }
-  out[dim] = T(overall_sum / overall_total);
+  if (dim < D) out[dim] = T(merge_parts<D>(maxima, totals, partial_sums, dim));
 }

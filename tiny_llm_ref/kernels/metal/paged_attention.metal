@@ -1,30 +1,9 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
-constexpr constant int TILE = 32;        // queries, keys and dimensions per tile
-constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
-constexpr constant int ROWS = TILE / SIMD_GROUPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr constant int STRIDE = TILE + 1;
+constexpr constant int ROWS = TILE / SIMD_GROUPS;  // of a tile, per SIMD group
 
-/// Load up to TILE queries, from dimension `first_dim` on, into a tile, with zeros beyond their end.
-/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
-template <typename T, int D>
-void load_queries(
-    threadgroup float* tile,
-    const device T* query,
-    int num_queries,
-    int stride,
-    int first_dim,
-    int thread_number) {
-  for (int i = thread_number; i < TILE * TILE; i += SIMD_GROUPS * 32) {
-    int row = i / TILE, dim = i % TILE;
-    bool is_inside = row < num_queries && first_dim + dim < D;
-    tile[row * STRIDE + dim] = is_inside ? float(query[row * stride + first_dim + dim]) : 0.0f;
-  }
-}
-
-/// Do the same for keys or values, from token `first_key` on, found through the block table.
+/// Load keys or values into a tile, from token `first_key` and dimension `first_dim` on. The block table tells where
+/// a token is. Beyond the last key or dimension are zeros.
 template <typename T, int D>
 void load_block(
     threadgroup float* tile,
@@ -40,7 +19,7 @@ void load_block(
     int j = first_key + i / TILE, dim = i % TILE;
     bool is_inside = j < num_keys && first_dim + dim < D;
     int place = is_inside ? block_table[j / block_size] * block_size + j % block_size : 0;
-    tile[i / TILE * STRIDE + dim] = is_inside ? float(x[place * stride + first_dim + dim]) : 0.0f;
+    tile[i / TILE * TILE_STRIDE + dim] = is_inside ? float(x[place * stride + first_dim + dim]) : 0.0f;
   }
 }
 
@@ -87,24 +66,20 @@ void paged_attention(
   int thread_number = int(simd_group) * 32 + int(lane);
   int first_row = int(simd_group) * ROWS;  // the SIMD group's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
-  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
-  for (int i = 0; i < ROWS; i++) {
-    maximum[i] = -INFINITY;
-    total[i] = 0.0f;
-    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
-  }
+  float maximum[ROWS], total[ROWS] = {}, sums[ROWS][num_chunks] = {};
+  for (int i = 0; i < ROWS; i++) maximum[i] = -INFINITY;
 
   int num_keys = num_visible + num_queries - 1;  // seen by the last query
   for (int first_key = 0; first_key < num_keys; first_key += TILE) {
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int first_dim = chunk * TILE;
-      load_queries<T, D>(query_tile, query, num_queries, H_q * D, first_dim, thread_number);
+      load_tile<T>(query_tile, query + first_dim, H_q * D, num_queries, D - first_dim, thread_number);
       load_block<T, D>(tile, key, block_tables, block_size, num_keys, first_key, H * D, first_dim, thread_number);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int dim = 0; dim < TILE; dim++) {
-        float entry = tile[int(lane) * STRIDE + dim];
-        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+        float entry = tile[int(lane) * TILE_STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * TILE_STRIDE + dim] * entry;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -119,7 +94,7 @@ void paged_attention(
       maximum[i] = new_maximum;
       total[i] = total[i] * shrink + simd_sum(weight);
       for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
-      weight_tile[(first_row + i) * STRIDE + int(lane)] = weight;
+      weight_tile[(first_row + i) * TILE_STRIDE + int(lane)] = weight;
     }
 
     for (int chunk = 0; chunk < num_chunks; chunk++) {
@@ -127,8 +102,8 @@ void paged_attention(
       load_block<T, D>(tile, value, block_tables, block_size, num_keys, first_key, H * D, first_dim, thread_number);
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int k = 0; k < TILE; k++) {
-        float entry = tile[k * STRIDE + int(lane)];
-        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+        float entry = tile[k * TILE_STRIDE + int(lane)];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * TILE_STRIDE + k] * entry;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }

@@ -1,17 +1,6 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
-constexpr constant int TILE = 32;        // rows, columns and inner entries per tile
-constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
-constexpr constant int ROWS = TILE / SIMD_GROUPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr constant int STRIDE = TILE + 1;
-
-/// Extract code i, of `bits` bits, from a word.
-template <int bits>
-uint code_at(uint word, int i) {
-  return (word >> (i * bits)) & ((1u << bits) - 1);
-}
+constexpr constant int ROWS = TILE / SIMD_GROUPS;  // of a tile, per SIMD group
 
 /// Product of many rows with packed weights, transposed (prefill).
 ///
@@ -38,18 +27,13 @@ void quantized_matmul(
     uint lane) {
   int first_row = int(group.y) * TILE, first_column = int(group.x) * TILE;
   int thread_number = int(simd_group) * 32 + int(lane);
-  constexpr int num_threads = SIMD_GROUPS * 32;
   constexpr int codes_per_word = 32 / bits;
   constexpr int words_per_tile = TILE / codes_per_word;  // per column
 
   float sums[ROWS] = {};
   for (int first_k = 0; first_k < K; first_k += TILE) {
-    for (int i = thread_number; i < TILE * TILE; i += num_threads) {
-      int row = i / TILE, k = i % TILE;
-      bool is_inside = first_row + row < M;
-      x_tile[row * STRIDE + k] = is_inside ? float(x[(first_row + row) * K + first_k + k]) : 0.0f;
-    }
-    for (int i = thread_number; i < TILE * words_per_tile; i += num_threads) {
+    load_tile<T>(x_tile, x + first_row * K + first_k, K, M - first_row, TILE, thread_number);
+    for (int i = thread_number; i < TILE * words_per_tile; i += SIMD_GROUPS * 32) {
       int column = i / words_per_tile, word = i % words_per_tile;
       if (first_column + column >= N) continue;  // these columns of the tile are never stored
       int quantization_group = (first_column + column) * (K / group_size) + first_k / group_size;
@@ -57,15 +41,15 @@ void quantized_matmul(
       float bias = float(biases[quantization_group]);
       int row_of_words = (first_column + column) * (K / codes_per_word);
       uint codes = weights[row_of_words + first_k / codes_per_word + word];
-      threadgroup float* tile_row = weight_tile + column * STRIDE;
+      threadgroup float* tile_row = weight_tile + column * TILE_STRIDE;
       for (int j = 0; j < codes_per_word; j++)
-        tile_row[word * codes_per_word + j] = scale * float(code_at<bits>(codes, j)) + bias;
+        tile_row[word * codes_per_word + j] = scale * float(code_at(codes, j * bits, bits)) + bias;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);  // the tiles are complete
     for (int k = 0; k < TILE; k++) {
-      float weight = weight_tile[int(lane) * STRIDE + k];
+      float weight = weight_tile[int(lane) * TILE_STRIDE + k];
       for (int i = 0; i < ROWS; i++)
-        sums[i] += weight * x_tile[(int(simd_group) + i * SIMD_GROUPS) * STRIDE + k];
+        sums[i] += weight * x_tile[(int(simd_group) + i * SIMD_GROUPS) * TILE_STRIDE + k];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);  // all threads are done with the tiles
   }

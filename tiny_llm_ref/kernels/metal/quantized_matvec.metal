@@ -1,14 +1,7 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
 constexpr constant int COLUMNS = 4;  // per threadgroup, one per SIMD group
 constexpr constant int ROWS = 8;     // rows of x that share one read of the weights
-
-/// Extract code i, of `bits` bits, from a word.
-template <int bits>
-uint code_at(uint word, int i) {
-  return (word >> (i * bits)) & ((1u << bits) - 1);
-}
 
 /// Product of a few rows with packed weights, transposed (decode).
 ///
@@ -45,7 +38,7 @@ void quantized_matvec(
     float bias = float(biases[quantization_group]);
     uint codes = weights[column * num_words + word];
     for (int i = 0; i < codes_per_word; i++) {
-      float weight = scale * float(code_at<bits>(codes, i)) + bias;
+      float weight = scale * float(code_at(codes, i * bits, bits)) + bias;
       for (int row = 0; row < ROWS; row++)
         if (row < num_rows) sums[row] += weight * float(x[(first_row + row) * K + k + i]);
     }

@@ -1,28 +1,6 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "tile.h"
 
-constexpr constant int TILE = 32;        // queries, keys and dimensions per tile
-constexpr constant int SIMD_GROUPS = 8;  // per threadgroup
-constexpr constant int ROWS = TILE / SIMD_GROUPS;
-// Row stride of a tile in memory: one more than its width, so a column's entries lie in different banks.
-constexpr constant int STRIDE = TILE + 1;
-
-/// Load up to TILE queries, from dimension `first_dim` on, into a tile, with zeros beyond their end.
-/// All threads take part: thread i loads entries i, i + 256, i + 512 ...
-template <typename T, int D>
-void load_queries(
-    threadgroup float* tile,
-    const device T* query,
-    int num_queries,
-    int stride,
-    int first_dim,
-    int thread_number) {
-  for (int i = thread_number; i < TILE * TILE; i += SIMD_GROUPS * 32) {
-    int row = i / TILE, dim = i % TILE;
-    bool is_inside = row < num_queries && first_dim + dim < D;
-    tile[row * STRIDE + dim] = is_inside ? float(query[row * stride + first_dim + dim]) : 0.0f;
-  }
-}
+constexpr constant int ROWS = TILE / SIMD_GROUPS;  // of a tile, per SIMD group
 
 /// Entry `dim` of a quantized head: D codes of `bits` bits, then one word per group, with the scale in its lower
 /// half and the bias in its upper half, both float16.
@@ -30,13 +8,13 @@ template <int D>
 float entry_of(const device uint* head, int dim, int bits) {
   constexpr int group_size = D % 64 == 0 ? 64 : 32;
   int first_bit = dim * bits;
-  uint code = (head[first_bit / 32] >> (first_bit % 32)) & ((1u << bits) - 1);
+  uint code = code_at(head[first_bit / 32], first_bit % 32, bits);
   half2 grid = as_type<half2>(head[D * bits / 32 + dim / group_size]);
   return float(grid.x) * float(code) + float(grid.y);
 }
 
-/// Do the same for quantized keys or values of one key head, from token `first_key` on, found through the block
-/// table. Up to `num_keys` tokens are there.
+/// Load quantized keys or values of one key head into a tile, from token `first_key` and dimension `first_dim` on,
+/// with zeros from token `num_keys` on. The block table tells where a token is.
 template <int D>
 void load_codes(
     threadgroup float* tile,
@@ -53,7 +31,7 @@ void load_codes(
     int j = first_key + i / TILE, dim = first_dim + i % TILE;
     bool is_inside = j < num_keys && dim < D;
     int place = is_inside ? block_table[j / block_size] * block_size + j % block_size : 0;
-    tile[i / TILE * STRIDE + i % TILE] = is_inside ? entry_of<D>(x + place * words_per_token, dim, bits) : 0.0f;
+    tile[i / TILE * TILE_STRIDE + i % TILE] = is_inside ? entry_of<D>(x + place * words_per_token, dim, bits) : 0.0f;
   }
 }
 
@@ -75,7 +53,7 @@ void load_tails(
     int j = first_key + i / TILE, dim = first_dim + i % TILE;
     bool is_inside = j < num_keys && (j + 1) % block_size != 0 && dim < D;
     int place = is_inside ? tails[max(0, j - first_query)] * block_size + j % block_size : 0;
-    tile[i / TILE * STRIDE + i % TILE] = is_inside ? float(x[place * stride + dim]) : 0.0f;
+    tile[i / TILE * TILE_STRIDE + i % TILE] = is_inside ? float(x[place * stride + dim]) : 0.0f;
   }
 }
 
@@ -135,12 +113,8 @@ void quantized_paged_attention(
   int thread_number = int(simd_group) * 32 + int(lane);
   int first_row = int(simd_group) * ROWS;  // the SIMD group's first query within the tile
   constexpr int num_chunks = (D + TILE - 1) / TILE;
-  float maximum[ROWS], total[ROWS], sums[ROWS][num_chunks];
-  for (int i = 0; i < ROWS; i++) {
-    maximum[i] = -INFINITY;
-    total[i] = 0.0f;
-    for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] = 0.0f;
-  }
+  float maximum[ROWS], total[ROWS] = {}, sums[ROWS][num_chunks] = {};
+  for (int i = 0; i < ROWS; i++) maximum[i] = -INFINITY;
 
   int num_keys = num_visible + num_queries - 1;            // seen by the last query
   int num_full = num_keys / block_size * block_size;       // of these, in full blocks
@@ -160,7 +134,7 @@ void quantized_paged_attention(
     float scores[ROWS] = {};
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int first_dim = chunk * TILE;
-      load_queries<T, D>(query_tile, query, num_queries, H_q * D, first_dim, thread_number);
+      load_tile<T>(query_tile, query + first_dim, H_q * D, num_queries, D - first_dim, thread_number);
       if (is_tail) {
         load_tails<T, D>(
             tile, tail_key, tails, block_size, last_key, first_key, num_visible - 1, H * D, first_dim, thread_number);
@@ -170,8 +144,8 @@ void quantized_paged_attention(
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int dim = 0; dim < TILE; dim++) {
-        float entry = tile[int(lane) * STRIDE + dim];
-        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * STRIDE + dim] * entry;
+        float entry = tile[int(lane) * TILE_STRIDE + dim];
+        for (int i = 0; i < ROWS; i++) scores[i] += query_tile[(first_row + i) * TILE_STRIDE + dim] * entry;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -189,7 +163,7 @@ void quantized_paged_attention(
       maximum[i] = new_maximum;
       total[i] = total[i] * shrink + simd_sum(weight);
       for (int chunk = 0; chunk < num_chunks; chunk++) sums[i][chunk] *= shrink;
-      weight_tile[(first_row + i) * STRIDE + int(lane)] = weight;
+      weight_tile[(first_row + i) * TILE_STRIDE + int(lane)] = weight;
     }
 
     for (int chunk = 0; chunk < num_chunks; chunk++) {
@@ -204,8 +178,8 @@ void quantized_paged_attention(
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
       for (int k = 0; k < TILE; k++) {
-        float entry = tile[k * STRIDE + int(lane)];
-        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * STRIDE + k] * entry;
+        float entry = tile[k * TILE_STRIDE + int(lane)];
+        for (int i = 0; i < ROWS; i++) sums[i][chunk] += weight_tile[(first_row + i) * TILE_STRIDE + k] * entry;
       }
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }

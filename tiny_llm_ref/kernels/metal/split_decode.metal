@@ -1,8 +1,6 @@
-#include <metal_stdlib>
-using namespace metal;
+#include "softmax.h"
 
-constexpr constant int SIMD_GROUPS = 8;  // of a threadgroup
-constexpr constant int SPLIT = 256;      // keys of a split
+constexpr constant int SPLIT = 256;  // keys of a split
 
 /// Attention of single queries to keys in blocks, each threadgroup to some of the keys: decode of long contexts.
 ///
@@ -54,15 +52,13 @@ void split_decode(
   value += key_head * value_strides[2];
 
   constexpr int num_chunks = (D + 31) / 32;
-  float own_query[HEADS][num_chunks], sums[HEADS][num_chunks], maximum[HEADS], total[HEADS];
+  float own_query[HEADS][num_chunks], sums[HEADS][num_chunks] = {}, maximum[HEADS], total[HEADS] = {};
   for (int head = 0; head < HEADS; head++) {
     maximum[head] = -INFINITY;
-    total[head] = 0.0f;
     for (int chunk = 0; chunk < num_chunks; chunk++) {
       int dim = chunk * 32 + int(lane);
       bool is_inside = head < num_heads && dim < D;
       own_query[head][chunk] = is_inside ? float(query[head * D + dim]) * scale : 0.0f;
-      sums[head][chunk] = 0.0f;
     }
   }
 
@@ -94,14 +90,7 @@ void split_decode(
 
   for (int head = 0; head < HEADS; head++) {
     if (head >= num_heads) continue;
-    if (lane == 0) {
-      maxima[simd_group] = maximum[head];
-      totals[simd_group] = total[head];
-    }
-    for (int chunk = 0; chunk < num_chunks; chunk++) {
-      int dim = chunk * 32 + int(lane);
-      if (dim < D) partial_sums[int(simd_group) * D + dim] = sums[head][chunk];
-    }
+    store_part<D>(maxima, totals, partial_sums, maximum[head], total[head], sums[head], simd_group, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float overall_maximum = maxima[0];
     for (int i = 1; i < SIMD_GROUPS; i++) overall_maximum = max(overall_maximum, maxima[i]);
