@@ -52,6 +52,9 @@ def test_a_block_is_found_by_all_tokens_up_to_its_end_and_its_model(tmp_path: Pa
     files = files_in(tmp_path)
     files.store(CHAIN[2999], block_of(1))  # so long a chain must not be too deep
     assert is_block(files_in(tmp_path).load(CHAIN[2999]), 1)
+    check_equal(
+        files.path_of(CHAIN[2999]).parent.stat().st_mode & 0o77, 0, "what others may do in the folder"
+    )
     for stranger, prefix in ((files, CHAIN[2998]), (files_in(tmp_path, "other weights"), CHAIN[2999])):
         assert stranger.load(prefix) is None
 

@@ -82,13 +82,14 @@ class KvFiles:
         path = self.path_of(prefix)
         try:
             block, num_bytes = read_block(path)
-            os.utime(path)
-        except FileNotFoundError:
+        except OSError:
             return None
-        except (OSError, ValueError):
+        except ValueError:
             with suppress(OSError):
                 path.unlink()
             return None
+        with suppress(OSError):  # another server may have deleted it
+            os.utime(path)
         self.num_loads += 1
         self.num_load_bytes += num_bytes
         return block
@@ -130,7 +131,7 @@ class KvFiles:
         """Write a file under another name, then give it its own. Runs in the thread."""
         part = path.with_suffix(self._part)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(0o700, exist_ok=True)
             num_bytes = write_block(part, block)
             os.replace(part, path)
             self._is_failing = False
