@@ -97,7 +97,7 @@ else:
 
         if pretrained.Qwen3Model is not Qwen3Model:
             raise ImportError(
-                "load makes another package's models here: `import scripts`, then tiny_llm has it"
+                "load makes another package's models here: `import scripts` first, then use tiny_llm"
             )
         return pretrained.load
 
