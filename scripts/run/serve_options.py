@@ -124,8 +124,6 @@ class ServeOptions:
     Raises:
         ValueError: an option is given without the one that it belongs to, or with one that it doesn't fit; or
             `kv_events_config` can't be read.
-        ValueError: an option of speculation is given without the kind of speculation that reads it, or a
-            router without replicas.
     """
 
     model: Model = SHIPPED_MODEL
@@ -164,8 +162,8 @@ class ServeOptions:
             raise ValueError("--num-speculative-tokens needs --speculation lookup or draft-model")
         if self.router is not None and self.replicas == 1:
             raise ValueError("--router needs --replicas 2 or more")
-        if self.replicas > 1 and (self.kv_events_config or self.kv_cache_dir):
-            raise ValueError("--kv-events-config and --kv-cache-dir are for one server: leave out --replicas")
+        if self.replicas > 1 and self.kv_events_config is not None:
+            raise ValueError("--kv-events-config has the address of one server: leave out --replicas")
         if self.draft_model is not None and self.speculation != "draft-model":
             raise ValueError("--draft-model needs --speculation draft-model")
         if self.kv_events is not None and self.no_enable_prefix_caching:
