@@ -1,6 +1,6 @@
 """All paths of the API. A new one is a file in `endpoints/` with a row, which is added here."""
 
-from .endpoints import chat, completions, messages, models, responses, status, tokenize
+from .endpoints import chat, completions, for_routers, messages, models, responses, status, tokenize
 
 API = (
     completions.ROUTE,
@@ -10,4 +10,5 @@ API = (
     *models.ROUTES,
     *tokenize.ROUTES,
     *status.ROUTES,
+    *for_routers.ROUTES,
 )

@@ -51,7 +51,7 @@ import mlx.core as mx
 from accelerated.accelerate import best_operations
 best_operations(mx.float32).paged_attention()  # the type of the models that ship
 """
-OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "engines")
+OPTIONAL_GROUPS = ("book", "pages", "platforms", "clients", "routers", "engines")
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ def test_clients(context: typer.Context) -> None:
 
     Example: pdm run author test-clients --cases 5000
     """
-    run_pytest(["clients"], "tests/clients", context.args)
+    run_pytest(["clients", "routers"], "tests/clients", context.args)
 
 
 def run_pytest(groups: list[str], folder: str, arguments: list[str]) -> None:

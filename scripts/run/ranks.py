@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from scripts.errors import SIGNALLED, USAGE_EXIT_CODE, say_interrupted
-from scripts.run.rank_process import RankProcess
+from scripts.run.child_process import ChildProcess
 from tiny_llm.ranks.run_rank import LOST_EXIT_CODE, LOST_SIGNAL
 
 POLL_SECONDS = 0.02
@@ -47,7 +47,7 @@ def run_ranks(command: Sequence[str], num_ranks: int) -> int:
         more than its number if a signal ended rank 0; 1 after a failure. Then the number of the rank that
         failed is on standard error.
     """
-    ranks: list[RankProcess] = []
+    ranks: list[ChildProcess] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         stopped_at_exit(ranks),
@@ -57,14 +57,14 @@ def run_ranks(command: Sequence[str], num_ranks: int) -> int:
         env = environment(Path(folder) / "hosts.json", num_ranks)
         for rank in range(num_ranks):
             mine = env | {"MLX_RANK": str(rank)}
-            ranks.append(RankProcess(command, mine, pipe))
+            ranks.append(ChildProcess(command, mine, pipe))
         for number in signals:  # that came before rank 0 had started
             ranks[0].send_signal(number)
         stopped = wait_for_first(ranks)
         first = cause(codes_of(ranks)) if stopped is None else stopped
         hung = end_others(ranks, first)
     for each in ranks:
-        each.finish_errors()
+        each.finish_output()
     if stopped is not None:
         print(f"error: rank {stopped} was stopped by a signal; all ranks were ended", file=sys.stderr)
         return 1
@@ -73,7 +73,7 @@ def run_ranks(command: Sequence[str], num_ranks: int) -> int:
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """The end of a pipe for ranks to read from. It has an end when this process has one, or the block."""
+    """The end of a pipe for children to read from. It has an end when this process has one, or the block."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -99,19 +99,19 @@ def free_ports(number: int) -> list[int]:
 
 
 @contextmanager
-def stopped_at_exit(ranks: Sequence[RankProcess]) -> Iterator[None]:
-    """Leave no rank behind, whatever happens in the block."""
+def stopped_at_exit(children: Sequence[ChildProcess]) -> Iterator[None]:
+    """Leave no child behind, whatever happens in the block."""
     try:
         yield
     finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-            rank.wait()
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
 
 
 @contextmanager
-def forwarded(ranks: Sequence[RankProcess]) -> Iterator[list[int]]:
+def forwarded(ranks: Sequence[ChildProcess]) -> Iterator[list[int]]:
     """Pass signals on to rank 0 within the block. Return a list of those that have come.
 
     Without SIGHUP, the ranks would outlive the terminal. `nohup` ignores it, and that is left so.
@@ -134,7 +134,7 @@ def forwarded(ranks: Sequence[RankProcess]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def wait_for_first(ranks: Sequence[RankProcess]) -> int | None:
+def wait_for_first(ranks: Sequence[ChildProcess]) -> int | None:
     """Wait until a rank has ended, and for the `cause` if it is one that lost another one.
 
     Returns:
@@ -154,12 +154,12 @@ def wait_for_first(ranks: Sequence[RankProcess]) -> int | None:
     return None
 
 
-def stopped(ranks: Sequence[RankProcess]) -> list[int]:
+def stopped(ranks: Sequence[ChildProcess]) -> list[int]:
     """The numbers of the ranks that a signal has stopped."""
     return [number for number, rank in enumerate(ranks) if rank.is_stopped]
 
 
-def end_others(ranks: Sequence[RankProcess], first: int) -> list[int]:
+def end_others(ranks: Sequence[ChildProcess], first: int) -> list[int]:
     """Wait for the other ranks to end, after asking them to if the first one failed.
 
     After a second signal, rank 0 exits even if its engine waits for a rank that is lost.
@@ -181,14 +181,16 @@ def end_others(ranks: Sequence[RankProcess], first: int) -> list[int]:
     return hung
 
 
-def wait_until(condition: Callable[[], object], seconds: float = inf) -> None:
+def wait_until(
+    condition: Callable[[], object], seconds: float = inf, poll_seconds: float = POLL_SECONDS
+) -> None:
     """Wait until something is true, or for so long."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
-def codes_of(ranks: Sequence[RankProcess]) -> dict[int, int]:
+def codes_of(ranks: Sequence[ChildProcess]) -> dict[int, int]:
     """The exit codes of the ranks that have ended, by their numbers."""
     codes = {number: rank.poll() for number, rank in enumerate(ranks)}
     return {number: code for number, code in codes.items() if code is not None}

@@ -15,7 +15,7 @@ from scripts.command import run_command
 from scripts.errors import usage_errors
 from scripts.options import with_options
 from scripts.packages import import_package, sentences_of
-from scripts.run.rank_process import end_with_launcher
+from scripts.run.child_process import end_with_launcher
 from scripts.run.serve_options import ServeOptions
 
 if TYPE_CHECKING:
@@ -52,14 +52,19 @@ def main(make_options: Callable[[], ServeOptions]) -> None:
         package = import_package(options.mine)
         from kernel_runtime.checkpoint import read_json
         from scripts.run.ranks import is_rank, run_ranks
+        from scripts.run.replicas import replica_number, run_replicas
         from tiny_llm.model.ranks import join_ranks
 
         with sentences_of(package) if options.mine else nullcontext():
             if options.mine:
                 require_server(Path(str(package.__file__)).parent)
+            command = [sys.executable, "-m", "scripts.run.serve", *sys.argv[1:]]
+            if options.replicas > 1 and replica_number() is None:
+                make_config(options, make_scheduler_config(options), None)  # or refuse
+                sys.exit(run_replicas(options, command))
             if options.ranks > 1 and not is_rank():
                 package.shard_config(read_json(checkpoint / "config.json"), options.ranks)  # or refuse
-                sys.exit(run_ranks([sys.executable, "-m", "scripts.run.serve", *sys.argv[1:]], options.ranks))
+                sys.exit(run_ranks(command, options.ranks))
             if is_rank():  # waits for others in native code, where no handler in Python would run
                 for number in (signal.SIGTERM, signal.SIGHUP):
                     signal.signal(number, signal.SIG_DFL)
@@ -101,6 +106,7 @@ def serve(options: ServeOptions, checkpoint: Path, ranks: "Ranks") -> None:
 def run_server(options: ServeOptions, checkpoint: Path, leader: "Leader | None") -> str | None:
     """Serve until a signal comes. Return why the engine failed, if it did."""
     from http_server.run_server import run_server as run
+    from scripts.run.replicas import replica_number
 
     scheduler = make_scheduler_config(options)
     kept = make_kept(options, checkpoint)
@@ -113,7 +119,8 @@ def run_server(options: ServeOptions, checkpoint: Path, leader: "Leader | None")
     make_engine = make_factory(options, scheduler, load_model, observer, kept)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    notes = (ABOUT_SHIPPED, FOR_A_CHAT) if options.model in SHIPPED_MODELS else ()
+    has_notes = options.model in SHIPPED_MODELS and replica_number() in (None, 1)
+    notes = (ABOUT_SHIPPED, FOR_A_CHAT) if has_notes else ()
     return run(make_engine, partial(load_tokenizer, checkpoint), config, notes, publisher)
 
 

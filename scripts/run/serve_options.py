@@ -9,6 +9,7 @@ import typer
 
 from http_server.kv_events_config import KvEventsConfig, parse_kv_events_config
 from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
+from scripts.run.routers import RouterName
 
 KV_CACHE_GB = 10
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -71,6 +72,13 @@ KvCacheGb = Annotated[
 ]
 NumRanks = Annotated[
     int, typer.Option("--ranks", min=1, help="Processes that share the model, each with a part of it.")
+]
+NumReplicas = Annotated[
+    int, typer.Option("--replicas", min=1, help="Servers on this machine, with a router in front of them.")
+]
+Router = Annotated[
+    RouterName | None,
+    typer.Option(help="Whose router that is. [default: vllm on Linux, sglang on macOS]"),
 ]
 StepTimeout = Annotated[
     float | None,
@@ -140,6 +148,8 @@ class ServeOptions:
     kv_cache_gb: KvCacheGb = None
     ranks: NumRanks = 1
     step_timeout: StepTimeout = None
+    replicas: NumReplicas = 1
+    router: Router = None
     scheduling_policy: SchedulingPolicy = "fcfs"
     speculation: Speculation = "off"
     num_speculative_tokens: NumSpeculativeTokens = None
@@ -150,6 +160,10 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if self.num_speculative_tokens is not None and self.speculation == "off":
             raise ValueError("--num-speculative-tokens needs --speculation lookup or draft-model")
+        if self.router is not None and self.replicas == 1:
+            raise ValueError("--router needs --replicas 2 or more")
+        if self.replicas > 1 and self.kv_events_config is not None:
+            raise ValueError("--kv-events-config has the address of one server: leave out --replicas")
         if self.draft_model is not None and self.speculation != "draft-model":
             raise ValueError("--draft-model needs --speculation draft-model")
         if self.kv_events is not None and self.no_enable_prefix_caching:

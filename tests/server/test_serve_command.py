@@ -97,6 +97,7 @@ def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
         (["--kv-events-config", "tcp://*:5557"], "--kv-events-config must be a JSON object"),
         (["--kv-events-config", '{"endpont": ""}'], "unknown field `endpont`"),
         (["--kv-events-config", KV_EVENTS, "--no-enable-prefix-caching"], "leave out --no-enable-prefix"),
+        (["--router", "vllm"], "--router needs --replicas 2 or more"),
     ],
 )
 def test_what_it_refuses(options: list[str], sentence: str) -> None:

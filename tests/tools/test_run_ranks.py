@@ -203,7 +203,7 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize("is_linux", [True, False], ids=["by the system", "by a pipe"])
 def test_ranks_end_with_a_launcher_that_is_killed(is_linux: bool, tmp_path: Path) -> None:
     body = [
-        "from scripts.run.rank_process import end_with_launcher",
+        "from scripts.run.child_process import end_with_launcher",
         "note(f'pid{os.getpid()}')",
         "" if is_linux else "sys.platform = 'other'",
         "end_with_launcher()",

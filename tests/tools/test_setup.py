@@ -57,7 +57,7 @@ def test_every_locked_package_has_a_wheel(platform: str, python: str) -> None:
     needed = [
         package
         for package in LOCK["package"]
-        if {"default", "cpu", "dev", "book", "pages"} & set(package["groups"])
+        if {"default", "cpu", "dev", "book", "pages", "routers"} & set(package["groups"])
         and ("marker" not in package or Marker(package["marker"]).evaluate(environment))
     ]
     names = [package["name"] for package in needed]

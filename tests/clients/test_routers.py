@@ -1,0 +1,116 @@
+"""Servers behind vllm-router or sglang-router, unmodified, as `pdm run serve --replicas 2` starts them."""
+
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from tests.clients.routed import SECONDS, Routed, routed
+from tests.clients.serving import MODEL, expected
+
+NAME = MODEL.name
+PROMPT = "<|im_start|>user\nWho made the world?<|im_end|>\n<|im_start|>assistant\n"
+ASKED: Any = [{"role": "user", "content": "Who made the world?"}]
+
+
+@pytest.fixture(scope="module", params=["vllm", "sglang"])
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routed]:
+    with routed(request.param, tmp_path_factory.mktemp("routed") / "log") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(fleet: Routed) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{fleet.url}/v1", api_key="any", max_retries=0)
+
+
+def test_completions_and_chat(client: openai.OpenAI) -> None:
+    fields: Any = {"model": NAME, "temperature": 0, "max_tokens": 12}
+    answer = client.completions.create(**fields, prompt="In the beginning")
+    assert answer.choices[0].text == expected("In the beginning", 12)
+    assert answer.usage.completion_tokens == 12
+    chunks = client.completions.create(**fields, prompt="In the beginning", stream=True)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text
+    said = client.chat.completions.create(**fields, messages=ASKED).choices[0].message.content
+    assert said == expected(PROMPT, 12)
+    parts = client.chat.completions.create(**fields, messages=ASKED, stream=True)
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == said
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    fields: Any = {"model": NAME, "temperature": 0, "max_output_tokens": 12, "input": ASKED}
+    assert client.responses.create(**fields).output_text == expected(PROMPT, 12)
+    events = list(client.responses.create(**fields, stream=True))
+    assert events[-1].response.output_text == expected(PROMPT, 12)
+
+
+def test_messages(fleet: Routed) -> None:
+    """sglang-router has no such path."""
+    client = anthropic.Anthropic(base_url=fleet.url, api_key="any", max_retries=0)
+    fields: Any = {"model": NAME, "max_tokens": 12, "messages": ASKED, "extra_body": {"temperature": 0}}
+    if fleet.router == "sglang":
+        with pytest.raises(anthropic.NotFoundError):
+            client.messages.create(**fields)
+    else:
+        assert client.messages.create(**fields).content[0].text == expected(PROMPT, 12)
+
+
+def test_errors_are_passed_on(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="this server has"):
+        client.completions.create(model="gpt-5", prompt="And")
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        client.completions.create(model=NAME, prompt="And", temperature=3)
+
+
+@pytest.mark.parametrize(
+    ("path", "of_vllm", "of_sglang"),
+    [
+        ("/health", "All servers healthy", "OK"),
+        ("/readiness", '"healthy_workers":2', '"healthy_workers":2'),
+        ("/v1/models", f'"id":"{NAME}"', f'"id":"{NAME}"'),
+        ("/get_model_info", f'"served_model_name":"{NAME}"', f'"served_model_name":"{NAME}"'),
+        ("/get_server_info", f'"served_model_name":"{NAME}"', '"workers_count":2'),
+        ("/ready", '"status":"ready"', None),
+        ("/server_info", f'"served_model_name":"{NAME}"', None),
+    ],
+)
+def test_what_a_router_says(fleet: Routed, path: str, of_vllm: str, of_sglang: str | None) -> None:
+    response = httpx2.get(f"{fleet.url}{path}", timeout=SECONDS)
+    words = of_vllm if fleet.router == "vllm" else of_sglang
+    assert response.status_code == (404 if words is None else 200)
+    assert (words or "") in response.text
+
+
+def test_sglang_router_reads_the_load(fleet: Routed) -> None:
+    """Both routers ask at /get_load, and each expects another format. vllm-router counts by itself."""
+    found = httpx2.get(f"{fleet.url}/get_loads", timeout=SECONDS).json()["workers"]
+    assert [each["load"] for each in found] == ([0, 0] if fleet.router == "sglang" else [-1, -1])
+
+
+def test_metrics(fleet: Routed) -> None:
+    """vllm-router passes one replica's metrics on, and sglang-router adds up those of all."""
+    path = "/metrics" if fleet.router == "vllm" else "/engine_metrics"
+    text = httpx2.get(f"{fleet.url}{path}", timeout=SECONDS).text
+    assert re.search(rf'^vllm.request_success_total{{.*model_name="{NAME}".*}} \d', text, re.M)
+    if fleet.router == "sglang":
+        assert all(f'worker_addr="{url}"' in text for url in fleet.urls)
+
+
+def test_both_replicas_work(fleet: Routed) -> None:
+    with fleet.streaming(1, 1000), fleet.streaming(2, 1000):
+        assert fleet.load(1) >= 1
+        assert fleet.load(2) >= 1
+
+
+def test_the_end(fleet: Routed) -> None:
+    """It is orderly after a signal; and if the launcher is killed, all end."""
+    number = signal.SIGTERM if fleet.router == "vllm" else signal.SIGKILL
+    fleet.process.send_signal(number)
+    assert fleet.process.wait(SECONDS) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+    assert not fleet.left()
+    assert "Traceback" not in fleet.text
