@@ -68,9 +68,9 @@ class Layout:
 PANELS = (
     Panel(
         "server",
-        (Part(3, 7, "server"), Part(1, 6, "text and tokens")),
-        wide=Place(147, 0, 442, 70, 2),
-        tall=Place(0, 32, 342, 70, 2),
+        (Part(3, 7, "server"), Part(1, 6, "text and tokens"), Part(4, 4, "cache events")),
+        wide=Place(147, 0, 442, 70, 3),
+        tall=Place(0, 32, 342, 70, 3),
     ),
     Panel(
         "scheduler",

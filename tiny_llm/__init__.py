@@ -30,6 +30,7 @@ from .generation.structured_outputs import StructuredOutputsParams
 from .model.config import ModelConfig
 from .model.dense_kv_cache import BatchingKvCache, TinyKvFullCache
 from .model.embedding import Embedding, QuantizedEmbedding
+from .model.handover import handover_bytes, handover_delay, least_bandwidth
 from .model.kv_cache import TinyKvCache
 from .model.mlp import Qwen3MLP
 from .model.moe import SparseMoe
@@ -68,6 +69,8 @@ from .ranks.leading_model import LeadingModel
 from .ranks.watchdog import Watchdog
 from .scheduling.block_manager import BlockManager
 from .scheduling.blocks import UnlimitedBlocks
+from .scheduling.cache_events import CacheContents, CacheEvents
+from .scheduling.load_report import LoadReport
 from .scheduling.policy import Fcfs
 from .scheduling.prefix_cache import PrefixCachingBlockManager
 from .scheduling.priority import Priority
@@ -75,7 +78,9 @@ from .scheduling.scheduler import Scheduler, SchedulerConfig
 from .scheduling.scheduler_output import ScheduledTokens, SchedulerOutput
 from .scheduling.sequence import Sequence
 from .simulation.cost_model import CostModel, fit_cost_model
+from .simulation.fleet import Fleet, block_hashes, converse
 from .simulation.latency_target import LatencyTarget
+from .simulation.routing import CacheAware, LeastLoaded, ReplicaView, RoundRobin, num_known_blocks
 from .simulation.serving_metrics import ServingMetrics, Slo
 from .simulation.simulator import SimulatedRequest, Simulator
 from .speculation.draft_model import DraftModel
@@ -107,6 +112,9 @@ __all__ = [
     "BatchGenerator",
     "BatchingKvCache",
     "BlockManager",
+    "CacheAware",
+    "CacheContents",
+    "CacheEvents",
     "ChunkedPrefillMetrics",
     "Constraint",
     "CostModel",
@@ -117,6 +125,7 @@ __all__ = [
     "EngineStep",
     "ExpertWeights",
     "Fcfs",
+    "Fleet",
     "Follower",
     "ForwardBatch",
     "GenerationResult",
@@ -126,7 +135,9 @@ __all__ = [
     "JoinedProjection",
     "LatencyTarget",
     "LeadingModel",
+    "LeastLoaded",
     "Link",
+    "LoadReport",
     "LookupDrafter",
     "ModelConfig",
     "ModelRunner",
@@ -145,9 +156,11 @@ __all__ = [
     "Qwen3MultiHeadAttention",
     "Qwen3TransformerBlock",
     "RMSNorm",
+    "ReplicaView",
     "Request",
     "RequestTimes",
     "RoPE",
+    "RoundRobin",
     "SamplingParams",
     "ScheduledTokens",
     "Scheduler",
@@ -169,10 +182,12 @@ __all__ = [
     "WithDrafts",
     "bandwidth_limit",
     "batch_generate",
+    "block_hashes",
     "cache_bytes_per_token",
     "causal_mask",
     "chunked_attention_mask",
     "chunked_prefill_schedule",
+    "converse",
     "decode_bytes_per_token",
     "dequantize_heads",
     "dequantize_weights",
@@ -181,10 +196,14 @@ __all__ = [
     "flash_attention",
     "group_by_expert",
     "grouped_matmul_simple",
+    "handover_bytes",
+    "handover_delay",
+    "least_bandwidth",
     "linear",
     "load",
     "load_moe_model",
     "make_sampler",
+    "num_known_blocks",
     "num_prefill_steps",
     "num_prefill_steps_of_two",
     "overlapped",
