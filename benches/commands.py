@@ -11,6 +11,8 @@ from scripts.checkpoints.files import SHIPPED_MODEL
 from scripts.group import add_later, main_of, new_group
 from scripts.options import Command
 
+SIMULATED = ("benches.routing",)
+
 app = new_group()
 
 
@@ -33,7 +35,7 @@ def main(
 
 def benchmark_of(module: str) -> Command:
     """The command of a module."""
-    return watched(main_of(module))
+    return watched(main_of(module), module in SIMULATED)
 
 
 for name, module, summary in (
@@ -60,6 +62,7 @@ for name, module, summary in (
     ("speculation", "speculation", "Decoding with drafts and without, at several batch sizes"),
     ("experts", "experts", "Experts that a step reads as more requests decode"),
     ("ranks", "ranks", "A decode on several ranks beside one process, and predicted"),
+    ("routing", "routing", "Conversations on several simulated engines, by routing policy"),
     ("structured", "structured", "A decode step with grammars and without"),
     ("kv", "quantized_kv", "Keys and values in floats and quantized: bytes, likeness, speed"),
 ):

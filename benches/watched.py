@@ -36,7 +36,7 @@ class Results:
     chart: dict[str, Any] | str = ""
 
 
-def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
+def watched(command: Callable[..., Results | None], is_simulated: bool = False) -> Callable[..., None]:
     """A benchmark's command with --mine, which records on a quiet machine only, and elsewhere warns.
 
     `benches.__main__` has let the learner's package take the reference's place by then. What is left to do is
@@ -44,7 +44,7 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
 
     It records where it is given --output, and for the book. Then other processes must leave the cores alone,
     before the first measurement and all along, and each median must come from at least 6 runs and be certain
-    to 10%, unless the command itself says `--repeats 1`.
+    to 10%, unless the command itself says `--repeats 1`. What is simulated takes no notice of the machine.
     """
 
     parameters = signature(command).parameters
@@ -56,6 +56,9 @@ def watched(command: Callable[..., Results | None]) -> Callable[..., None]:
         file, folder = os.environ.get(RECORD), options.get("output")
         records = bool(file or folder)
         with usage_errors(), sentences_of(importlib.import_module(NAME)) if mine else nullcontext():
+            if is_simulated:
+                command(**options)
+                return
             if records:
                 if not accepts_busy():
                     Rounds(options.get("repeats")).refuse_uncertain()

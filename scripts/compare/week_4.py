@@ -77,6 +77,19 @@ def multiplied(tiny: Library, function: str) -> Tree:
     return getattr(tiny, function)(normal(64, 512), grouping.experts, weights)
 
 
+def routed_users(tiny: Library) -> Tree:
+    """Eight conversations on two simulated engines, whose pools are too small for all of them."""
+    engines = [
+        tiny.Simulator(
+            tiny.SchedulerConfig(64, 4), tiny.CostModel(0.01, 0.001), tiny.PrefixCachingBlockManager(40, 4)
+        )
+        for _ in range(2)
+    ]
+    fleet = tiny.Fleet(engines, tiny.CacheAware(balance_abs_threshold=2))
+    fleet.run(tiny.converse(8, 3, 16, 8, 6, pause=0.05, every=0.03))
+    return [mx.array(fleet.choices), mx.array(fleet.hit_rate)]
+
+
 CASES = (
     # day 1
     Case("quantize_heads", "4,096 tokens", in_words),
@@ -91,4 +104,6 @@ CASES = (
     Case("dispatch_grouped_matmul", "64 rows", multiplied, ("dispatch_grouped_matmul",)),
     # day 3
     *ranks.CASES,
+    # day 4
+    Case("CacheAware.choose", "8 conversations", routed_users),
 )

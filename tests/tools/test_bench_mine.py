@@ -46,10 +46,11 @@ SHORT = {
     "kv": f"--tokens 64 --texts 1 --batch 2 {ONCE}",
     "experts": f"--max-tokens 2 {ONCE}",
     "ranks": f"--max-tokens 2 {ONCE}",
+    "routing": "--users 2 --turns 2",
     "structured": f"--batch 2 --max-tokens 4 {ONCE}",
 }
 """Every benchmark but `race`, with options that make it short."""
-WITHOUT_MODEL = ("matmul", "flash", "scheduler", "experts", "ranks")
+WITHOUT_MODEL = ("matmul", "flash", "scheduler", "experts", "ranks", "routing")
 RUN_ALL = """
 import json, shlex, sys
 from typer.testing import CliRunner
