@@ -114,6 +114,16 @@ def handled(act: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 @contextmanager
+def signals_postponed() -> Iterator[None]:
+    """Let a block run to its end before what would end the process is heard, whichever thread gets it."""
+    received: list[int] = []
+    with handled(lambda number, frame: received.append(number)):
+        yield
+    for number in received:
+        signal.raise_signal(number)
+
+
+@contextmanager
 def signals_held(numbers: Collection[int] = ENDING_SIGNALS) -> Iterator[None]:
     """Hold back what would end the process; a child that starts meanwhile goes on holding it back."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)

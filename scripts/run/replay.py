@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from scripts.errors import signals_postponed
 from scripts.run.run_report import (
     AnyRecorder,
     Runs,
@@ -131,6 +132,8 @@ def play(
     with Live(console=console, auto_refresh=False, transient=True) as live:
         start = clock()
         while (at := (clock() - start) / replay.slowdown) < replay.seconds:
-            live.update(replay.picture(at, console, console.height), refresh=True)
+            picture = replay.picture(at, console, console.height)
+            with signals_postponed():  # rich would write it once more at the end, and clear it once
+                live.update(picture, refresh=True)
             sleep(SECONDS_BETWEEN_PICTURES)
     console.print(replay.picture(replay.seconds, console))

@@ -372,7 +372,9 @@ def test_a_killed_server_s_conversations_are_warm_in_the_next_one(tmp_path: Path
     for _ in range(2):
         with serving("--kv-cache-dir", str(tmp_path)) as (_, url):
             body = {"model": MODEL, "prompt": "In the beginning God created " * 6, "max_tokens": 5}
-            answers.append(httpx2.post(f"{url}/v1/completions", json=body | {"temperature": 0}).json())
+            answers.append(
+                httpx2.post(f"{url}/v1/completions", json=body | {"temperature": 0}, timeout=SECONDS).json()
+            )
             end = time.monotonic() + SECONDS
             while not list(tmp_path.rglob("*.safetensors")):  # then it is killed
                 assert time.monotonic() < end

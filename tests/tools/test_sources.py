@@ -418,7 +418,7 @@ ROWS, SHADER, DISPATCH = (
     Path("kernels", *parts) for parts in (("cpu", "rows.cpp"), ("metal", "m.metal"), ("dispatch.py",))
 )
 REFERENCE = {
-    Path("__init__.py"): '"""A package."""\n',
+    Path("__init__.py"): '"""A package."""\n\nload = None\n',
     Path("basics.py"): '"""Below."""\n\nSIZE = 3\n\n\ndef plain() -> int:\n    """One."""\n    return 1\n',
     Path("kernels/__init__.py"): '"""Kernels."""\n',
     Path("kernels/kernel.h"): "#pragma once\n#define KERNEL void\n",
