@@ -2,12 +2,14 @@
 
 import io
 import re
+import signal
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from scripts.errors import usage_errors
 from scripts.run.recorder import Recorder
 from scripts.run.replay import REPLAY_SECONDS, Replay, play, slowdown_of, speed
 from scripts.run.run_options import RunOptions
@@ -157,6 +159,27 @@ def test_in_real_time_it_takes_as_long_as_it_took() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
     play(replay_of(1.0, chunks=run), console, clock, clock.sleep)
     assert clock.now == pytest.approx(run.events[-1].end, abs=0.5)
+
+
+class Interrupted(io.StringIO):
+    """A terminal that gets a Ctrl-C as soon as it shows some words."""
+
+    is_pressed = False
+
+    def write(self, text: str) -> int:
+        length = super().write(text)
+        if "a title" in text and not self.is_pressed:
+            self.is_pressed = True
+            signal.raise_signal(signal.SIGINT)
+        return length
+
+
+def test_a_picture_that_ctrl_c_interrupts_is_drawn_in_one_place() -> None:
+    clock, terminal = Clock(), Interrupted()
+    console = Console(file=terminal, force_terminal=True, width=80, height=24)
+    with pytest.raises(SystemExit), usage_errors():
+        play(replay_of(1.0, chunks=recorded(8, stretched=60)), console, clock, clock.sleep)
+    assert terminal.getvalue().count("a title") == 2  # the last time in the same place, to be cleared
 
 
 @pytest.mark.parametrize(
