@@ -43,7 +43,7 @@ def test_names_and_limits(prefix: str) -> None:
 
 
 def test_load() -> None:
-    """A request that runs and one that waits count with all their tokens until they end."""
+    """A request that runs and two that wait count with all their tokens until they end."""
     model = GatedModel()
     body = {"model": MODEL, "max_tokens": 3, "ignore_eos": True}
     with (
@@ -53,11 +53,12 @@ def test_load() -> None:
         assert loads(url) == [{"num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0, "dp_rank": 0}]
         answers = [pool.submit(httpx2.post, f"{url}/v1/completions", json=body | {"prompt": "HELLO"})]
         assert model.is_waiting.acquire(timeout=60)
-        answers.append(pool.submit(httpx2.post, f"{url}/v1/completions", json=body | {"prompt": "AB"}))
-        wait_for(lambda: loads(url)[0]["num_reqs"] == 2)
+        for prompt in ("AB", "ABC"):
+            answers.append(pool.submit(httpx2.post, f"{url}/v1/completions", json=body | {"prompt": prompt}))
+        wait_for(lambda: loads(url)[0]["num_reqs"] == 3)
         model.next_step()
-        wait_for(lambda: loads(url)[0]["num_tokens"] == 5 + 1 + 2)
-        assert loads(url) == [{"num_reqs": 2, "num_waiting_reqs": 1, "num_tokens": 8, "dp_rank": 0}]
+        wait_for(lambda: loads(url)[0]["num_tokens"] == 5 + 1 + 2 + 3)
+        assert loads(url) == [{"num_reqs": 3, "num_waiting_reqs": 2, "num_tokens": 11, "dp_rank": 0}]
         model.gate.release(100)
-        assert [answer.result().status_code for answer in answers] == [200, 200]
+        assert [answer.result().status_code for answer in answers] == [200, 200, 200]
         assert loads(url)[0]["num_reqs"] == 0
