@@ -58,7 +58,8 @@ def test_load() -> None:
         wait_for(lambda: loads(url)[0]["num_reqs"] == 3)
         model.next_step()
         wait_for(lambda: loads(url)[0]["num_tokens"] == 5 + 1 + 2 + 3)
-        assert loads(url) == [{"num_reqs": 3, "num_waiting_reqs": 2, "num_tokens": 11, "dp_rank": 0}]
+        load = loads(url)
         model.gate.release(100)
+        assert load == [{"num_reqs": 3, "num_waiting_reqs": 2, "num_tokens": 11, "dp_rank": 0}]
         assert [answer.result().status_code for answer in answers] == [200, 200, 200]
         assert loads(url)[0]["num_reqs"] == 0
