@@ -37,7 +37,6 @@ def begin() -> bool:
     is_first = os.environ.setdefault(COMMAND, str(os.getpid())) == str(os.getpid())
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the shell has turned it off
         signal.signal(signal.SIGINT, leave if is_first else signal.SIG_DFL)
-    sys.unraisablehook = interrupt_again
     return is_first
 
 
@@ -78,7 +77,9 @@ def interrupt_again(lost: sys.UnraisableHookArgs) -> None:
 def usage_errors() -> Iterator[None]:
     """Turn a ValueError about the user's input into its sentence and exit code 2, Ctrl-C into 130.
 
-    SIGTERM and SIGHUP end the block as Ctrl-C does, so that no child process and no file outlives them.
+    SIGTERM and SIGHUP end the block as Ctrl-C does, so that no child process and no file outlives them. After
+    a signal the block ends as interrupted whatever it raises: an extension that is being imported makes an
+    ImportError of Ctrl-C.
     """
     received: list[int] = []
 
@@ -87,16 +88,28 @@ def usage_errors() -> Iterator[None]:
         raise KeyboardInterrupt
 
     try:
-        with handled(interrupt):
+        with handled(interrupt), swallowed_interrupts_repeated():
             yield
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(USAGE_EXIT_CODE)
-    except (KeyboardInterrupt, SystemExit) as end:
-        if isinstance(end, SystemExit) and not received:
+    except BaseException as end:
+        if not received and isinstance(end, ValueError):
+            print(f"error: {end}", file=sys.stderr)
+            sys.exit(USAGE_EXIT_CODE)
+        if not received and not isinstance(end, KeyboardInterrupt):
             raise
-        say_interrupted()  # typer makes a SystemExit of Ctrl-C, without a word
-        sys.exit(SIGNALLED + received[0] if received else INTERRUPTED_EXIT_CODE)
+        received.append(signal.SIGINT)
+    if received:
+        say_interrupted()
+        sys.exit(SIGNALLED + received[0])
+
+
+@contextmanager
+def swallowed_interrupts_repeated() -> Iterator[None]:
+    """Use `interrupt_again` until the block ends."""
+    before, sys.unraisablehook = sys.unraisablehook, interrupt_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

@@ -91,6 +91,38 @@ def test_ctrl_c_ends_a_command_with_one_line(
         assert (code, screen[-1:], screen.count("interrupted")) == (130, ["interrupted"], 1), text
 
 
+SWALLOWED = {
+    "by what it calls": """
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            pass
+    """,
+    "for an error of another kind": """
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("an extension")
+    """,
+    "by a finalizer": """
+        class Dies:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGTERM)
+        Dies()
+        while True:
+            time.sleep(0.01)
+    """,
+}
+
+
+@pytest.mark.parametrize("lines", SWALLOWED.values(), ids=SWALLOWED.keys())
+def test_a_signal_that_is_swallowed_ends_the_command_too(lines: str) -> None:
+    begin = "import os, signal, time\nfrom scripts.errors import usage_errors\nwith usage_errors():"
+    terminal = Terminal(begin + lines)
+    assert terminal.exit_code() == 128 + signal.SIGTERM
+    assert terminal.screen() == ["interrupted"]
+
+
 def test_the_cursor_is_back_after_a_bar_that_was_just_beginning() -> None:
     hidden = "import sys; sys.stdout.write('\\x1b[?25l')"
     terminal = Terminal(f"{hidden}; from scripts.errors import leave; leave()")
