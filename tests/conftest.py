@@ -65,7 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
         choose_package(reference=config.getoption("--ref"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    config.addinivalue_line("markers", "sampled(share): .ci/run has it at one of `share` commits")
+    config.addinivalue_line(
+        "markers", "sampled(share, *paths): unless these change, .ci/run has it at one of `share` commits"
+    )
     config.pluginmanager.register(Interrupts())
     if config.getoption("--gpu"):
         config.pluginmanager.register(LeftOut(config.getoption("--gpu")))

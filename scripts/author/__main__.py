@@ -3,6 +3,7 @@
 import os
 import sys
 from functools import partial
+from typing import Annotated
 
 import typer
 
@@ -11,9 +12,13 @@ from scripts.errors import usage_errors
 from scripts.group import add_later, main_of, new_group
 
 PYTEST = ("-m", "scripts.learn.pytest_process")
-SAMPLED = "--sampled"
-"""Leaves out most tests that are marked `sampled`: .ci/run gives it, the nightly workflow doesn't."""
 FOR_PYTEST = {"allow_extra_args": True, "ignore_unknown_options": True}
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMIT", help="Leave out most tests marked `sampled` that no change since COMMIT concerns."
+    ),
+]
 
 app = new_group()
 
@@ -46,52 +51,37 @@ for name, module, summary in (
     add_later(app, name, summary, partial(main_of, f"scripts.{module}"))
 
 
-@app.command("test-tools", short_help="Test the commands", context_settings=FOR_PYTEST)
-def test_tools(context: typer.Context) -> None:
-    """Test the commands; options are pytest's, and all tests are divided among processes.
+def add_tests(name: str, groups: list[str], summary: str, example: str) -> None:
+    """Add a command that runs one of the folders of tests that the suite doesn't have."""
 
-    Example: pdm run author test-tools -k compare
+    def run(context: typer.Context, since: Since = None) -> None:
+        run_pytest(groups, f"tests/{name}", context.args, since)
+
+    text = f"{summary}; options are pytest's.\n\nExample: pdm run author test-{name} {example}"
+    app.command(f"test-{name}", short_help=summary, help=text, context_settings=FOR_PYTEST)(run)
+
+
+for name, groups, summary, example in (
+    ("tools", [], "Test the commands", "-k compare"),
+    ("book", ["book", "pages"], "Test the book, its pages in a browser too", "-k links"),
+    ("platforms", ["platforms"], "Test what other machines would do", "--record-cuda"),
+    ("clients", ["clients", "routers"], "Test the server with other people's clients", "--cases 5000"),
+):
+    add_tests(name, groups, summary, example)
+
+
+def run_pytest(groups: list[str], folder: str, arguments: list[str], since: str | None) -> None:
+    """Run pytest in place of this process, once the packages of these groups are installed.
+
+    Whole folders that need no such packages are divided among processes.
     """
     from scripts.learn.test import workers  # here, so that no other command waits for it
 
-    is_whole = not {*context.args} - {SAMPLED}
-    run_pytest([], "tests/tools", [*context.args, *(workers() if is_whole else [])])
-
-
-@app.command("test-book", short_help="Test the book, in a browser too", context_settings=FOR_PYTEST)
-def test_book(context: typer.Context) -> None:
-    """Test the book, its pages in a browser too; options are pytest's.
-
-    Example: pdm run author test-book -k links
-    """
-    run_pytest(["book", "pages"], "tests/book", context.args)
-
-
-@app.command("test-platforms", short_help="Test what other machines would do", context_settings=FOR_PYTEST)
-def test_platforms(context: typer.Context) -> None:
-    """Test what other machines would do; options are pytest's.
-
-    Example: pdm run author test-platforms --record-cuda
-    """
-    run_pytest(["platforms"], "tests/platforms", context.args)
-
-
-@app.command(
-    "test-clients", short_help="Test the server with other people's clients", context_settings=FOR_PYTEST
-)
-def test_clients(context: typer.Context) -> None:
-    """Test the server with clients that others made and with random requests; options are pytest's.
-
-    Example: pdm run author test-clients --cases 5000
-    """
-    run_pytest(["clients", "routers"], "tests/clients", context.args)
-
-
-def run_pytest(groups: list[str], folder: str, arguments: list[str]) -> None:
-    """Run pytest in place of this process, once the packages of these groups are installed."""
     options = [option for group in groups for option in ("--group", group)]
-    if SAMPLED in arguments:
-        arguments = ["-p", "scripts.author.sampled", *(each for each in arguments if each != SAMPLED)]
+    if not groups and not arguments:
+        arguments = workers()
+    if since is not None:
+        arguments = ["-p", "scripts.author.sampled", "--since", since, *arguments]
     command = [sys.executable, "scripts/setup.py", *options, *PYTEST, folder, "--ref", *arguments]
     os.chdir(ROOT)
     os.execv(sys.executable, command)

@@ -10,6 +10,7 @@ import pytest
 from scripts.author.bank.chosen import changed_files, chosen, concerned
 from scripts.author.bank.entries import BANK, WrongSolution, load_bank, read_entry, undefined_names
 from scripts.author.bank.rebase import entry_text
+from scripts.author.sampled import is_taken
 from scripts.author.states import OF_ALL_STATES, Starter
 from scripts.author.wrong import catcher
 from scripts.course import ROOT, load_course
@@ -266,21 +267,44 @@ def test_alike(number: int) -> None: ...
 
 def test_that_is_not_marked() -> None: ...
 """
+WITH_PLUGIN = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-p",
+    "tests.conftest",
+    "-p",
+    "scripts.author.sampled",
+    "--ref",
+    "-v",
+]
 
 
 def test_of_tests_marked_as_sampled_a_part_is_run(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED)
-    plugins = ["-p", "tests.conftest", "-p", "scripts.author.sampled"]
-    command = [sys.executable, "-m", "pytest", *plugins, "--ref", "-v", str(tmp_path)]
+    command = [*WITH_PLUGIN, "--since", "HEAD", str(tmp_path)]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert "test_that_is_not_marked PASSED" in output
     assert 10 < output.count("PASSED") < 51
     assert f"{61 - output.count('PASSED')} deselected" in output
 
 
-def test_a_commit_that_git_does_not_know_is_refused() -> None:
+def test_of_tests_marked_as_sampled_those_are_run_that_a_change_concerns(
+    request: pytest.FixtureRequest,
+) -> None:
+    request.node.add_marker(pytest.mark.sampled(2**64, "scripts/compare/"))
+    assert is_taken(request.node, {"README.md", "scripts/compare/costs.py"}, "")
+    assert is_taken(request.node, {"tests/tools/test_wrong.py"}, "")
+    assert not is_taken(request.node, {"scripts/run/demo.py", "tests/tools/test_rounds.py"}, "")
+
+
+def test_a_commit_that_git_does_not_know_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="git diff --name-only no-such-commit -- failed: "):
         changed_files("no-such-commit")
+    command = [*WITH_PLUGIN, "--since", "no-such-commit", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "no-such-commit -- failed: " in result.stderr
 
 
 def test_a_folder_without_entries_is_refused(tmp_path: Path) -> None:
