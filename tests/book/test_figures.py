@@ -12,6 +12,7 @@ from playwright.sync_api import Browser
 from scripts.book.figures import element_of
 from tests.book.figure_pages import COLOURS, VIZ, serious_faults, show
 
+pytestmark = pytest.mark.sampled(3, "book/viz/", "book/theme/", "scripts/book/")
 FIGURES = {  # with an attribute of each
     "attention-mask": "queries",
     "block-pool": "blocks",

@@ -19,6 +19,7 @@ from tests.support.fakes import FakeModel
 from tests.support.server_engines import make_engine
 from tiny_llm import Engine
 
+pytestmark = pytest.mark.sampled(3, "book/live/", "book/viz/", "book/theme/", "http_server/")
 LIVE = ROOT / "book" / "live"
 NARROW, WIDE = 360, 1400
 KEY = "open sesame"

@@ -85,7 +85,11 @@ def widen(page: Page) -> None:
 
 def each_page(*widths: int) -> pytest.MarkDecorator:
     """The tests of a page that is loaded with these widths."""
-    cases = [pytest.param((name, width), id=f"{name}-{width}") for name in PAGES for width in widths]
+    cases = []
+    for name in PAGES:
+        source = f"book/src/{name.removesuffix('.html')}.md"
+        mark = pytest.mark.sampled(3, source, "book/theme/", "book/viz/", "scripts/book/")
+        cases += [pytest.param((name, width), id=f"{name}-{width}", marks=mark) for width in widths]
     return pytest.mark.parametrize("opened", cases, indirect=True)
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.clients import SAMPLED
 from tests.clients.node import run
 from tests.clients.serving import MODEL, expected
 from tests.server.scripted import turns_app
 from tests.server.servers import MODEL as FAKE
 from tests.server.servers import on_socket
 
+pytestmark = SAMPLED
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city":"Ulm"}}\n</tool_call>'
 PROMPT = "<|im_start|>user\nWho made the world?<|im_end|>\n<|im_start|>assistant\n"
 

@@ -8,11 +8,13 @@ import httpx2
 import pydantic
 import pytest
 
+from tests.clients import SAMPLED
 from tests.clients.serving import MODEL, expected
 from tests.server.scripted import scripted_app
 from tests.server.servers import MODEL as FAKE
 from tests.server.servers import app_of, on_socket
 
+pytestmark = SAMPLED
 NAME = MODEL.name
 ASKED = [{"role": "user", "content": "Who made the world?"}]
 GREEDY = {"temperature": 0}  # which this client has no parameter for any more

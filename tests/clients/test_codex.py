@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.clients import SAMPLED
 from tests.clients.node import run
 from tests.server.scripted import turns_app
 from tests.server.servers import MODEL, on_socket
 
+pytestmark = SAMPLED
 CONFIG = """
 model = "{model}"
 model_provider = "tiny"

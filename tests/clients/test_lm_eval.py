@@ -6,9 +6,11 @@ import mlx.core as mx
 import pytest
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
+from tests.clients import SAMPLED
 from tests.clients.serving import MODEL
 from tiny_llm import load
 
+pytestmark = SAMPLED
 TEXTS = [("In the beginning", " God created the heaven"), ("And the earth", " was 😀"), ("", "Amen. So")]
 
 

@@ -7,9 +7,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.clients import SAMPLED
 from tests.clients.node import FOLDER, run
 from tests.clients.serving import MODEL, expected
 from tests.server.servers import wait_for
+
+pytestmark = SAMPLED
 
 
 @pytest.fixture(scope="module")

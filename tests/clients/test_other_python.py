@@ -23,11 +23,13 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from tests.clients import SAMPLED
 from tests.clients.serving import MODEL, expected
 from tests.server.scripted import turns_app
 from tests.server.servers import MODEL as FAKE
 from tests.server.servers import on_socket
 
+pytestmark = SAMPLED
 NAME, QUESTION, MOST = MODEL.name, "Who made the world?", 300
 PROMPT = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city":"Ulm"}}\n</tool_call>'

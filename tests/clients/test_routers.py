@@ -10,9 +10,11 @@ import httpx2
 import openai
 import pytest
 
+from tests.clients import SAMPLED
 from tests.clients.routed import SECONDS, Routed, routed
 from tests.clients.serving import MODEL, expected
 
+pytestmark = SAMPLED
 NAME = MODEL.name
 PROMPT = "<|im_start|>user\nWho made the world?<|im_end|>\n<|im_start|>assistant\n"
 ASKED: Any = [{"role": "user", "content": "Who made the world?"}]

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients import SAMPLED
+
+pytestmark = SAMPLED
 CHECKS = (
     "not_a_server_error",
     "response_schema_conformance",

@@ -15,6 +15,7 @@ from scripts.course import ROOT
 from tests.platforms.kernel_sources import GPU_KERNELS
 from tests.platforms.nvrtc import ARCHITECTURES, Usage, digest_of, usage_of
 
+pytestmark = pytest.mark.sampled(3, "kernel_runtime/", "tiny_llm_ref/kernels/")
 FILE = ROOT / "book" / "records" / RECORD
 RECORD_IT = "run `pdm run author test-platforms --record-cuda`"
 SAMPLE = [kernel for kernel in GPU_KERNELS if kernel.name in ("swiglu", "quantized_matvec")]

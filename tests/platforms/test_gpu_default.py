@@ -11,6 +11,7 @@ from scripts.sources.render import render
 from tests.platforms.gpu_default import ENVIRONMENT, run_on_gpu
 from tests.support.rank_servers import rank_server
 
+pytestmark = pytest.mark.sampled(3, "tests/platforms/gpu_default.py")
 CHUNK = 8
 MODEL = ("--model", "qwen3-kjv-1m")  # the smallest: the emulator takes its time
 PROMPTS = ("In the beginning God created the heaven and the earth. And the earth was", "And God", "Blessed")

@@ -21,7 +21,7 @@ from tests.platforms.mac import (
 from tests.platforms.mach_o import Library, names_in_stub, read_library
 from tests.platforms.zig import zig
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(4, "kernel_runtime/", "tiny_llm_ref/kernels/")
 SYSTEM, MLX = "/usr/lib/libSystem.B.dylib", "@rpath/libmlx.dylib"
 KERNEL = re.compile(r"^KERNEL (\w+)\(", re.M)
 EMULATED = {"_tiny_llm_emulate", "tiny_llm_switch_stack"}

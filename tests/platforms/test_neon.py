@@ -18,6 +18,7 @@ from tests.platforms.quantized_kv_cases import (
 )
 from tests.support.oracles import causal_mask, expected_kept, grouped_attention, rms_norm, silu
 
+pytestmark = pytest.mark.sampled(3, "kernel_runtime/", "tiny_llm_ref/kernels/")
 SIMD = (
     "sum",
     "exponential",

@@ -35,6 +35,7 @@ from tiny_llm.kernels.gpu_sizes import TILE
 from tiny_llm.model.loader import load_model
 from tiny_llm.ops.quantize import QuantizedWeights
 
+pytestmark = pytest.mark.sampled(3, "kernel_runtime/", "tiny_llm_ref/kernels/")
 EDGES = {FEW_ROWS, FEW_QUERIES, TILE, 2 * TILE}
 ROW_COUNTS = sorted({1} | {edge + step for edge in EDGES for step in (-1, 0, 1)})
 NUM_CACHED = 5

@@ -15,6 +15,7 @@ from tests.support.checkpoints import Variant, build, save
 from tests.support.cpu_kernels import use_device
 from tiny_llm import QuantizedWeights
 
+pytestmark = pytest.mark.sampled(3, "kernel_runtime/", "tiny_llm_ref/kernels/")
 SHORT = [mx.float16, mx.bfloat16]
 each_architecture = pytest.mark.parametrize(
     ("major", "is_turing"), [(7, True), (8, False)], ids=["T4", "A100"]

@@ -20,7 +20,7 @@ from scripts.sources.render import render
 from tests.support.checkpoints import save_small_model
 from tests.support.commands import use_own_memory
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(3, "benches/")
 ONCE = "--repeats 1"
 SHORT = {
     "serving": f"--requests 4 {ONCE} --rate 50 --side 'one budget' --side 'three phases'",

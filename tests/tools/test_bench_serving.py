@@ -35,7 +35,7 @@ from tiny_llm import (
 
 STREAM = list(range(1000, 1997))
 
-pytestmark = pytest.mark.usefixtures("busy_is_accepted")
+pytestmark = [pytest.mark.usefixtures("busy_is_accepted"), pytest.mark.sampled(3, "benches/")]
 
 
 def test_a_mixed_load_is_that_of_its_seed() -> None:

@@ -22,7 +22,7 @@ from tests.support import commands
 from tests.support.checkpoints import save_small_model
 from tests.support.cpu_kernels import use_device
 
-pytestmark = pytest.mark.usefixtures("busy_is_accepted")
+pytestmark = [pytest.mark.usefixtures("busy_is_accepted"), pytest.mark.sampled(3, "benches/")]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from scripts.sources.files import REFERENCE, Sources, read_reference, write
 from scripts.sources.render import rendered
 from scripts.sources.symbols import Package
 
+pytestmark = pytest.mark.sampled(3, "scripts/compare/")
 COURSE = load_course()
 LINEAR = "    product = x @ w.T\n    return product if bias is None else product + bias\n"
 
@@ -68,7 +69,7 @@ def words(result: Result) -> str:
 TIMED = [(1, 1), (2, 6), (3, 3), (4, 1)]  # of the others the results alone are compared
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(4, "scripts/compare/")
 @pytest.mark.parametrize("day", COURSE.days, ids=lambda day: f"w{day.week}d{day.day}")
 def test_the_reference_is_equal_to_itself(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     if (day.week, day.day) not in TIMED:

@@ -28,6 +28,7 @@ from scripts.checkpoints import get_model
 from tests.support.checkpoints import BASE_CONFIG
 from tests.support.gguf import write_tiny_gguf
 
+pytestmark = pytest.mark.sampled(3, "scripts/checkpoints/")
 REPO = Path(__file__).resolve().parents[2]
 
 # --- names -------------------------------------------------------------------------------------------------

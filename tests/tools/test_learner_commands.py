@@ -33,6 +33,7 @@ from scripts.sources.symbols import definition_of, holes_of
 from tests.support.commands import run, run_apart, use_own_memory
 from tests.support.terminals import Terminal
 
+pytestmark = pytest.mark.sampled(3, "scripts/learn/", "scripts/sources/", "course/course.toml")
 COURSE = load_course()
 ALL_TASKS = {task.id for day in COURSE.days for task in day.tasks}
 COMMANDS = ["learn.progress", "learn.watch", "learn.catch_up", "learn.reset", "hardware.doctor"]

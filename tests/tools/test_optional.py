@@ -15,6 +15,7 @@ from scripts.sources.files import Sources, read_reference, write
 from scripts.sources.render import render
 from tests.support.commands import run, run_apart, use_own_memory
 
+pytestmark = pytest.mark.sampled(3, "scripts/learn/", "course/course.toml")
 COURSE = load_course()
 TASKS = {task.id: task for day in COURSE.days for task in day.tasks}
 DAY = ["--week", "1", "--day", "2"]

@@ -14,6 +14,7 @@ from scripts.learn.watch import search_options
 from scripts.sources.files import Sources, read_reference, write
 from tests.support.commands import run, run_apart, use_own_memory
 
+pytestmark = pytest.mark.sampled(3, "scripts/learn/")
 COURSE = load_course()
 DAY = COURSE.day(1, 1)
 PASSED = ["test_task_1_of_day"]

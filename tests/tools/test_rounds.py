@@ -17,6 +17,7 @@ from scripts.hardware import quiet
 from scripts.hardware.quiet import ACCEPT_BUSY, RECORD, Watch, num_cores, own_seconds, used
 from tests.support import commands
 
+pytestmark = pytest.mark.sampled(3, "benches/")
 SPIN = "while True: pass"
 APART = f"""
 import subprocess, sys

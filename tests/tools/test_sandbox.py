@@ -17,6 +17,8 @@ from scripts.author.states import Starter
 from scripts.course import ROOT, load_course
 from scripts.sandbox import Outcome, Run
 
+pytestmark = pytest.mark.sampled(3, "scripts/sandbox.py", "scripts/author/")
+
 # A process that has not imported tiny_llm, as the commands have not.
 PROGRAM = """
 import json

@@ -32,6 +32,7 @@ from tests.support.rank_servers import (
 )
 from tiny_llm import Engine, SamplingParams
 
+pytestmark = pytest.mark.sampled(3, "scripts/run/", "http_server/", "tiny_llm_ref/ranks/", "kernel_runtime/")
 STOPPED = "error: rank {} was stopped by a signal; all ranks were ended\n"
 GREEDY = {"temperature": 0, "max_tokens": 40}
 SEEDED = {"temperature": 0.9, "seed": 7, "max_tokens": 40}
