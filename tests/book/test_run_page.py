@@ -11,6 +11,7 @@ from scripts.book.run_page import run_page
 from scripts.course import ROOT
 from tests.book.small_books import DAY, book_in
 
+pytestmark = pytest.mark.sampled(3, "book/viz/", "scripts/run/")
 PAGE = """# Day
 
 ```python

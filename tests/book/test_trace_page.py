@@ -21,6 +21,7 @@ from tests.book.twins import twin
 from tiny_llm import BatchGenerator, SamplingParams
 from tiny_llm.speculation.endless_tokenizer import EndlessTokenizer
 
+pytestmark = pytest.mark.sampled(3, "book/viz/", "scripts/run/")
 NUM_CASES = 1000
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from py_mini_racer import MiniRacer
 
 from tests.book.reference_runs import play, play_budget
@@ -18,6 +19,7 @@ from tiny_llm.exercises.chunked_prefill import (
 )
 from tiny_llm.ops.attention import causal_mask, scaled_dot_product_attention_grouped
 
+pytestmark = pytest.mark.sampled(3, "book/viz/", "tiny_llm_ref/exercises/", "tiny_llm_ref/ops/attention.py")
 timeline = twin_fixture("scheduler-timeline")
 
 

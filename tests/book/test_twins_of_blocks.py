@@ -2,11 +2,13 @@
 
 import random
 
+import pytest
 from py_mini_racer import MiniRacer
 
 from tests.book.twins import NUM_CASES, twin_fixture
 from tiny_llm import BlockManager, Sequence, slot_mapping
 
+pytestmark = pytest.mark.sampled(3, "book/viz/", "tiny_llm_ref/scheduling/")
 pool = twin_fixture("block-pool")
 
 

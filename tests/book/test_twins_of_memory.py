@@ -16,6 +16,7 @@ from tiny_llm import BatchingKvCache, ModelConfig, TinyKvFullCache
 from tiny_llm.generation.sampler import keep_likely
 from tiny_llm.model.roofline import bandwidth_limit, cache_bytes_per_token, decode_bytes_per_token
 
+pytestmark = pytest.mark.sampled(3, "book/viz/", "tiny_llm_ref/model/", "tiny_llm_ref/generation/")
 kv_cache = twin_fixture("kv-cache")
 
 

@@ -3,10 +3,13 @@
 import random
 from typing import Any
 
+import pytest
 from py_mini_racer import MiniRacer
 
 from tests.book.twins import twin_fixture
 from tiny_llm import PrefixCachingBlockManager, Sequence
+
+pytestmark = pytest.mark.sampled(3, "book/viz/", "tiny_llm_ref/scheduling/")
 
 NUM_RUNS, NUM_EVENTS = 150, 25
 
