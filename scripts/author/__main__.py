@@ -35,6 +35,7 @@ for name, module, summary in (
     ("starter", "author.starter", "Make tiny_llm/ from the reference"),
     ("states", "author.states", "Prove every state of the course"),
     ("wrong", "author.wrong", "Wrong solutions: caught, with the message kept"),
+    ("right", "author.right", "Right solutions in other styles: accepted"),
     ("messages", "author.messages", "What the tests say of wrong solutions: compare or keep"),
     ("mutants", "author.mutants", "Automatic small changes that the tests must notice"),
     ("laws", "author.laws", "Fresh examples for every law of the suite"),

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.author.bank.entries import WrongSolution, load_bank, read_package
+from scripts.author.bank.entries import Solution, load_bank, read_package
 from scripts.course import COURSE, Day, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Outcome, Run, run_all
@@ -35,7 +35,7 @@ VARYING = {
 """What differs from machine to machine or with an edit of the reference, and what stands for it."""
 
 
-def solution_run(solution: WrongSolution, package: Package) -> Run:
+def solution_run(solution: Solution, package: Package) -> Run:
     """The tests of its task in their order, with what a learner reads of the first that fails."""
     return replace(solution.run(package), pytest_options=["--task", str(solution.task), "-x"])
 

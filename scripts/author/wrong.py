@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from scripts.author.bank.chosen import chosen_since
-from scripts.author.bank.entries import BANK, WrongSolution, bank_file, load_bank, read_package
+from scripts.author.bank.entries import BANK, RIGHT, Solution, bank_file, load_bank, read_package
 from scripts.author.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.author.messages import (
     changes,
@@ -20,8 +20,9 @@ from scripts.author.messages import (
     starter_runs,
     stored_messages,
 )
-from scripts.course import Day, load_course
+from scripts.course import Day
 from scripts.errors import usage_errors
+from scripts.learn.progress import DayNumber, Week, chosen_days
 from scripts.sandbox import Outcome, Run, run_all
 from scripts.sources.files import REFERENCE
 
@@ -29,8 +30,6 @@ SURVIVORS = "survivors.toml"
 CONSOLE = Console(stderr=True)
 NO_MISCONCEPTION = ("is not written yet", "NameError", "BuildError")  # a message with this shows nothing
 
-Week = Annotated[int | None, typer.Option(help="Only this week.")]
-DayNumber = Annotated[int | None, typer.Option("--day", help="Only this day of the week.")]
 Folder = Annotated[Path, typer.Option("--bank", help="The folder with the entries.", show_default=False)]
 Old = Annotated[
     str | None, typer.Option("--rebase", metavar="COMMIT", help="Carry entries over from that commit to now.")
@@ -56,8 +55,7 @@ def main(
     Example: pdm run author wrong --week 2 --day 7
     """
     with usage_errors():
-        course = load_course()
-        days = course.days if week is None else course.week(week) if day is None else (course.day(week, day),)
+        days = chosen_days(week, day)
         if not any(bank_file(day, bank).exists() for day in days):
             raise ValueError(f"{bank} has no entries: its files are called {bank_file(days[0], bank).name}")
         if rebase is not None:
@@ -81,7 +79,9 @@ def main(
 def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
     """Rewrite the entries of some days for the reference as it is; exit code 1 if some need a human."""
     way = Rebase(package_at(commit), read_package())
-    files = [(bank_file(day, bank), day) for day in days if bank_file(day, bank).exists()]
+    folders = (BANK, RIGHT) if bank == BANK else (bank,)
+    files = [(bank_file(day, folder), day) for day in days for folder in folders]
+    files = [(path, day) for path, day in files if path.exists()]
     bar = track(files, "rebase", console=CONSOLE)
     left = [line for path, day in bar for line in rebase_file(path, day, way)]
     if (bank / SURVIVORS).exists():
@@ -90,7 +90,7 @@ def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
     sys.exit(1 if left else 0)
 
 
-def catch(solutions: Sequence[WrongSolution], days: Sequence[Day]) -> tuple[dict[str, str], dict[str, str]]:
+def catch(solutions: Sequence[Solution], days: Sequence[Day]) -> tuple[dict[str, str], dict[str, str]]:
     """Run the solutions, and the starter on each of the days.
 
     Returns:

@@ -392,16 +392,17 @@ SCALINGS = {
 
 
 @PAIRINGS
+@pytest.mark.parametrize("base", [10000.0, 500.0])
 @pytest.mark.parametrize(("config", "scaling"), SCALINGS.values(), ids=SCALINGS)
 def test_task_4_scaled_rotation_equals_mlx_lm(
-    config: dict[str, Any], scaling: Any, traditional: bool
+    config: dict[str, Any], scaling: Any, base: float, traditional: bool
 ) -> None:
     x = normal(B, L, H, 64, seed=30)
-    oracle = initialize_rope(64, 10000.0, traditional, config)
+    oracle = initialize_rope(64, base, traditional, config)
     with mx.stream(mx.cpu):
         expected = oracle(x.swapaxes(1, 2), offset=17).swapaxes(1, 2)
-    actual = RoPE(64, 600, 10000.0, traditional, scaling)(x, 17)
-    check_close(actual, expected, f"x rotated with {config['rope_type']} scaling", 3e-5)
+    actual = RoPE(64, 600, base, traditional, scaling)(x, 17)
+    check_close(actual, expected, f"x rotated with {config['rope_type']} scaling of {base=}", 3e-5)
 
 
 @pytest.mark.parametrize("scaling", [LinearScaling(4.0), Llama3Scaling(**LLAMA3)], ids=["linear", "llama3"])

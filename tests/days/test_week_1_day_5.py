@@ -42,7 +42,7 @@ from tiny_llm import (
     scaled_dot_product_attention_grouped,
 )
 from tiny_llm.model.kv_cache import DenseKvCache
-from tiny_llm.model.loader import Tensors, build_model, load_model
+from tiny_llm.model.loader import Quantization, Tensors, build_model, load_model
 from tiny_llm.model.operations import Operations
 from tiny_llm.model.plain_checkpoint import read_plain_checkpoint
 from tiny_llm.model.plain_loader import build_plain_model
@@ -991,6 +991,114 @@ def test_task_6_build_model_takes_every_tensor() -> None:
     check_logits(model, oracle, "logits of a model built from tensors")
 
 
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
+def test_task_6_computes_in_the_type_of_the_checkpoint(dtype: mx.Dtype, tmp_path: Path) -> None:
+    chosen = dataclasses.replace(variant("qwen3"), dtype=dtype)
+    model = load_model(save(chosen, build(chosen), tmp_path))
+    check_equal(model(mx.array([[1, 2]])).dtype, dtype, "type of the logits")
+
+
+NEEDED = [
+    "model.embed_tokens.weight",
+    "model.norm.weight",
+    "model.layers.1.self_attn.k_proj.weight",
+    "model.layers.2.self_attn.q_norm.weight",
+    "model.layers.0.mlp.down_proj.weight",
+    "model.layers.2.post_attention_layernorm.weight",
+]
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_task_6_a_missing_tensor_is_named(name: str, copy: Copy) -> None:
+    folder = copy("qwen3")
+    change_tensors(folder, lambda weights: weights.pop(name))
+    check_refused(folder, name=name)
+
+
+UNUSED = [
+    "model.layers.0.self_attn.q_proj.bias",
+    "model.layers.1.mlp.gate_proj.bias",
+    "model.layers.3.input_layernorm.weight",
+    "model.layers.0.mlp.experts.0.up_proj.weight",
+    "visual.patch_embed.weight",
+    "model.layers.0.self_attn.rotary_emb.weight",
+    "lm_head.bias",
+]
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_task_6_a_tensor_too_many_is_named(name: str, copy: Copy) -> None:
+    folder = copy("qwen3-untied")
+    change_tensors(folder, lambda weights: weights.update({name: normal(128, seed=81)}))
+    check_refused(folder, name=name)
+
+
+def test_task_6_frequencies_of_older_checkpoints_are_passed_over(copy: Copy, saved: Path) -> None:
+    folder, name = copy("llama"), "model.layers.0.self_attn.rotary_emb.inv_freq"
+    change_tensors(folder, lambda weights: weights.update({name: normal(16, seed=82)}))
+    check_logits(load_model(folder), load_model(saved / "llama"), "logits with inv_freq in the file")
+
+
+def test_task_6_a_spare_head_of_a_tied_model_is_passed_over(copy: Copy, saved: Path) -> None:
+    folder = copy("qwen3")
+    change_tensors(folder, lambda weights: weights.update({"lm_head.weight": normal(160, 128, seed=83)}))
+    check_logits(load_model(folder), load_model(saved / "qwen3"), "logits of a tied model with a spare head")
+
+
+def test_task_6_a_packed_spare_head_is_passed_over_whole(copy: Copy, saved: Path) -> None:
+    folder = copy("qwen3-4bit")
+    names = ("lm_head.weight", "lm_head.scales", "lm_head.biases")
+    packed = mx.quantize(normal(160, 128, seed=83), group_size=32, bits=4)
+    change_tensors(folder, lambda weights: weights.update(zip(names, packed, strict=True)))
+    what = "logits of a tied model with a packed spare head"
+    check_logits(load_model(folder), load_model(saved / "qwen3-4bit"), what)
+
+
+def test_task_6_a_layer_with_bits_of_its_own_need_not_say_them(copy: Copy, saved: Path) -> None:
+    folder = copy("llama-mixed-bits")
+    change_config(folder, quantization=FOUR_BITS)
+    check_logits(load_model(folder), load_model(saved / "llama-mixed-bits"), "logits with a head of 8 bits")
+
+
+@pytest.mark.parametrize("own", [{"bits": 8}, {"group_size": 128}, {}], ids=str)
+def test_task_6_a_layer_of_its_own_as_mlx_lm_reads_it(own: dict[str, int], tmp_path: Path) -> None:
+    quantization = {"group_size": 32, "bits": 8, "lm_head": own}
+    chosen = dataclasses.replace(variant("llama-mixed-bits"), quantization=quantization)
+    oracle = build(chosen)
+    check_logits(load_model(save(chosen, oracle, tmp_path)), oracle, f"logits with {own} for the head")
+
+
+def test_task_6_packed_weights_are_not_rounded_to_the_type_of_their_scales(tmp_path: Path) -> None:
+    chosen = variant("qwen3-8bit-bfloat16")
+    oracle = build(chosen)
+    folder = save(chosen, oracle, tmp_path)
+    oracle.set_dtype(mx.float32)
+    check_logits(load_model(folder, mx.float32), oracle, "logits in float32 of weights packed in bfloat16")
+
+
+@pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
+def test_task_6_other_modes_are_refused(mode: str, copy: Copy) -> None:
+    folder, other = copy("qwen3-4bit"), {"group_size": 16, "bits": 4, "mode": mode}
+    for quantization in (other, {**FOUR_BITS, "model.layers.1.mlp.up_proj": other}):
+        change_config(folder, quantization=quantization)
+        check_refused(folder, mode=mode)
+
+
+def test_task_6_packed_weights_that_are_no_matrix_are_refused(copy: Copy) -> None:
+    folder, name = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
+    change_tensors(folder, lambda weights: weights.update({f"{name}.scales": mx.zeros(())}))
+    check_refused(folder, name=name)
+
+
+@pytest.mark.parametrize("own", [{}, {"a": {"bits": 4, "mode": "mxfp4"}}], ids=["of all", "of a layer"])
+def test_task_6_only_the_affine_mode_has_a_layout(own: dict[str, Any]) -> None:
+    mode = "affine" if own else "mxfp4"
+    with check_value_error(layer="a", mode="mxfp4"):
+        Quantization({**FOUR_BITS, "mode": mode, **own}).layout(
+            "a", 64, mx.zeros((5, 8), mx.uint32), mx.zeros((5, 2)), mx.zeros((5, 2))
+        )
+
+
 def add_tokenizer(folder: Path) -> None:
     """One token a word; "<end>" is the end of text as the tokenizer's own file says."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -1138,6 +1246,11 @@ def test_task_7_scalings(spelling: str, key: str, scaling: dict[str, Any], expec
     check_field(read(**{spelling: values}), "rope_scaling", expected)
 
 
+def test_task_7_the_newer_name_of_the_kind_comes_first() -> None:
+    both = {"rope_type": "linear", "type": "yarn", "factor": 2.5}
+    check_field(read(rope_scaling=both), "rope_scaling", LinearScaling(2.5))
+
+
 @pytest.mark.parametrize(
     ("changes", "amplitude"),
     [
@@ -1272,30 +1385,6 @@ def test_task_7_shards_with_an_index(num_shards: int, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
-def test_task_7_computes_in_the_type_of_the_checkpoint(dtype: mx.Dtype, tmp_path: Path) -> None:
-    chosen = dataclasses.replace(variant("qwen3"), dtype=dtype)
-    model = load_model(save(chosen, build(chosen), tmp_path))
-    check_equal(model(mx.array([[1, 2]])).dtype, dtype, "type of the logits")
-
-
-NEEDED = [
-    "model.embed_tokens.weight",
-    "model.norm.weight",
-    "model.layers.1.self_attn.k_proj.weight",
-    "model.layers.2.self_attn.q_norm.weight",
-    "model.layers.0.mlp.down_proj.weight",
-    "model.layers.2.post_attention_layernorm.weight",
-]
-
-
-@pytest.mark.parametrize("name", NEEDED)
-def test_task_7_a_missing_tensor_is_named(name: str, copy: Copy) -> None:
-    folder = copy("qwen3")
-    change_tensors(folder, lambda weights: weights.pop(name))
-    check_refused(folder, name=name)
-
-
 @pytest.mark.parametrize("name", NEEDED)
 def test_task_7_a_tensor_of_another_shape_is_named(name: str, copy: Copy) -> None:
     folder = copy("qwen3")
@@ -1309,30 +1398,6 @@ def test_task_7_a_transposed_weight_is_named(copy: Copy) -> None:
     check_refused(folder, name=name, shape=(128, 256), **{"tensor.shape": (256, 128)})
 
 
-UNUSED = [
-    "model.layers.0.self_attn.q_proj.bias",
-    "model.layers.1.mlp.gate_proj.bias",
-    "model.layers.3.input_layernorm.weight",
-    "model.layers.0.mlp.experts.0.up_proj.weight",
-    "visual.patch_embed.weight",
-    "model.layers.0.self_attn.rotary_emb.weight",
-    "lm_head.bias",
-]
-
-
-@pytest.mark.parametrize("name", UNUSED)
-def test_task_7_a_tensor_too_many_is_named(name: str, copy: Copy) -> None:
-    folder = copy("qwen3-untied")
-    change_tensors(folder, lambda weights: weights.update({name: normal(128, seed=81)}))
-    check_refused(folder, name=name)
-
-
-def test_task_7_frequencies_of_older_checkpoints_are_passed_over(copy: Copy, saved: Path) -> None:
-    folder, name = copy("llama"), "model.layers.0.self_attn.rotary_emb.inv_freq"
-    change_tensors(folder, lambda weights: weights.update({name: normal(16, seed=82)}))
-    check_logits(load_model(folder), load_model(saved / "llama"), "logits with inv_freq in the file")
-
-
 @pytest.mark.parametrize("dtype", [mx.int8, mx.uint8, mx.int32, mx.uint32], ids=str)
 def test_task_7_weights_that_are_no_floats_are_refused(dtype: mx.Dtype, copy: Copy) -> None:
     """Checkpoints in 8-bit floats come out as uint8."""
@@ -1343,62 +1408,11 @@ def test_task_7_weights_that_are_no_floats_are_refused(dtype: mx.Dtype, copy: Co
             load_model(folder, asked_for)
 
 
-def test_task_7_a_spare_head_of_a_tied_model_is_passed_over(copy: Copy, saved: Path) -> None:
-    folder = copy("qwen3")
-    change_tensors(folder, lambda weights: weights.update({"lm_head.weight": normal(160, 128, seed=83)}))
-    check_logits(load_model(folder), load_model(saved / "qwen3"), "logits of a tied model with a spare head")
-
-
-def test_task_7_a_packed_spare_head_is_passed_over_whole(copy: Copy, saved: Path) -> None:
-    folder = copy("qwen3-4bit")
-    names = ("lm_head.weight", "lm_head.scales", "lm_head.biases")
-    packed = mx.quantize(normal(160, 128, seed=83), group_size=32, bits=4)
-    change_tensors(folder, lambda weights: weights.update(zip(names, packed, strict=True)))
-    what = "logits of a tied model with a packed spare head"
-    check_logits(load_model(folder), load_model(saved / "qwen3-4bit"), what)
-
-
-def test_task_7_a_layer_with_bits_of_its_own_need_not_say_them(copy: Copy, saved: Path) -> None:
-    folder = copy("llama-mixed-bits")
-    change_config(folder, quantization=FOUR_BITS)
-    check_logits(load_model(folder), load_model(saved / "llama-mixed-bits"), "logits with a head of 8 bits")
-
-
-@pytest.mark.parametrize("own", [{"bits": 8}, {"group_size": 128}, {}], ids=str)
-def test_task_7_a_layer_of_its_own_as_mlx_lm_reads_it(own: dict[str, int], tmp_path: Path) -> None:
-    quantization = {"group_size": 32, "bits": 8, "lm_head": own}
-    chosen = dataclasses.replace(variant("llama-mixed-bits"), quantization=quantization)
-    oracle = build(chosen)
-    check_logits(load_model(save(chosen, oracle, tmp_path)), oracle, f"logits with {own} for the head")
-
-
-def test_task_7_packed_weights_are_not_rounded_to_the_type_of_their_scales(tmp_path: Path) -> None:
-    chosen = variant("qwen3-8bit-bfloat16")
-    oracle = build(chosen)
-    folder = save(chosen, oracle, tmp_path)
-    oracle.set_dtype(mx.float32)
-    check_logits(load_model(folder, mx.float32), oracle, "logits in float32 of weights packed in bfloat16")
-
-
-@pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
-def test_task_7_other_modes_are_refused(mode: str, copy: Copy) -> None:
-    folder, other = copy("qwen3-4bit"), {"group_size": 16, "bits": 4, "mode": mode}
-    for quantization in (other, {**FOUR_BITS, "model.layers.1.mlp.up_proj": other}):
-        change_config(folder, quantization=quantization)
-        check_refused(folder, mode=mode)
-
-
 @pytest.mark.parametrize("parts", [("scales", "biases"), ("biases",)], ids=["neither", "scales only"])
 def test_task_7_packed_weights_need_their_scales_and_biases(parts: tuple[str, ...], copy: Copy) -> None:
     folder, layer = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
     change_tensors(folder, lambda weights: [weights.pop(f"{layer}.{part}") for part in parts])
     check_refused(folder, name=layer)
-
-
-def test_task_7_packed_weights_that_are_no_matrix_are_refused(copy: Copy) -> None:
-    folder, name = copy("qwen3-4bit"), "model.layers.1.mlp.up_proj"
-    change_tensors(folder, lambda weights: weights.update({f"{name}.scales": mx.zeros(())}))
-    check_refused(folder, name=name)
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "bitsandbytes", "compressed-tensors"])

@@ -52,6 +52,14 @@ def test_task_1_the_list_given_stays_the_callers() -> None:
     check_equal(prompt, [5, 3, 9], "the prompt after its tokens were added to")
 
 
+def test_task_1_the_tokenizer_may_keep_its_list() -> None:
+    kept = [3, 1, 2]
+    tokenizer = FakeTokenizer()
+    tokenizer.encode = lambda text, add_special_tokens=True: kept  # type: ignore[method-assign]
+    encode_prompt(tokenizer, "CAB").append(7)
+    check_equal(kept, [3, 1, 2], "the tokenizer's list after the prompt's tokens were added to")
+
+
 @pytest.mark.parametrize("prompt", ["CAB", "<s>CAB"])
 def test_task_1_one_beginning_of_text(prompt: str) -> None:
     check_equal(encode_prompt(BosTokenizer(), prompt), [BOS_ID, 3, 1, 2], f"tokens of {prompt!r}")

@@ -107,6 +107,16 @@ def test_task_1_logprobs_are_divided_by_the_temperature(temp: float) -> None:
     check_draws(sampler, logprobs, softmax(row / temp), f"tokens at temperature {temp}", mistakes)
 
 
+@pytest.mark.parametrize("temp", [0.08, 0.02])
+def test_task_1_a_small_temperature_is_taken_as_it_is(temp: float) -> None:
+    logprobs = mx.array(log_softmax(exact(2 * temp * normal(1, V, seed=6))), mx.float32)
+    row = exact(logprobs)[0]
+    mistakes = {"a temperature of 0.1, the least that is taken": softmax(row / 0.1)}
+    what = f"tokens at temperature {temp}, close to each other"
+    all_mistakes = {**temperature_mistakes(row, temp), **mistakes}
+    check_draws(make_sampler(temp, seed=5), logprobs, softmax(row / temp), what, all_mistakes)
+
+
 @pytest.mark.parametrize("temp", [1e-3, 1e-7])
 def test_task_1_a_small_temperature_still_draws_among_equals(temp: float) -> None:
     logprobs = mx.log(mx.array([[0.1, 0.4, 0.1, 0.4]]))

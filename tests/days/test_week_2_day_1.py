@@ -176,6 +176,14 @@ def test_task_1_an_append_copies_nothing_of_what_is_cached() -> None:
     )
 
 
+def test_task_1_a_rewind_keeps_the_room() -> None:
+    cache = cache_of(5000, seed=0)
+    room = cache.state[0].shape[2]
+    cache.rewind(700)
+    mistakes = {"the arrays are cut to what is left, so the next append copies all of it": 4300}
+    check_equal(cache.state[0].shape[2], room, "room after a rewind of 700 of 5,000 tokens", mistakes)
+
+
 @pytest.mark.parametrize("n", [0, 1, 5, 14])
 def test_task_1_rewind_forgets_the_last_tokens(n: int) -> None:
     cache = TinyKvFullCache()

@@ -685,25 +685,29 @@ def test_task_6_what_does_not_fit_is_refused(bits: int) -> None:
         quantized_matmul(normal(1, 64, seed=1), make_weights(4, 128, bits, 64))
 
 
-@pytest.mark.parametrize(("bits", "goes_to_gpu"), [(2, False), (4, True), (8, True), (6, False)])
-def test_task_6_a_gpu_gets_what_its_kernels_know(
-    bits: int, goes_to_gpu: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bits", "has_kernels"), [(2, False), (4, True), (8, True), (6, False)])
+def test_task_6_each_device_gets_what_its_kernels_know(
+    bits: int, has_kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
 
-    def on_gpu(x: mx.array, weights: QuantizedWeights, *_: object) -> mx.array:
-        calls.append(weights.bits)
-        return mx.zeros((*x.shape[:-1], weights.shape[0]), x.dtype)
+    def noted(device: str) -> Callable[..., mx.array]:
+        def multiply(x: mx.array, weights: QuantizedWeights, *_: object) -> mx.array:
+            calls.append((device, weights.bits))
+            return mx.zeros((*x.shape[:-1], weights.shape[0]), x.dtype)
+
+        return multiply
 
     for module in (dispatch, gpu_operations):
-        monkeypatch.setattr(module, "quantized_matmul_gpu", on_gpu, raising=False)
+        monkeypatch.setattr(module, "quantized_matmul_gpu", noted("gpu"), raising=False)
+    monkeypatch.setattr(dispatch, "quantized_matmul_cpu", noted("cpu"))
     x, weights = normal(2, 128, seed=1), make_weights(4, 128, bits, 64)
-    use_device(mx.cpu, monkeypatch)
-    quantized_matmul(x, weights)
-    check_equal(calls, [], "bits of the weights that the GPU got though the default device is the CPU")
-    use_device(mx.gpu, monkeypatch)
-    quantized_matmul(x, weights)
-    check_equal(calls, [bits] * goes_to_gpu, f"bits of the weights that the GPU got, of {bits}")
+    for device, kind in (("cpu", mx.cpu), ("gpu", mx.gpu)):
+        calls.clear()
+        use_device(kind, monkeypatch)
+        quantized_matmul(x, weights)
+        what = f"quantized_matmul_… called, and bits, for {bits} bits if the default device is the {device}"
+        check_equal(calls, [(device, bits)] * has_kernels, what)
 
 
 @pytest.mark.parametrize("device", [mx.cpu, mx.gpu], ids=["cpu", "gpu"])

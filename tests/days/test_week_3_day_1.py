@@ -1,7 +1,7 @@
 """Week 3, day 1: one token budget."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import FrozenInstanceError
 from functools import partial
@@ -537,14 +537,34 @@ def test_task_3_who_was_removed_while_it_waited_may_come_again() -> None:
     check_equal(sequence.num_tokens, 5, "tokens of a sequence that was removed and added once more")
 
 
+class LookedUp(dict[int, Sequence]):
+    """Notes when it is walked through."""
+
+    num_walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.num_walks += 1
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self.num_walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        self.num_walks += 1
+        return super().items()
+
+
 def test_task_3_who_waits_is_not_looked_through() -> None:
     policy = SpyPolicy()
     scheduler = Scheduler(SchedulerConfig(8, 3), policy=policy)
     for id in range(500):
         scheduler.add(sequence_of(id, 4))
+    scheduler.sequences = LookedUp(scheduler.sequences)
     for _ in range(2):
         policy.num_first = 0
         output = scheduler.schedule()
+        check_equal(scheduler.sequences.num_walks, 0, "how often a step walks through all that wait")
         scheduler.complete(output, {entry.sequence.id: 9 for entry in output.final})
         assert policy.num_first <= 4, f"the policy was asked {policy.num_first} times for its first"
 

@@ -123,6 +123,15 @@ def test_task_1_the_policy_gets_who_gave_way_when_all_is_counted() -> None:
     check_equal(seen, [(True, True, 0, 1)], what)
 
 
+def test_task_1_who_gave_way_keeps_its_priority_and_its_arrival() -> None:
+    scheduler, _ = of_fake_blocks(8, [2, 2, 2, 2])
+    last = scheduler.running[-1]
+    last.priority = 2
+    scheduler.make_room(ScheduledTokens(scheduler.running[0], 2, 1, False))
+    mistakes = {"it is the most urgent from then on": (0, 3), "it arrives again": (2, 4)}
+    check_equal((last.priority, last.arrival), (2, 3), "priority and arrival of what gave way", mistakes)
+
+
 TWO_THAT_GROW = [(4, 4), (4, 3)]
 
 

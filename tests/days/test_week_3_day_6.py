@@ -217,6 +217,24 @@ def test_task_2_no_contents_are_given_up_for_a_draft() -> None:
     )
 
 
+def test_task_2_cached_blocks_may_keep_what_is_reserved_for_others() -> None:
+    blocks = PrefixCachingBlockManager(9, 4)
+    old = Sequence(9, prompt_of(17, 9), max_num_tokens=18)
+    assert blocks.allocate(old, 17)
+    old.num_computed_tokens = 17
+    blocks.free(old)
+    growing(blocks, 5, 16, id=1)
+    sequence = growing(blocks, 5, 8)
+    seen = (blocks.num_free_blocks, blocks.num_cached_blocks, blocks.num_reserved)
+    check_equal(seen, (1, 4, 2), "free, cached and reserved blocks, to begin with")
+    mistakes = {
+        "what is reserved for the other is taken from the free blocks": 2,
+        "cached blocks are counted: a draft would evict them": 14,
+    }
+    what = "drafts that fit if the cached blocks suffice for what is reserved for another sequence"
+    check_equal(blocks.room_for_drafts(sequence, 1), 6, what, mistakes)
+
+
 def test_task_2_room_is_room_that_allocate_finds() -> None:
     for num_blocks in range(3, 9):
         blocks = BlockManager(num_blocks, 3, overcommit=True)
@@ -330,6 +348,12 @@ def test_task_3_all_drafts_of_a_step_share_what_is_left() -> None:
     check_equal(found, {0: 3, 1: 2}, "drafts granted in a budget of 8, three tokens used", mistakes)
 
 
+def test_task_3_who_wants_none_need_not_say_so() -> None:
+    scheduler, _ = decoding(BlockManager(40, 4), (3, 3, 3))
+    found = scheduler.grant_drafts(scheduler.schedule(), {1: 3})
+    check_equal(found, {1: 3}, "drafts granted where only the second of three wants any")
+
+
 def test_task_3_a_prompt_in_chunks_gets_none() -> None:
     scheduler, _ = decoding(BlockManager(40, 4), (3,))
     scheduler.add(Sequence(1, prompt_of(20, 1), max_num_tokens=40))
@@ -420,6 +444,20 @@ def test_task_3_a_sequence_removed_in_mid_step_is_skipped() -> None:
     check_equal(
         seen, ([1], [1, 6, 7], [1]), "tokens of the removed one and of the other, and ids with blocks"
     )
+
+
+def test_task_3_an_id_that_is_used_again_in_mid_step_means_another_sequence() -> None:
+    blocks = BlockManager(40, 4)
+    scheduler, (old, other) = decoding(blocks, (3, 3))
+    output = scheduler.schedule()
+    scheduler.grant_drafts(output, {0: 2, 1: 2})
+    scheduler.remove(0)
+    scheduler.add(new := Sequence(0, prompt_of(5, 7), max_num_tokens=20))
+    scheduler.complete_drafted(output, {0: [4, 5], 1: [6, 7]})
+    seen = (old.token_ids[3:], new.token_ids[5:], new.num_computed_tokens, other.token_ids[3:])
+    mistakes = {"the new one gets the tokens of the removed one": ([1], [5], 1, [1, 6, 7])}
+    what = "tokens gained by the removed one and the new one, computed by the new one, gained by the other"
+    check_equal(seen, ([1], [], 0, [1, 6, 7]), what, mistakes)
 
 
 def test_task_3_a_step_is_completed_only_once() -> None:
@@ -680,6 +718,18 @@ def test_task_5_an_answer_that_ends_in_mid_draft_gives_all_back() -> None:
         check_equal((blocks.num_used_blocks, blocks.num_reserved), (0, 0), "blocks in use and reserved")
         check_equal(oracle.released, [0], "ids that the drafter was told to forget")
         check_equal(engine.requests, {}, "requests that are left")
+
+
+def test_task_5_the_scheduler_is_told_of_no_token_after_the_end() -> None:
+    engine = speculative_engine(Oracle(3))
+    engine.add_request(prompt_of(5), length(9))
+    computed = engine.execution.compute(engine.requests)
+    engine.execution.complete(computed, {0: computed.token_ids[0][:2]})
+    sequence = engine.scheduler.sequences[0]
+    seen = (sequence.token_ids[5:], sequence.num_computed_tokens)
+    mistakes = {"all tokens of the step": (continuation(prompt_of(5), 4), 8)}
+    what = "tokens and computed tokens of a sequence whose answer takes two of a step's four"
+    check_equal(seen, (continuation(prompt_of(5), 2), 6), what, mistakes)
 
 
 def test_task_5_log_probabilities_of_all_tokens() -> None:
@@ -964,12 +1014,13 @@ def test_task_7_a_decode_without_drafts_waits_and_a_chunk_does_not() -> None:
     check_equal(
         (last.start, last.num_tokens, last.is_final), (4, 5, False), "of a prompt's end without drafts"
     )
-    decode = drafter.missing(ScheduledTokens(sequence, 8, 1, True), 4, False)
-    check_equal(decode.num_tokens, 0, "tokens missing of a decode without drafts", {"it doesn't wait": 5})
-    caught_up = drafter.missing(ScheduledTokens(sequence, 8, 1, True), 4, True)
-    mistakes = {"what waited is never computed": (8, 1)}
+    sequence.token_ids.append(1)
+    decode = drafter.missing(ScheduledTokens(sequence, 9, 1, True), 4, False)
+    check_equal(decode.num_tokens, 0, "tokens missing of a decode without drafts", {"it doesn't wait": 6})
+    caught_up = drafter.missing(ScheduledTokens(sequence, 9, 1, True), 4, True)
+    mistakes = {"what waited is never computed": (9, 1)}
     check_equal(
-        (caught_up.start, caught_up.num_tokens), (4, 5), "what is missing once drafts follow", mistakes
+        (caught_up.start, caught_up.num_tokens), (4, 6), "what is missing once drafts follow", mistakes
     )
 
 
@@ -1008,8 +1059,7 @@ def test_task_7_the_drafts_of_all_are_drawn_together() -> None:
 def test_task_7_nothing_is_computed_if_nothing_is_missing() -> None:
     blocks, model = BlockManager(40, 4), FakeModel()
     drafter = drafting(blocks, 3, model)
-    sequence = Sequence(0, prompt_of(5), max_num_tokens=20)
-    assert blocks.allocate(sequence, 8)
+    sequence = growing(blocks, 4)
     drafts = drafter.propose(
         SchedulerOutput((ScheduledTokens(sequence, 4, 1, True),)), {}, {0: SamplingParams()}
     )

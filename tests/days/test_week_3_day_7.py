@@ -925,6 +925,29 @@ def test_task_5_a_request_larger_than_the_limit_is_admitted_alone() -> None:
     check_equal(full(lambda: second.count_tokens(1)), None, "reason of the error once the 500 are computed")
 
 
+def test_task_5_tokens_may_be_counted_in_parts() -> None:
+    admission = Admission(9, 100)
+    other, reservation = admission.reserve(), admission.reserve()
+    other.count_tokens(10)
+    with reservation:
+        reservation.count_tokens(20)
+        reservation.count_tokens(30)
+        check_equal(admission.num_queued_tokens, 60, "num_queued_tokens after 10, and 20 and 30 of another")
+    mistakes = {"only those that were counted last are subtracted": 30}
+    check_equal(
+        admission.num_queued_tokens, 10, "num_queued_tokens after the block of the 20 and 30", mistakes
+    )
+
+
+def test_task_5_a_request_is_not_refused_for_its_own_tokens() -> None:
+    admission = Admission(9, 100)
+    reservation = admission.reserve()
+    reservation.count_tokens(70)
+    reason = full(lambda: reservation.count_tokens(70))
+    mistakes = {"its own tokens count as those of others": "num_queued_tokens"}
+    check_equal(reason, None, "reason of the error for 70 + 70 tokens of 100, all of one request", mistakes)
+
+
 def test_task_5_without_a_limit_any_number_of_tokens_may_wait() -> None:
     admission = Admission(9)
     first, second = admission.reserve(), admission.reserve()
@@ -936,7 +959,8 @@ def test_task_5_a_refusal_says_when_to_come_back() -> None:
     admission = Admission(1, 10, estimate_wait=lambda: 6.2)
     reservation = admission.reserve()
     errors = []
-    for refused in (admission.reserve, lambda: reservation.count_tokens(8) or reservation.count_tokens(8)):
+    reservation.count_tokens(8)
+    for refused in (admission.reserve, lambda: Reservation(admission, 0).count_tokens(8)):
         with pytest.raises(QueueFullError) as error:
             refused()
         errors.append((error.value.reason, error.value.retry_after))

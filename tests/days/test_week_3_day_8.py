@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from tests.support.batching import peak_bytes
 from tests.support.budget import answers_of, run
 from tests.support.check import check_close, check_equal, check_value_error, normal
 from tests.support.engines import drafting_engine
@@ -104,6 +105,13 @@ def test_task_1_a_forbidden_token_changes_nothing(tokens: list[int]) -> None:
     mistakes = {"the allowed tokens before it stay read": place}
     check_equal(constraint.num_tokens, 0, "num_tokens afterwards", {n: m for n, m in mistakes.items() if m})
     check_equal(allowed_now(constraint), [A], "tokens that may come, afterwards")
+
+
+def test_task_1_a_place_is_counted_from_the_start_of_the_answer() -> None:
+    constraint = constraint_of("AB*D")
+    constraint.advance([A, B, B])
+    with check_value_error(token=C, place=4, what="tokens B C after A B B in AB*D"):
+        constraint.advance([B, C])
 
 
 @pytest.mark.parametrize("regex", ["AB", "AB*"])
@@ -423,6 +431,17 @@ def test_task_4_other_rows_are_the_same_bits() -> None:
     others = [0, 1, 2, 3, 5]
     same = np.array(found)[others].tobytes() == np.array(logits)[others].tobytes()
     check_equal(same, True, "whether rows without a grammar are as before")
+
+
+def test_task_4_rows_without_a_grammar_cost_no_memory() -> None:
+    logits = normal(64, 32_768, seed=6, dtype=mx.float16)
+    rows, bits = mx.array([40]), masks_of([[7]], 32_768)
+    mx.eval(logits, rows, bits)
+    peak = peak_bytes(lambda: mx.eval(mask_rows_simple(logits, rows, bits)))
+    assert peak < 2.2 * logits.nbytes, (
+        f"masking 1 of 64 rows took {peak >> 20} MiB, beside logits of {logits.nbytes >> 20} MiB: "
+        "expand the masks of the given rows only"
+    )
 
 
 # Requests with grammars, in an engine

@@ -29,7 +29,7 @@ from tests.support.cpu_kernels import (
 )
 from tests.support.fences import FencedKernel
 from tests.support.oracles import LOW_PRECISION, Array, exact, silu, softmax
-from tests.support.precision import check_rounded_once, check_types, short_name
+from tests.support.precision import check_rounded_once, check_types, short_name, softmax_tolerance
 from tests.support.quantized import expanded_by, random_words
 from tiny_llm import (
     ExpertWeights,
@@ -100,7 +100,7 @@ def check_route(logits: mx.array, k: int, is_normalized: bool, what: str = "") -
         weights,
         expected,
         f"weights {what}",
-        1e-6,
+        softmax_tolerance(logits, 1e-6),
         {
             "weights that sum to 1 for each token, which was not asked for": chosen_weights(
                 probabilities, right, True
@@ -822,6 +822,25 @@ def test_task_4_layers_without_experts_have_the_mlp_of_the_operations() -> None:
     parts = [build_moe(moe, config, tensors, f"model.layers.{i}.mlp") for i in range(3)]
     check_equal([isinstance(part, SparseMoe) for part in parts], [False, True, False], "layers with experts")
     check_equal(made, [(128, 256)] * 2, "widths of the MLPs of layers without experts")
+
+
+def test_task_4_layers_beyond_the_tenth() -> None:
+    chosen = variant("moe")
+    weights = flatten_experts(dict(tree_flatten(build(chosen).parameters())))
+    far = {name.replace("layers.1.", "layers.13."): each for name, each in weights.items()}
+    config = ModelConfig.from_dict({**chosen.config, "model_type": "qwen3"})
+    for dense, expected in (([3, 1], SparseMoe), ([13], Qwen3MLP)):
+        moe = MoeConfig.from_dict({**chosen.config, "mlp_only_layers": dense})
+        tensors = Tensors({**far, **dense_mlp("model.layers.13.mlp")})
+        part = build_moe(moe, config, tensors, "model.layers.13.mlp")
+        what = f"kind of layer 13, where layers {dense} have an MLP"
+        check_equal(type(part).__name__, expected.__name__, what)
+
+
+def dense_mlp(name: str) -> dict[str, mx.array]:
+    """The weights of an MLP of 128 inputs and 256 hidden units."""
+    shapes = {"gate_proj": (256, 128), "up_proj": (256, 128), "down_proj": (128, 256)}
+    return {f"{name}.{projection}.weight": mx.zeros(shape) for projection, shape in shapes.items()}
 
 
 @pytest.mark.parametrize("bits", [None, 4, 8])

@@ -14,6 +14,15 @@ FLOATS = (mx.float32, mx.float16, mx.bfloat16)
 STEP = {mx.float32: 1e-5, mx.float16: 3e-3, mx.bfloat16: 2e-2}
 """Share of the largest entry by which a result may be off, if one of its operands has this type."""
 
+
+def softmax_tolerance(x: mx.array, least: float = 1e-5) -> float:
+    """The tolerance of a softmax: exp of a float32 as large as those of x is off by as much as that number.
+
+    Subtracting the largest entry first is exact; subtracting the logsumexp rounds, and is as right.
+    """
+    return max(least, float(np.finfo(np.float32).eps) * float(np.abs(exact(x)).max()))
+
+
 short_types = pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16], ids=str)
 
 

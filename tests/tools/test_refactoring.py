@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.author.bank.entries import WrongSolution, load_bank
+from scripts.author.bank.entries import Solution, load_bank
 from scripts.course import load_course
 from scripts.sources.files import read_reference
 from scripts.sources.symbols import Package
@@ -18,7 +18,7 @@ REFERENCE = read_reference()
 
 
 @cache
-def bank() -> list[WrongSolution]:
+def bank() -> list[Solution]:
     return load_bank(load_course().days)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.author.bank.chosen import changed_files, chosen, concerned
-from scripts.author.bank.entries import BANK, WrongSolution, load_bank, read_entry, undefined_names
+from scripts.author.bank.entries import BANK, Solution, load_bank, read_entry, undefined_names
 from scripts.author.bank.rebase import entry_text
 from scripts.author.sampled import is_taken
 from scripts.author.states import OF_ALL_STATES, Starter
@@ -24,8 +24,8 @@ DAYS = load_course().days
 LINEAR = {"task": 1, "misconception": "M.", "symbol": "linear", "find": "x @ w.T", "replace": "x @ w"}
 
 
-def entry(symbol: str, find: str, replace: str, **others: str) -> WrongSolution:
-    return WrongSolution(DAYS[0], 1, "name", "A belief.", symbol, find, replace, **others)
+def entry(symbol: str, find: str, replace: str, **others: str) -> Solution:
+    return Solution(DAYS[0], 1, "name", symbol, "A belief.", find, replace, **others)
 
 
 def wrong_code(source: str, symbol: str, find: str, replace: str, near: str = "") -> str:
@@ -153,7 +153,7 @@ def test_kernels_are_edited_like_python() -> None:
 
 def test_a_body_is_the_whole_definition() -> None:
     symbol = package_of(SOURCE).find("first")
-    changed = WrongSolution(DAYS[0], 1, "n", "m", "first", body="def first(books):\n    return books[-1]")
+    changed = Solution(DAYS[0], 1, "n", "first", "m", body="def first(books):\n    return books[-1]")
     assert symbol.replaced(changed.edit.code(symbol)).endswith("def first(books):\n    return books[-1]\n")
 
 
@@ -177,7 +177,10 @@ def test_names_are_defined_by_scopes_modules_and_python() -> None:
     assert undefined_names(FILE, source.replace("in range", "in ranges")) == {"ranges"}
 
 
-@pytest.mark.parametrize("fields", [{}, {"find": "a", "body": "b"}, {"find": "a", "file": "x.py"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"find": "a", "body": "b"}, {"find": "a", "file": "x.py"}, {"find": "a", "style": "It is right."}],
+)
 def test_an_entry_needs_one_form(fields: Mapping[str, str]) -> None:
     with pytest.raises(ValueError, match="name"):
         read_entry(DAYS[0], {"task": 1, "name": "name", "misconception": "M.", "symbol": "first", **fields})

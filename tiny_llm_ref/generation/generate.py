@@ -100,7 +100,7 @@ def to_logprobs(logits: mx.array) -> mx.array:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> list[int]:
-    """Return the token ids of a prompt: encode text, and copy ids unchanged.
+    """Return the token ids of a prompt, in a new list: encode text, and copy ids unchanged.
 
     If the text already starts with the beginning-of-text token, don't let the tokenizer add a second one.
 

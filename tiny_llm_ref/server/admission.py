@@ -95,12 +95,8 @@ class Reservation:
                 `max_num_queued_tokens`. Nothing is counted then, but the slots stay reserved.
         """
         admission = self.admission
-        limit = admission.max_num_queued_tokens
-        if (
-            limit is not None
-            and admission.num_queued_tokens > 0
-            and admission.num_queued_tokens + num_tokens > limit
-        ):
+        limit, of_others = admission.max_num_queued_tokens, admission.num_queued_tokens - self.num_tokens
+        if limit is not None and of_others > 0 and admission.num_queued_tokens + num_tokens > limit:
             raise admission.full("num_queued_tokens")
         admission.num_queued_tokens += num_tokens
         self.num_tokens += num_tokens

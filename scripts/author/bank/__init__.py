@@ -1,1 +1,1 @@
-"""The bank of wrong solutions: read, applied, and carried across changes of the reference."""
+"""The banks of wrong and of right solutions: read, applied, and carried across changes of the reference."""

@@ -1,7 +1,8 @@
-"""The wrong solutions and states that a change may concern, and a sample of the others."""
+"""The solutions and states that a change may concern, and a sample of the others."""
 
 import hashlib
 import subprocess
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -54,6 +55,14 @@ def chosen(
     return [run for run in runs if run.day in days or is_drawn(run.id, head)]
 
 
+def drawn_of_each_week(runs: Iterable[Run], count: int, head: str) -> list[Run]:
+    """So many of each week, other ones at each commit."""
+    weeks: dict[int, list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: draw(run.id, head)):
+        weeks[run.day.week].append(run)
+    return [run for drawn in weeks.values() for run in drawn[:count]]
+
+
 def concerned(days: Iterable[Day], changed: Collection[str]) -> set[Day]:
     """The days whose entries, messages, tests, or whatever the tests import are among changed files."""
     dependencies = Dependencies(read_reference())
@@ -73,7 +82,12 @@ def concerned(days: Iterable[Day], changed: Collection[str]) -> set[Day]:
 
 def is_drawn(id: str, head: str, share: int = SHARE) -> bool:
     """Whether something is among the one of `share` that the sample of a commit has."""
-    return int(hashlib.sha256(f"{head} {id}".encode()).hexdigest(), 16) % share == 0
+    return draw(id, head) % share == 0
+
+
+def draw(id: str, head: str) -> int:
+    """A large number that is another one for each commit."""
+    return int(hashlib.sha256(f"{head} {id}".encode()).hexdigest(), 16)
 
 
 def changed_files(commit: str) -> set[str]:

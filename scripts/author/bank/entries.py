@@ -1,4 +1,4 @@
-"""The bank of wrong solutions: entries tied to symbols of the reference, read, applied and written."""
+"""Banks of wrong and right solutions: entries tied to symbols of the reference, read, applied and written."""
 
 import builtins
 import symtable
@@ -15,6 +15,7 @@ from scripts.sources.files import SHARED, is_python, read_reference, source_file
 from scripts.sources.symbols import Package
 
 BANK = COURSE / "wrong"
+RIGHT = COURSE / "right"
 
 
 def read_package() -> Package:
@@ -27,22 +28,23 @@ def read_package() -> Package:
 
 
 @dataclass(frozen=True)
-class WrongSolution:
-    """A misconception of a task, and what it makes of one symbol of the reference, as an Edit says it."""
+class Solution:
+    """What a misconception, or another style, makes of one symbol of the reference, as an Edit says it."""
 
     day: Day
     task: int
     name: str
-    misconception: str
     symbol: str
+    misconception: str = ""
     find: str = ""
     replace: str = ""
     body: str = ""
     near: str = ""
+    style: str = ""
 
     @property
     def id(self) -> str:
-        """Unique in the bank."""
+        """Unique in its bank."""
         return f"{self.day.week}.{self.day.day}.{self.task} {self.name}"
 
     @property
@@ -51,7 +53,7 @@ class WrongSolution:
         return Edit(self.find, self.replace, self.near, self.body)
 
     def run(self, package: Package, first: Iterable[str] = ()) -> Run:
-        """The tests of its task up to the first that fails, on the reference with the misconception.
+        """The tests of its task up to the first that fails, on the reference changed like this.
 
         Raises:
             ValueError: the entry does not fit the reference.
@@ -72,7 +74,7 @@ class WrongSolution:
 
 
 def check_source(path: Path, source: str) -> None:
-    """Demand of a changed source what a misconception needs.
+    """Demand of a changed source what its tests need.
 
     Raises:
         ValueError: it cannot be parsed, or uses a name that nothing defines.
@@ -85,8 +87,8 @@ def check_source(path: Path, source: str) -> None:
         raise ValueError(f"nothing defines {', '.join(sorted(undefined))}")
 
 
-def load_bank(days: Iterable[Day], folder: Path = BANK) -> list[WrongSolution]:
-    """All wrong solutions of some days, in the order of the course.
+def load_bank(days: Iterable[Day], folder: Path = BANK) -> list[Solution]:
+    """All solutions that a bank has for some days, in the order of the course.
 
     Raises:
         ValueError: a field is missing or unknown.
@@ -95,7 +97,8 @@ def load_bank(days: Iterable[Day], folder: Path = BANK) -> list[WrongSolution]:
         read_entry(day, entry)
         for day in days
         if bank_file(day, folder).exists()
-        for entry in load_toml(bank_file(day, folder).read_text(encoding="utf-8"))["wrong"]
+        for entries in load_toml(bank_file(day, folder).read_text(encoding="utf-8")).values()
+        for entry in entries
     ]
 
 
@@ -104,16 +107,18 @@ def bank_file(day: Day, folder: Path = BANK) -> Path:
     return folder / f"{day.stem}.toml"
 
 
-def read_entry(day: Day, entry: Mapping[str, Any]) -> WrongSolution:
+def read_entry(day: Day, entry: Mapping[str, Any]) -> Solution:
     """An entry of a file."""
     try:
-        solution = WrongSolution(day, **entry)
+        solution = Solution(day, **entry)
     except TypeError as error:
         raise ValueError(
             f"{entry.get('name', 'an entry')} of week {day.week} day {day.day}: {error}"
         ) from None
     if bool(solution.find) == bool(solution.body):
         raise ValueError(f"{solution.id} needs either `find` and `replace` or `body`")
+    if bool(solution.misconception) == bool(solution.style):
+        raise ValueError(f"{solution.id} needs `misconception` if it is wrong, and `style` if it is right")
     return solution
 
 

@@ -1,4 +1,4 @@
-"""Carry wrong solutions across changes of the symbols that they are tied to, by three-way merges."""
+"""Carry solutions of the banks across changes of the symbols that they are tied to, by three-way merges."""
 
 import ast
 import contextlib
@@ -23,8 +23,9 @@ from scripts.sources.symbols import Package, Symbol, symbols_of
 from scripts.sources.tokens import canonical, tokens
 
 MIN_LIKENESS = 0.6  # of two definitions, for one to be the other renamed
-HEADS = re.compile(r"^\[\[(?:wrong|survivor)\]\]\n", re.M)
+HEADS = re.compile(r"^\[\[(?:wrong|right|survivor)\]\]\n", re.M)
 FIELDS = tuple(vars(Edit()))
+KEPT = ("task", "name", "misconception", "style")
 PIECES = {"lines": re.compile(r".*\n|.+"), "words": re.compile(r"\n *|\w+|[^\w\n]")}
 
 
@@ -51,7 +52,8 @@ def package_at(commit: str, root: Path = ROOT) -> Package:
 
 def rebase_file(path: Path, day: Day, rebase: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> list[str]:
     """Carry the entries of a file over, and say which need a human and why; they stay as they were."""
-    header, *blocks = HEADS.split(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    header, *blocks = HEADS.split(text)
     left = []
     for index, block in enumerate(blocks):
         entry = load_toml(block)
@@ -63,13 +65,14 @@ def rebase_file(path: Path, day: Day, rebase: Callable[[Mapping[str, Any]], Mapp
         except ValueError as error:
             blocks[index] = block
             left.append(f"{path.name}: {day.week}.{day.day}.{entry['task']} {entry['name']}: {error}")
-    path.write_text("[[wrong]]\n".join([header, *blocks]), encoding="utf-8")
+    path.write_text(HEADS.findall(text)[0].join([header, *blocks]), encoding="utf-8")
     return left
 
 
 def rebase_survivors(path: Path, way: "Rebase") -> list[str]:
     """Give excused mutants the names that their functions have now, and say which functions are gone."""
-    header, *blocks = HEADS.split(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    header, *blocks = HEADS.split(text)
     left = []
     for index, block in enumerate(blocks):
         id = load_toml(block)["id"]
@@ -107,7 +110,7 @@ class Rebase:
         """
         before, wrong = self.old_version(entry)
         now = self.successor(before.key)
-        kept = {name: entry[name] for name in ("task", "name", "misconception")}
+        kept = {name: entry[name] for name in KEPT if name in entry}
         names = self.renamed_words(before, now, wrong)
         base, wrong = (replace_words(code, names) for code in (before.code, wrong))
         own = Edit(**{field: replace_words(entry.get(field, ""), names) for field in FIELDS})
