@@ -25,7 +25,8 @@ class Chunk:
         kind: function, declaration, type, constant, define, undef, import, include, docstring, comment,
             plain; a Python class is chunks of its members between one that is open and one that is close.
         names: what it defines, with dots such as Reader.next.
-        words: every name that its code uses; in Python an attribute with a dot in front.
+        words: every name that its code uses; in Python an attribute with a dot in front, and what a docstring
+            mentions with a backquote.
         is_private: nothing outside the file should know it.
         body: where in `text` a function's own code starts and ends, below its docstring.
         label: what it is recognized by in another version of the source, instead of its names or its text.
@@ -48,7 +49,8 @@ class Chunk:
     @property
     def local_names(self) -> set[str]:
         """What it defines, as `words` has it."""
-        return {name[name.rfind(".") :] if "." in name else name for name in self.names}
+        own = [name[max(name.rfind("."), 0) :] for name in self.names]
+        return {*own, *(f"`{name.removeprefix('.')}" for name in own)}
 
     @property
     def inside(self) -> str:

@@ -14,6 +14,8 @@ from scripts.sources.imports import Import, aliases, origin
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 COMMENTS = re.compile(r"(?:[ \t]*#[^\n]*\n)+(?=[ \t]*\r?\n)")
 NO_CODE = re.compile(r"\s*(?:#.*)?\s*")
+IN_PROSE = re.compile(r"\b(?:_\w+|[A-Z][A-Z\d_]+)\b")
+"""What no word of a docstring is written like: a private name, or a constant's."""
 BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 Block = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Row = list[ast.stmt]
@@ -213,7 +215,10 @@ def assigned(row: Iterable[ast.stmt]) -> tuple[str, ...]:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Every name that code reads, as variable or in a string that is nothing else, and attributes as `.x`."""
+    """Every name that code reads, as variable or in a string that is nothing else, and attributes as `.x`.
+
+    A name that a docstring mentions has a backquote in front.
+    """
     text = GAP.sub("", text, count=1)
     return words_in([ast.parse(f"if True:\n{text}" if text[:1].isspace() else text)])
 
@@ -228,4 +233,6 @@ def words_in(nodes: Iterable[ast.AST]) -> frozenset[str]:
             names.add(f".{node.attr}")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             names.add(node.value)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            names.update(f"`{name}" for name in IN_PROSE.findall(str(node.value.value)))
     return frozenset(names)

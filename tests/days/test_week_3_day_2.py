@@ -31,7 +31,6 @@ from tests.support.pages import (
     sequence_of,
     state_of,
 )
-from tests.support.paper import PaperScheduler
 from tiny_llm import (
     BlockManager,
     CostModel,
@@ -40,6 +39,7 @@ from tiny_llm import (
     SchedulerConfig,
     Sequence,
     SimulatedRequest,
+    Simulator,
     TinyKvFullCache,
 )
 from tiny_llm.ops.attention import Mask, scaled_dot_product_attention_grouped
@@ -542,9 +542,9 @@ def test_task_3_a_watermark_that_is_no_share_is_an_error(watermark: float) -> No
     check_equal(blocks.admit(sequence_of(0, 1), 1), True, "a token in an empty pool, whatever the watermark")
 
 
-def simulated(blocks: BlockManager, requests: Items[SimulatedRequest], **limits: Any) -> PaperScheduler:
+def simulated(blocks: BlockManager, requests: Items[SimulatedRequest], **limits: Any) -> Simulator:
     """The scheduler with these blocks, until every request has its tokens."""
-    simulator = PaperScheduler(SchedulerConfig(**limits), CostModel(1.0, 0.0), blocks)
+    simulator = Simulator(SchedulerConfig(**limits), CostModel(1.0, 0.0), blocks)
     for request in requests:
         simulator.add(request)
     while simulator.scheduler.has_work:
@@ -554,7 +554,7 @@ def simulated(blocks: BlockManager, requests: Items[SimulatedRequest], **limits:
     return simulator
 
 
-def entries_of(simulator: PaperScheduler) -> list[list[tuple[int, int, int]]]:
+def entries_of(simulator: Simulator) -> list[list[tuple[int, int, int]]]:
     """(id, start, num_tokens) of each entry of each step."""
     return [
         [(entry.sequence.id, entry.start, entry.num_tokens) for entry in step.output.entries]
@@ -620,7 +620,7 @@ def test_task_3_abort_after_every_step_leaves_nothing() -> None:
     for id in range(len(requests)):
         for num_steps in range(14):
             blocks = SpyBlocks(7, 4)
-            simulator = PaperScheduler(limits, CostModel(1.0, 0.0), blocks)
+            simulator = Simulator(limits, CostModel(1.0, 0.0), blocks)
             for request in requests:
                 simulator.add(request)
             for _ in range(num_steps):
@@ -640,7 +640,7 @@ def test_task_3_abort_after_every_step_leaves_nothing() -> None:
 def test_task_3_a_step_that_fails_leaves_nothing_behind() -> None:
     for fail_at in range(9):
         blocks = SpyBlocks(7, 4)
-        simulator = PaperScheduler(SchedulerConfig(8, 3), CostModel(1.0, 0.0), blocks)
+        simulator = Simulator(SchedulerConfig(8, 3), CostModel(1.0, 0.0), blocks)
         for request in (request_of(11, 3, 5), request_of(2, 4), request_of(13, 2, 9)):
             simulator.add(request)
         for _ in range(fail_at):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.support.budget import rows_of
 from tests.support.check import check_equal, check_value_error
 from tests.support.fakes import prompt_of
-from tests.support.paper import PaperScheduler
 from tests.support.prefixes import (
     HASHES,
     Job,
@@ -951,7 +950,7 @@ def test_task_6_each_request_gets_what_it_gets_alone(hash_name: str, data: st.Da
     # depends on what keeps sequences alive, so biased answers, all alike, are not drawn.
     plain = st.just(Taste()), st.just(False), st.just(False)
     schedule: EngineSchedule = data.draw(engine_schedules(pools, *plain))
-    check_engine_law(schedule, simulator=PaperScheduler)
+    check_engine_law(schedule)
 
 
 def engine_on(blocks: BlockManager) -> Engine:

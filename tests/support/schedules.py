@@ -475,9 +475,7 @@ def check_law(schedule: Schedule) -> None:
         assert (result.token_ids, result.finish_reason) == alone, f"request {result.prompt_idx} differs"
 
 
-def check_engine_law(
-    schedule: EngineSchedule, kind: Callable[..., Engine] = Engine, simulator: type[Simulator] = Simulator
-) -> None:
+def check_engine_law(schedule: EngineSchedule, kind: Callable[..., Engine] = Engine) -> None:
     """Fail unless every law of the engine holds.
 
     Each request gets what it gets alone, none waits past its bound, no step passes its limits, the blocks
@@ -486,7 +484,7 @@ def check_engine_law(
     """
     pending = sorted(schedule.arrivals, key=lambda arrival: arrival.after_step)
     in_order = list(pending)
-    both = EngineAndSimulator(schedule, kind, simulator)
+    both = EngineAndSimulator(schedule, kind)
     waits = Waits(schedule)
     with both.engine as engine:
         for step in range(2000):
@@ -516,9 +514,7 @@ class EngineAndSimulator:
     The simulator is told how many tokens each request samples, and no more.
     """
 
-    def __init__(
-        self, schedule: EngineSchedule, kind: Callable[..., Engine], simulator: type[Simulator]
-    ) -> None:
+    def __init__(self, schedule: EngineSchedule, kind: Callable[..., Engine]) -> None:
         self.blocks = schedule.make_blocks()
         self._run_alone = schedule.run_alone
         self.engine = kind(
@@ -531,7 +527,7 @@ class EngineAndSimulator:
             clock=lambda: self._now,
             kv_bits=schedule.kv_bits,
         )
-        self.simulator = simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
+        self.simulator = Simulator(schedule.config, self, schedule.make_blocks(), schedule.taste.make())
         self.results: dict[int, GenerationResult] = {}
         self.aborted: set[int] = set()
         self._seconds = schedule.seconds

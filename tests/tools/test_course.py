@@ -11,8 +11,9 @@ import pytest
 
 import tiny_llm
 from scripts.course import ROOT, Day, load_course
-from scripts.sources.files import find_symbol, is_python, module_name, source_files
-from scripts.sources.symbols import definition_of
+from scripts.sources.files import find_symbol, is_python, module_name, read_reference, source_files
+from scripts.sources.render import starter_of
+from scripts.sources.symbols import KINDS, definition_of, split
 
 COURSE = load_course()
 REFERENCE = ROOT / "tiny_llm_ref"
@@ -177,6 +178,30 @@ def test_symbols_of_the_map_exist(day: Day) -> None:
             found = importlib.import_module(f"tiny_llm.{module_name(path)}")
             for name in dotted.split("."):
                 found = getattr(found, name)
+
+
+def test_what_is_mentioned_is_in_the_starter() -> None:
+    reference, starter = read_reference(), starter_of(COURSE)
+    gone = {path: defined(path, reference[path]) - defined(path, starter[path]) for path in reference}
+    in_code = {path: set(re.findall(r"\w+", source)) for path, source in starter.items()}
+    assert {path: names & in_code[path] for path, names in gone.items() if names & in_code[path]} == {}
+    missing = set().union(*gone.values()).difference(*in_code.values())
+    for path in ROOT.glob("book/src/**/*.md"):
+        quoted = " ".join(re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8")))
+        assert missing & set(re.findall(r"\w+", quoted)) == set(), path
+    for path in ROOT.glob("course/hints/*.toml"):  # which may suggest a helper
+        words = set(re.findall(r"\b[A-Z_\d]+\b", path.read_text(encoding="utf-8")))
+        assert missing & words == set(), path
+
+
+def defined(path: Path, source: str) -> set[str]:
+    """What a source defines, without the classes in front."""
+    return {
+        name.rpartition(".")[2]
+        for chunk in split(path, source)
+        if chunk.kind in KINDS
+        for name in chunk.names
+    }
 
 
 @pytest.mark.parametrize("day", COURSE.days, ids=DAY_IDS)

@@ -147,10 +147,3 @@ def test_catch_up_fills_the_core_and_all_if_asked(tmp_path: Path) -> None:
     )
     assert run(*arguments, "--all").returncode == 0
     assert "is not written yet" not in (package / LONGER).read_text(encoding="utf-8")
-
-
-def test_the_server_goes_on_without_optional_tasks(core: Sources, tmp_path: Path) -> None:
-    code, output = outcome_of(core, tmp_path, "tests/server/test_core_alone.py")
-    assert code == 0, output
-    assert "3 passed" in output
-    assert "skipped" not in output

@@ -12,6 +12,7 @@ from ..ops.attention import Mask, check_mask
 READ_BY_STRIDES = (0, 1, 2, 3)
 SOURCE = Path(__file__).parent / "cpu" / "flash_attention.cpp"
 FLASH_ATTENTION = CpuKernel(SOURCE, strided=READ_BY_STRIDES)
+HEAD_DIM_UNIT = 16
 
 
 def dispatch_attention(
@@ -21,8 +22,8 @@ def dispatch_attention(
 
     If the default device is a GPU, use `flash_attention_gpu` (kernels/gpu_operations.py), provided that
     D is one of HEAD_DIMS (kernels/gpu_sizes.py). Otherwise use `flash_attention_cpu`, provided that D
-    is a multiple of 16. For any other D, for empty arrays, and if the query does not have four axes, call
-    `scaled_dot_product_attention_grouped`.
+    is a multiple of HEAD_DIM_UNIT. For any other D, for empty arrays, and if the query does not have four
+    axes, call `scaled_dot_product_attention_grouped`.
 
     Args:
         query: [B, H_q, L, D]

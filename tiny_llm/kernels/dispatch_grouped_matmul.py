@@ -9,6 +9,7 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from ..ops.experts import ExpertWeights, shaped_by_expert
 
 GROUPED_MATMUL = CpuKernel(Path(__file__).parent / "cpu" / "grouped_matmul.cpp")
+GROUPED_BITS = (4, 8)
 
 
 def dispatch_grouped_matmul(x: mx.array, experts: mx.array, weights: ExpertWeights) -> mx.array:

@@ -9,6 +9,7 @@ from kernel_runtime.cpu_kernel import CpuKernel
 from kernel_runtime.paged_check import checked
 
 PAGED_ATTENTION = CpuKernel(Path(__file__).parent / "cpu" / "paged_attention.cpp")
+HEAD_DIM_UNIT = 16
 BLOCK_TYPES = (mx.float32, mx.bfloat16, mx.float16)
 """Types of keys and values in blocks. The CPU kernel gets the index of a type in this list."""
 
@@ -20,9 +21,9 @@ def dispatch_paged_attention(
     """Compute `paged_attention_simple` with the fastest kernel for this device, type and head dimension.
 
     On a GPU (the default device), use `paged_attention_gpu` if D is one of HEAD_DIMS and query, keys and
-    values have the same type. On a CPU, use `paged_attention_cpu` if D is a multiple of 16 and keys and
-    values have the same type, one of BLOCK_TYPES; the query may have another. In all other cases, on either
-    device, use `paged_attention`.
+    values have the same type. On a CPU, use `paged_attention_cpu` if D is a multiple of HEAD_DIM_UNIT
+    and keys and values have the same type, one of BLOCK_TYPES; the query may have another. In all other
+    cases, on either device, use `paged_attention`.
 
     Arguments, result and ValueError are those of `paged_attention_simple`.
     """

@@ -1,5 +1,6 @@
 """Load a model whose blocks have mixtures of experts: Qwen3-MoE."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,22 @@ import mlx.core as mx
 
 from ..ops.experts import ExpertProjection
 from .config import ModelConfig
+from .config_check import COUNTS, SIZE, SWITCH
 from .loader import Tensors
 from .operations import PLAIN_OPERATIONS, Operations
 from .qwen3 import Qwen3Model
+
+KINDS = {
+    "num_experts": SIZE,
+    "num_local_experts": SIZE,
+    "num_experts_per_tok": SIZE,
+    "moe_intermediate_size": SIZE,
+    "decoder_sparse_step": SIZE,
+    "norm_topk_prob": SWITCH,
+    "mlp_only_layers": COUNTS,
+}
+REQUIRED = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+ONE_EXPERT = re.compile(r"(.*\.mlp)\.experts\.(\d+)\.(\w+)\.(\w+)")
 
 
 @dataclass(frozen=True)

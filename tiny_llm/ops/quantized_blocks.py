@@ -8,6 +8,8 @@ block is one piece of memory.
 import mlx.core as mx
 
 CODE_BITS = (4, 8)
+SMALLEST_SCALE = 2.0**-14
+"""For a group whose entries are all equal: the smallest float16 with full precision."""
 
 
 def kv_group_size(head_dim: int) -> int:

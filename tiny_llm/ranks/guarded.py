@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 from ..engine.engine_request import EngineRequest
 from ..engine.execution import Computed, Execution, MakeExecution
-from ..model.optional import once_written
 from .watchdog import Watchdog
 
 LOSSES = ("connection to a peer was lost", "GPU Timeout")
@@ -41,8 +40,6 @@ def is_loss(error: str) -> bool:
 class Guarded:
     """Let a watchdog time each step. A step raises `RankLost` if another rank has ended.
 
-    The watchdog's limit stays as it is until the optional task is written that fits costs.
-
     Args:
         execution: computes the steps.
         watchdog: has the time limit of a step.
@@ -60,7 +57,7 @@ class Guarded:
         start = time.perf_counter()
         with losses_noticed(), self.watchdog.guard(self.watchdog.limit):
             computed = self.execution.compute(requests)
-        once_written(self.watchdog.record)(computed.output, time.perf_counter() - start)
+        self.watchdog.record(computed.output, time.perf_counter() - start)
         return computed
 
 

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 
+LEARNING_RATE = 0.1
+"""Share of a rate that the latest step replaces."""
+
 
 class Acceptance:
     """How often drafts are accepted, by position. Recent steps count more than old ones.

@@ -171,7 +171,7 @@ class Engine(Closable):
             return self.without_aborted(step) if self.aborted_in_step else step
 
     def abort(self, request_id: int) -> bool:
-        """Drop a request and release what it holds.
+        """Drop a request and release what it holds: `_forget` it.
 
         If a callback or another thread calls this while a step is under way, use `abort_in_step` instead.
 

@@ -134,7 +134,8 @@ class TextStream:
     """Turn tokens into text as they are added, and pass it on piece by piece at a constant cost per token.
 
     A character may be spread over several tokens. Its bytes are held back until it is complete. A token's
-    text may depend on the tokens right before it, so the newest few tokens are decoded together.
+    text may depend on the tokens right before it, so the newest few tokens are decoded together: fewer than
+    MAX_DECODED_TOKENS of them and the new one, unless bytes are held back.
     """
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None] | None = None) -> None:

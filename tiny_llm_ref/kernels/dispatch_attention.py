@@ -24,8 +24,8 @@ def dispatch_attention(
 
     If the default device is a GPU, use `flash_attention_gpu` (kernels/gpu_operations.py), provided that
     D is one of HEAD_DIMS (kernels/gpu_sizes.py). Otherwise use `flash_attention_cpu`, provided that D
-    is a multiple of 16. For any other D, for empty arrays, and if the query does not have four axes, call
-    `scaled_dot_product_attention_grouped`.
+    is a multiple of HEAD_DIM_UNIT. For any other D, for empty arrays, and if the query does not have four
+    axes, call `scaled_dot_product_attention_grouped`.
 
     Args:
         query: [B, H_q, L, D]

@@ -99,12 +99,12 @@ def check_supported(config: ConfigDict) -> None:
     """Refuse a checkpoint whose config.json asks for something that this model doesn't compute.
 
     Raises:
-        ValueError: the `model_type` is not supported, which is checked first; a `key` is missing; its value
-            is of the wrong kind, or the `mode` of a quantization is not affine (`check_config`); there is no
-            head_dim, and `num_attention_heads` does not divide `hidden_size`; the `hidden_act` is not
-            supported; a `key` asks for a partial rotation, for RoPE settings per kind of layer or for a
-            sliding window; or there is a quantization_config, whose `quant_method` is shown, without a
-            quantization.
+        ValueError: the `model_type` is none of SUPPORTED_MODEL_TYPES, which is checked first; a `key` is
+            missing; its value is of the wrong kind, or the `mode` of a quantization is not affine
+            (`check_config`); there is no head_dim, and `num_attention_heads` does not divide `hidden_size`;
+            the `hidden_act` is not supported; a `key` asks for a partial rotation, for RoPE settings per
+            kind of layer or for a sliding window; or there is a quantization_config, whose `quant_method` is
+            shown, without a quantization.
     """
     config = _given(config)
     model_type = _required(config, "model_type")

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 from ..engine.engine import Engine, EngineStep
-from ..model.optional import once_written
 from ..scheduling.block_manager import BlockManager
 from ..scheduling.prefix_cache import PrefixCachingBlockManager
 from ..scheduling.scheduler_output import SchedulerOutput
@@ -66,10 +65,7 @@ class EngineMeter:
         )
 
     def cost_after(self, output: SchedulerOutput, seconds: float) -> CostModel | None:
-        """Record how long a step took. Return the costs of steps if they were fitted anew.
-
-        Fitting them is an optional task.
-        """
+        """Record how long a step took. Return the costs of steps if they were fitted anew."""
         if not output.entries:
             return None
         self._steps.append((output, seconds))
@@ -77,7 +73,7 @@ class EngineMeter:
         if self._num_unfitted < NUM_STEPS_PER_FIT:
             return None
         self._num_unfitted = 0
-        return once_written(fit_cost_model)(self._steps)
+        return fit_cost_model(self._steps)
 
     def _new_prefix_tokens(self, blocks: object) -> tuple[int, int]:
         """Hit and admitted tokens since the last call; a new engine counts from 0."""
