@@ -1,6 +1,7 @@
 """The bank of wrong solutions: entries tied to symbols of the reference, read, applied and written."""
 
 import builtins
+import re
 import symtable
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from scripts.sources.files import SHARED, is_python, read_reference, source_file
 from scripts.sources.symbols import Package
 
 BANK = COURSE / "wrong"
+THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
+"""The link of a public report."""
 
 
 def read_package() -> Package:
@@ -28,7 +31,10 @@ def read_package() -> Package:
 
 @dataclass(frozen=True)
 class WrongSolution:
-    """A misconception of a task, and what it makes of one symbol of the reference, as an Edit says it."""
+    """A misconception of a task, and what it makes of one symbol of the reference, as an Edit says it.
+
+    `seen_in` is the link of a public report that it is like, if there is one.
+    """
 
     day: Day
     task: int
@@ -39,6 +45,7 @@ class WrongSolution:
     replace: str = ""
     body: str = ""
     near: str = ""
+    seen_in: str = ""
 
     @property
     def id(self) -> str:
@@ -114,6 +121,10 @@ def read_entry(day: Day, entry: Mapping[str, Any]) -> WrongSolution:
         ) from None
     if bool(solution.find) == bool(solution.body):
         raise ValueError(f"{solution.id} needs either `find` and `replace` or `body`")
+    if solution.seen_in and not THREAD.fullmatch(solution.seen_in):
+        raise ValueError(
+            f"{solution.id}: `seen_in` is {solution.seen_in}: give the link of a thread on GitHub"
+        )
     return solution
 
 

@@ -107,7 +107,7 @@ class Rebase:
         """
         before, wrong = self.old_version(entry)
         now = self.successor(before.key)
-        kept = {name: entry[name] for name in ("task", "name", "misconception")}
+        kept = {name: entry[name] for name in ("task", "name", "misconception", "seen_in") if name in entry}
         names = self.renamed_words(before, now, wrong)
         base, wrong = (replace_words(code, names) for code in (before.code, wrong))
         own = Edit(**{field: replace_words(entry.get(field, ""), names) for field in FIELDS})
