@@ -1,5 +1,6 @@
 """The map of the course, read from course.toml."""
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,6 +78,13 @@ class Course:
             if candidate.day == day:
                 return candidate
         raise ValueError(f"week {week} has no day {day}: {self._choices({each.day for each in days})}")
+
+    def day_called(self, name: str, option: str) -> Day:
+        """The day that an option names as w2d3; ValueError if it does not, or there is no such day."""
+        match = re.fullmatch(r"w(\d+)d(\d+)", name.strip().lower())
+        if match is None:
+            raise ValueError(f"{option} {name!r} names no day: write it as w2d1")
+        return self.day(int(match[1]), int(match[2]))
 
     @staticmethod
     def _choices(numbers: set[int]) -> str:

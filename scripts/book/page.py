@@ -11,6 +11,7 @@ from pathlib import Path
 from scripts.book import blocks, counts
 from scripts.book.cuda import RECORD, cuda_table
 from scripts.book.execute import Code, check_format, execute
+from scripts.book.exhibits import exhibit_block
 from scripts.book.fields import fields_table
 from scripts.book.figures import chart_block, figure_block, parse_figure, scripts_of
 from scripts.book.folders import Folders
@@ -193,6 +194,8 @@ class Page:
             return hardware_table(self.folders.records / "hardware")
         if name == "fields":
             return fields_table(rest.strip())
+        if name == "exhibit":
+            return exhibit_block(rest.strip(), self.to_root)
         if name == "life":
             return life_table(self.folders.records / LIFE, rest.strip())
         if name == "cuda":
@@ -204,7 +207,7 @@ class Page:
             return self.included(name, rest)
         raise ChapterError(
             f"{{{{#{name}}}}} is no word: there are task, starter, ref, test, figure, hardware, cuda, "
-            "counts, life and fields"
+            "counts, exhibit, life and fields"
         )
 
     def included(self, name: str, dotted: str) -> str:

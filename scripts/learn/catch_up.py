@@ -1,6 +1,5 @@
 """Fill what is not written yet from the reference, up to a day, and leave what is."""
 
-import re
 from collections.abc import Collection
 from typing import Annotated
 
@@ -60,11 +59,7 @@ def task_ids_up_to(course: Course, to: str, gpu: Gpu | None = None) -> set[str]:
     Raises:
         ValueError: it is not written so, or there is no such day.
     """
-    match = re.fullmatch(r"w(\d+)d(\d+)", to.strip().lower())
-    if match is None:
-        raise ValueError(f"--to {to!r} names no day: write it as w2d1")
-    last = course.day(int(match[1]), int(match[2]))
-    days = course.days[: course.days.index(last) + 1]
+    days = course.days[: course.days.index(course.day_called(to, "--to")) + 1]
     return {task.id for day in days for task in day.tasks if gpu is None or task.is_core(gpu)}
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": ("--week", "1", "--day", "1"),
     "catch-up": ("--to", "w1d1"),
     "reset": ("--week", "1", "--day", "1", "--task", "1"),
+    "museum": ("evicted", "--ref"),
     "doctor": (),
     "book": ("check",),
     "bench": ("chunking",),

@@ -1,6 +1,7 @@
 """Banks of wrong and right solutions: entries tied to symbols of the reference, read, applied and written."""
 
 import builtins
+import re
 import symtable
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from scripts.sources.symbols import Package
 
 BANK = COURSE / "wrong"
 RIGHT = COURSE / "right"
+THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
+"""The link of a public report."""
 
 
 def read_package() -> Package:
@@ -29,7 +32,10 @@ def read_package() -> Package:
 
 @dataclass(frozen=True)
 class Solution:
-    """What a misconception, or another style, makes of one symbol of the reference, as an Edit says it."""
+    """What a misconception, or another style, makes of one symbol of the reference, as an Edit says it.
+
+    `seen_in` is the link of a public report that it is like, if there is one.
+    """
 
     day: Day
     task: int
@@ -41,6 +47,7 @@ class Solution:
     body: str = ""
     near: str = ""
     style: str = ""
+    seen_in: str = ""
 
     @property
     def id(self) -> str:
@@ -119,6 +126,10 @@ def read_entry(day: Day, entry: Mapping[str, Any]) -> Solution:
         raise ValueError(f"{solution.id} needs either `find` and `replace` or `body`")
     if bool(solution.misconception) == bool(solution.style):
         raise ValueError(f"{solution.id} needs `misconception` if it is wrong, and `style` if it is right")
+    if solution.seen_in and not THREAD.fullmatch(solution.seen_in):
+        raise ValueError(
+            f"{solution.id}: `seen_in` is {solution.seen_in}: give the link of a thread on GitHub"
+        )
     return solution
 
 

@@ -25,7 +25,7 @@ from scripts.sources.tokens import canonical, tokens
 MIN_LIKENESS = 0.6  # of two definitions, for one to be the other renamed
 HEADS = re.compile(r"^\[\[(?:wrong|right|survivor)\]\]\n", re.M)
 FIELDS = tuple(vars(Edit()))
-KEPT = ("task", "name", "misconception", "style")
+KEPT = ("task", "name", "misconception", "style", "seen_in")
 PIECES = {"lines": re.compile(r".*\n|.+"), "words": re.compile(r"\n *|\w+|[^\w\n]")}
 
 

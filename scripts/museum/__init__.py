@@ -1,0 +1,1 @@
+"""`pdm run museum`: bugs that other engines had in production, put into a copy of yours."""
