@@ -143,12 +143,19 @@ def table_of(pages: "list[Page]") -> "Table":
     """What each chapter holds, and the sums."""
     from rich.table import Table
 
-    from scripts.book.shape import count_words
+    from scripts.book.shape import count_words, count_words_in_tasks
 
-    table = Table("chapter", "words", *COLUMNS)
+    table = Table("chapter", "words", "in tasks", *COLUMNS)
     for column in table.columns[1:]:
         column.justify = "right"
-    rows = [[count_words(page.source), *(page.counts[name] for name in COLUMNS)] for page in pages]
+    rows = [
+        [
+            count_words(page.source),
+            count_words_in_tasks(page.source),
+            *(page.counts[name] for name in COLUMNS),
+        ]
+        for page in pages
+    ]
     for page, row in zip(pages, rows, strict=True):
         table.add_row(page.path.with_suffix("").as_posix(), *map(str, row))
     table.add_section()

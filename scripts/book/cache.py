@@ -31,6 +31,11 @@ def is_remembered(folder: Path, key: object) -> bool:
     return cache_file(folder, key).is_file()
 
 
+def forget(folder: Path, key: object) -> None:
+    """Let `remembered` make the value of a key anew."""
+    cache_file(folder, key).unlink(missing_ok=True)
+
+
 def remembered(folder: Path, key: object, make: Callable[[], Any]) -> Any:
     """What `make` returned for this key, in this environment, the last time; what raises is not kept."""
     file = cache_file(folder, key)

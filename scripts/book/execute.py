@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scripts.book import run_fences
+from scripts.book.assertions import Assertion
 from scripts.book.outputs import Outputs
 from scripts.book.problems import ChapterError
 from scripts.course import ROOT
@@ -19,11 +20,15 @@ TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Code:
-    """Python to run; `line` is that of its first line in the page, `varies` if its numbers are measured."""
+    """Python to run; `line` is that of its first line in the page, `varies` if its numbers are measured.
+
+    Its output is kept only if the assertions are true of it.
+    """
 
     line: int
     code: str
     varies: bool = False
+    assertions: list[Assertion] = field(default_factory=list)
 
 
 def execute(fences: list[Code], page: Path, outputs: Outputs) -> tuple[list[str], list[tuple[int, str]]]:
@@ -36,8 +41,11 @@ def execute(fences: list[Code], page: Path, outputs: Outputs) -> tuple[list[str]
         return [], []
     reads = ["fences", Path(run_fences.__file__).read_text(encoding="utf-8")]
     varying = {i for i, fence in enumerate(fences) if fence.varies}
+    code = [
+        text for fence in fences for text in (fence.code, *(each.expression for each in fence.assertions))
+    ]
     printed, faults = outputs.get(
-        page, "fences", [fence.code for fence in fences], reads, lambda: run_all(fences), varying
+        page, "fences", code, reads, lambda: run_all(fences), varying, lambda new: check_all(fences, new)
     )
     return printed, [(fences[i].line, text) for i, text in faults.items()]
 
@@ -54,6 +62,16 @@ def run_all(fences: list[Code]) -> list[str]:
     if "error" in answers[-1]:
         raise ChapterError(f"this code fails: {answers[-1]['error']}", answers[-1]["line"])
     return [answer["output"] for answer in answers]
+
+
+def check_all(fences: list[Code], printed: list[str]) -> None:
+    """Raise ChapterError, with its line in the page, for an assertion that an output breaks."""
+    for fence, output in zip(fences, printed, strict=True):
+        for assertion in fence.assertions:
+            try:
+                assertion.check(output)
+            except ChapterError as error:
+                raise ChapterError(f"{error}; it printed {output!r}", assertion.line) from None
 
 
 def run_python(arguments: list[str], text: str, line: int) -> str:

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from scripts.book.cache import is_remembered, remembered
+from scripts.book.cache import forget, is_remembered, remembered
 from scripts.book.folders import Folders
 from scripts.book.problems import ChapterError
 from scripts.book.records import MACHINE_PATH
@@ -50,6 +50,7 @@ class Outputs:
         reads: list[str],
         make: Callable[[], list[str]],
         varying: Collection[int] = (),
+        check: Callable[[list[str]], None] = lambda outputs: None,
     ) -> tuple[list[str], dict[int, str]]:
         """The outputs of some code, and by its index a sentence for each that is not as it is kept.
 
@@ -60,6 +61,7 @@ class Outputs:
             reads: what else a change of which makes `Mode.COMPARE` run the code again.
             make: runs the code.
             varying: indexes of outputs that are alike whatever their numbers.
+            check: raises ChapterError for outputs that are not to be kept.
         """
         file = self.folders.outputs / page.with_suffix(".json")
         self.used[file].add(part)
@@ -77,8 +79,14 @@ class Outputs:
             {0: f"no output of this is kept: {ADVICE}"} if old is None else differences(old, new, varying)
         )
         if self.mode is Mode.KEEP and faults:
+            try:
+                check(new)
+            except ChapterError:
+                forget(self.folders.cache, key)
+                raise
             add_outputs(file, part, digest, new)
-        return new, faults if self.mode is Mode.COMPARE else {}
+        shown = new if faults or old is None else old
+        return shown, faults if self.mode is Mode.COMPARE else {}
 
     def unused(self) -> list[tuple[Path, str]]:
         """Parts of files whose fences or figure are gone, once all pages are rendered."""

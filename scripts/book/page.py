@@ -3,12 +3,13 @@
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from scripts.book import blocks, counts
+from scripts.book.assertions import Assertion, assertions_of
 from scripts.book.cuda import RECORD, cuda_table
 from scripts.book.execute import Code, check_format, execute
 from scripts.book.exhibits import exhibit_block
@@ -103,10 +104,17 @@ class Page:
         """
         try:
             segments = split_page(self.source)
+            assertions = assertions_of(segments)
         except ChapterError as error:
             self.problems.add_error(0, error)
             return ""
-        outputs = self.run_python(segments)
+        outputs = self.run_python(segments, assertions)
+        self.checks += [
+            (each.line, functools.partial(self.check_assertion, each, segment, outputs))
+            for segment in segments
+            if isinstance(segment, Fence)
+            for each in assertions.get(segment.line, ())
+        ]
         parts = [self.render_segment(segment, outputs) for segment in segments]
         return "\n".join(parts) + scripts_of(self.figures, self.folders, self.to_root)
 
@@ -122,7 +130,16 @@ class Page:
                 problems.add_error(line, error)
         return sorted(problems.found)
 
-    def run_python(self, segments: list[Segment]) -> dict[int, str]:
+    def check_assertion(self, assertion: Assertion, fence: Fence, outputs: dict[int, str]) -> None:
+        """Refuse an output that is not as the text says; one that is missing is refused elsewhere."""
+        if fence.kind == "python":
+            assertion.check(outputs.get(fence.line, ""))
+        elif record := self.records.get(commands_of(fence)[-1].command):
+            assertion.check(record.output)
+
+    def run_python(
+        self, segments: list[Segment], assertions: Mapping[int, list[Assertion]]
+    ) -> dict[int, str]:
         """What the fences of a page print, by their lines."""
         fences: dict[int, Code] = {}
         for segment in segments:
@@ -135,7 +152,7 @@ class Page:
                 if code is not None:
                     self.fences.append(code)
                 if code is not None and is_run:
-                    fences[segment.line] = code
+                    fences[segment.line] = replace(code, assertions=assertions.get(segment.line, []))
         try:
             outputs, faults = execute(list(fences.values()), self.path, self.outputs)
         except ChapterError as error:

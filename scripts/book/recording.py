@@ -101,4 +101,11 @@ def record_quietly(shown: Shown) -> Record:
         raise ChapterError(
             f"`{shown.command}` ends with exit code {made.exit_code}, the old record stays: {last}"
         )
+    for assertion in shown.assertions:
+        try:
+            assertion.check(made.output)
+        except ChapterError as error:
+            raise ChapterError(
+                f"{error}; the old record stays, this is the new one:\n{made.output}"
+            ) from None
     return made

@@ -82,3 +82,11 @@ def count_words(source: str) -> int:
     text = re.sub(r"\$\$.+?\$\$|\$\S.*?\$", " formula ", text, flags=re.S)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     return len(re.findall(r"[^\W_][\w'.-]*", text))
+
+
+def count_words_in_tasks(source: str) -> int:
+    """Those of the prose that stand in tasks: below a `{{#task}}`, up to the next heading."""
+    parts = re.split(r"^(\{\{#task \d+\}\}|## .*)$", source, flags=re.M)
+    return sum(
+        count_words(text) for head, text in zip(parts[1::2], parts[2::2], strict=True) if head[0] == "{"
+    )

@@ -1,8 +1,9 @@
 """What the fences of a page ask for: code to run, commands to show, questions."""
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from scripts.book.assertions import Assertion, assertions_of
 from scripts.book.commands import check_command
 from scripts.book.execute import Code
 from scripts.book.problems import ChapterError
@@ -15,11 +16,15 @@ RULE = "---"
 
 @dataclass(frozen=True)
 class Shown:
-    """A command of a page; `line` counts from that of its fence."""
+    """A command of a page; `line` counts from that of its fence.
+
+    The assertions are true of the last command of the fence above them.
+    """
 
     command: str
     line: int
     options: dict[str, str]
+    assertions: list[Assertion] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,16 @@ def check_shown(shown: Shown) -> None:
 
 
 def all_commands(page: str) -> list[Shown]:
-    """Every command of a page whose output is shown, once each, with its line in the page."""
+    """Every command of a page whose output is shown, once each, with its first line in the page."""
     found: dict[str, Shown] = {}
     segments: list[Segment] = split_page(page)
+    assertions = assertions_of(segments)
     for fence in segments:
         if isinstance(fence, Fence):
-            for shown in commands_of(fence):
-                if "bare" not in shown.options:
-                    each = Shown(shown.command, fence.line + shown.line, shown.options)
-                    found.setdefault(shown.command, each)
+            shown_here = [each for each in commands_of(fence) if "bare" not in each.options]
+            for shown in shown_here:
+                first = Shown(shown.command, fence.line + shown.line, shown.options)
+                found.setdefault(shown.command, first)
+            if shown_here:
+                found[shown_here[-1].command].assertions.extend(assertions.get(fence.line, ()))
     return list(found.values())
