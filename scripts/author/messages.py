@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from scripts.author.bank.entries import Solution, load_bank, read_package
+from scripts.bank.entries import Solution, load_bank, read_package
 from scripts.course import COURSE, Day, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Outcome, Run, run_all

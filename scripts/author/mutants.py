@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from scripts.author.bank.entries import BANK
-from scripts.author.bank.matching import unify
 from scripts.author.mutations import functions, mutations
 from scripts.author.wrong import is_caught
+from scripts.bank.entries import BANK
+from scripts.bank.matching import unify
 from scripts.course import Day, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Run, run_all

@@ -7,10 +7,10 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from scripts.author.bank.chosen import drawn_of_each_week, git
-from scripts.author.bank.entries import RIGHT, load_bank, read_package
 from scripts.author.messages import message_of, solution_run
 from scripts.author.wrong import Folder
+from scripts.bank.chosen import drawn_of_each_week, git
+from scripts.bank.entries import RIGHT, load_bank, read_package
 from scripts.errors import usage_errors
 from scripts.learn.progress import DayNumber, Week, chosen_days
 from scripts.sandbox import run_all

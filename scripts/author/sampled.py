@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import pytest
 
-from scripts.author.bank.chosen import changed_files, git, is_drawn
+from scripts.bank.chosen import changed_files, git, is_drawn
 from scripts.course import ROOT
 
 CHANGED = pytest.StashKey[set[str]]()

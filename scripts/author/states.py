@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from scripts.author.bank.chosen import chosen_since
+from scripts.bank.chosen import chosen_since
 from scripts.course import ROOT, Course, Day, Gpu, load_course
 from scripts.errors import usage_errors
 from scripts.sandbox import Outcome, Run, run_all

@@ -10,9 +10,6 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, track
 
-from scripts.author.bank.chosen import chosen_since
-from scripts.author.bank.entries import BANK, RIGHT, Solution, bank_file, load_bank, read_package
-from scripts.author.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.author.messages import (
     changes,
     message_of,
@@ -20,6 +17,9 @@ from scripts.author.messages import (
     starter_runs,
     stored_messages,
 )
+from scripts.bank.chosen import chosen_since
+from scripts.bank.entries import BANK, RIGHT, Solution, bank_file, load_bank, read_package
+from scripts.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.course import Day
 from scripts.errors import usage_errors
 from scripts.learn.progress import DayNumber, Week, chosen_days

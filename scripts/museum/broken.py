@@ -1,6 +1,6 @@
 """A package with a bug in it: the reference, or a copy of the learner's with what it lacks filled in."""
 
-from scripts.author.bank.entries import Solution
+from scripts.bank.entries import Solution
 from scripts.course import load_course
 from scripts.learn.learner import all_tasks, functions_of_tasks
 from scripts.museum.exhibits import reference

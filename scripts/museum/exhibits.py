@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches, unified_diff
 
-from scripts.author.bank.entries import THREAD, Solution, load_bank, read_package
+from scripts.bank.entries import THREAD, Solution, load_bank, read_package
 from scripts.course import load_course
 from scripts.sources.symbols import Package
 

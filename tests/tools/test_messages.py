@@ -9,8 +9,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from scripts.author.bank.entries import load_bank
 from scripts.author.messages import FOLDER, changes, normalize, rewrite, stored_messages
+from scripts.bank.entries import load_bank
 from scripts.course import ROOT, load_course
 from tests.support.causes import NANS, result
 from tests.support.check import check_close, check_equal, check_value_error, normal

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.author.bank.entries import THREAD, load_bank, read_entry
+from scripts.bank.entries import THREAD, load_bank, read_entry
 from scripts.course import ROOT, load_course
 from scripts.museum.__main__ import shown
 from scripts.museum.broken import broken_copy, broken_reference, without_shared

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.author.bank.edits import make_edit
-from scripts.author.bank.matching import find_matches
-from scripts.author.bank.rebase import Rebase, entry_text, package_at, rebase_file, rebase_survivors
+from scripts.bank.edits import make_edit
+from scripts.bank.matching import find_matches
+from scripts.bank.rebase import Rebase, entry_text, package_at, rebase_file, rebase_survivors
 from scripts.course import load_course
 from scripts.sources.files import write
 from tests.support.shelves import FILE, KERNEL, SOURCE, package_of

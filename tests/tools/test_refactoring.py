@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.author.bank.entries import Solution, load_bank
+from scripts.bank.entries import Solution, load_bank
 from scripts.course import load_course
 from scripts.sources.files import read_reference
 from scripts.sources.symbols import Package

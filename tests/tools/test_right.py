@@ -3,10 +3,10 @@
 from collections import Counter
 from pathlib import Path
 
-from scripts.author.bank.chosen import drawn_of_each_week
-from scripts.author.bank.entries import RIGHT, load_bank, read_package
-from scripts.author.bank.rebase import entry_text
 from scripts.author.right import PER_WEEK
+from scripts.bank.chosen import drawn_of_each_week
+from scripts.bank.entries import RIGHT, load_bank, read_package
+from scripts.bank.rebase import entry_text
 from scripts.course import load_course
 from tests.support.commands import run_apart
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts.author.bank.chosen import changed_files, chosen, concerned
-from scripts.author.bank.entries import BANK, Solution, load_bank, read_entry, undefined_names
-from scripts.author.bank.rebase import entry_text
 from scripts.author.sampled import is_taken
 from scripts.author.states import OF_ALL_STATES, Starter
 from scripts.author.wrong import catcher
+from scripts.bank.chosen import changed_files, chosen, concerned
+from scripts.bank.entries import BANK, Solution, load_bank, read_entry, undefined_names
+from scripts.bank.rebase import entry_text
 from scripts.course import ROOT, load_course
 from scripts.sandbox import Outcome, Run
 from scripts.sources.files import read_reference

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from scripts.author.bank.matching import find_matches, rename, substitute
+from scripts.bank.matching import find_matches, rename, substitute
 from scripts.sources.symbols import Symbol
 from scripts.sources.tokens import Token, canonical, local_names, tokens
 

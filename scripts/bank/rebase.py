@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.author.bank.edits import Edit, make_edit, texts, toml_text
-from scripts.author.bank.entries import check_source, read_entry
+from scripts.bank.edits import Edit, make_edit, texts, toml_text
+from scripts.bank.entries import check_source, read_entry
 from scripts.course import ROOT, Day
 from scripts.setup import load_toml
 from scripts.sources.files import REFERENCE, SHARED, SUFFIXES

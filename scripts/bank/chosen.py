@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from scripts.author.bank.entries import bank_file
+from scripts.bank.entries import bank_file
 from scripts.course import ROOT, Day
 from scripts.learn.dependencies import Dependencies
 from scripts.packages import NAME

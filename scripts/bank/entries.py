@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.author.bank.edits import Edit
+from scripts.bank.edits import Edit
 from scripts.course import COURSE, Day
 from scripts.sandbox import Run
 from scripts.setup import load_toml
