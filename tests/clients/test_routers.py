@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
@@ -11,7 +12,7 @@ import openai
 import pytest
 
 from tests.clients import SAMPLED
-from tests.clients.routed import SECONDS, Routed, routed
+from tests.clients.routed import SECONDS, Routed, replica_at, routed, wait_for
 from tests.clients.serving import MODEL, expected
 
 pytestmark = SAMPLED
@@ -107,6 +108,38 @@ def test_both_replicas_work(fleet: Routed) -> None:
     with fleet.streaming(1, 1000), fleet.streaming(2, 1000):
         assert fleet.load(1) >= 1
         assert fleet.load(2) >= 1
+
+
+def healthy(fleet: Routed) -> int:
+    """How many replicas a router counts as healthy."""
+    found: int = httpx2.get(f"{fleet.url}/readiness", timeout=SECONDS).json()["healthy_workers"]
+    return found
+
+
+def test_a_replica_that_is_lost_costs_only_what_it_streamed(fleet: Routed) -> None:
+    """A router repeats what had not begun to stream. The rest of a stream is lost, and its client notices."""
+    with fleet.streaming(1, 2000) as stream, ThreadPoolExecutor() as pool:
+        answers = [pool.submit(fleet.complete, stream.prompt, 500) for _ in range(2)]
+        wait_for(lambda: fleet.load(1) >= 3)
+        fleet.replica(1).kill()
+        assert [answer.result() for answer in answers] == [200, 200]
+        with pytest.raises(httpx2.RemoteProtocolError):
+            list(stream.lines)
+    wait_for(lambda: "error: replica 1 was ended by SIGKILL; the others go on\n" in fleet.text)
+    assert [fleet.complete(stream.prompt) for _ in range(8)] == [200] * 8
+
+
+def test_a_replica_that_comes_back_and_is_drained(fleet: Routed) -> None:
+    """It gets requests again, and after SIGTERM no more, while its answer goes on to the end."""
+    wait_for(lambda: healthy(fleet) == 1)
+    with replica_at(fleet.urls[0]) as process:
+        wait_for(lambda: healthy(fleet) == 2)
+        with fleet.streaming(1, 1000) as stream:
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: httpx2.get(f"{fleet.urls[0]}/ready", timeout=SECONDS).status_code == 503)
+            assert [fleet.complete(stream.prompt) for _ in range(8)] == [200] * 8
+            assert "data: [DONE]" in stream.lines
+        assert process.wait(SECONDS) == 0
 
 
 def test_the_end(fleet: Routed) -> None:
