@@ -2,20 +2,20 @@
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import httpx2
 
 from benches.http_load import NEVER, HttpRequest, Sent, body_of, send_one
 from benches.load import take
-from benches.server_process import ServerProcess, serving
+from benches.server_process import ServerProcess, free_port, serving
+from http_server.kv_events_config import KvEventsConfig, written
 from scripts.packages import OF_LEARNER
 from scripts.run.routers import RouterPolicy
 from tiny_llm import (
@@ -109,18 +109,24 @@ class Servers:
 @contextmanager
 def routed(model: str, policy: RouterPolicy, replicas: int, blocks: int) -> Iterator[Servers]:
     """Start servers behind vllm-router, by `pdm run serve`. Raises ValueError if they don't start."""
-    with TemporaryDirectory() as folder:
-        options = ["--replicas", str(replicas), "--router", "vllm", "--router-policy", policy]
-        options += ["--num-gpu-blocks-override", str(blocks), "--block-size", str(BLOCK_SIZE)]
-        if policy == "kv_aware":
-            endpoint = f"ipc://{Path(folder) / 'events'}"
-            options += [
-                "--kv-events-config",
-                f'{{"enable_kv_cache_events": true, "endpoint": "{endpoint}"}}',
-            ]
-        options += ["--mine"] if os.environ.get(OF_LEARNER) else []
-        with serving(SERVE, model, options, "/readiness") as router:
-            yield Servers(router, [ServerProcess(url, model, router.process) for url in urls_of(router)])
+    options = ["--replicas", str(replicas), "--router", "vllm", "--router-policy", policy]
+    options += ["--num-gpu-blocks-override", str(blocks), "--block-size", str(BLOCK_SIZE)]
+    if policy == "kv_aware":
+        config = KvEventsConfig(True, endpoint=f"tcp://127.0.0.1:{first_of_free_ports(replicas)}")
+        options += ["--kv-events-config", written(config)]
+    options += ["--mine"] if os.environ.get(OF_LEARNER) else []
+    with serving(SERVE, model, options, "/readiness") as router:
+        yield Servers(router, [ServerProcess(url, model, router.process) for url in urls_of(router)])
+
+
+def first_of_free_ports(count: int) -> int:
+    """The first of so many ports in a row that are free now."""
+    while True:
+        first = free_port()
+        with suppress(OSError), ExitStack() as opened:
+            for port in range(first, first + count):
+                opened.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
 
 
 def urls_of(router: ServerProcess) -> list[str]:

@@ -41,14 +41,18 @@ def choose_policy(options: "ServeOptions", name: RouterName) -> RouterPolicy:
     Raises:
         ValueError: it is to follow events that it can't follow.
     """
-    events = options.kv_events
-    can_follow = name == "vllm" and events is not None and listens(events.endpoint)
+    can_follow = name == "vllm" and options.kv_events is not None and can_reach(options.kv_events.endpoint)
     if options.router_policy == "kv_aware" and not can_follow:
         raise ValueError(
             "--router-policy kv_aware needs --router vllm, and --kv-events-config with an endpoint at which "
-            "the servers listen, such as tcp://*:5557"
+            "the servers listen for TCP, such as tcp://*:5557"
         )
     return options.router_policy or ("kv_aware" if can_follow else "cache_aware")
+
+
+def can_reach(endpoint: str) -> bool:
+    """Whether vllm-router can subscribe at an endpoint of a server on this machine. It knows only TCP."""
+    return endpoint.startswith("tcp://") and listens(endpoint)
 
 
 def event_options(
@@ -58,7 +62,7 @@ def event_options(
     words = ["--kv-event-block-size", str(options.block_size), "--kv-event-model", options.names[0]]
     for url, config in zip(urls, events, strict=True):
         words += ["--kv-event-source", f"{url}={seen_from_here(config.endpoint)}"]
-        if config.replay_endpoint:
+        if config.replay_endpoint and can_reach(config.replay_endpoint):
             words += ["--kv-event-replay-source", f"{url}={seen_from_here(config.replay_endpoint)}"]
     return words
 

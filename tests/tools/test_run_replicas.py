@@ -223,6 +223,8 @@ def test_each_replica_publishes_events_and_vllm_router_follows_them(
     [
         (["--router", "sglang", "--kv-events-config", EVENTS % 5560], "needs --router vllm"),
         (["--router", "vllm"], "and --kv-events-config with an endpoint at which the servers listen"),
+        (["--router", "vllm", "--kv-events-config", EVENTS.replace("tcp://*", "ipc://file") % 1], "for TCP"),
+        (["--router", "vllm", "--kv-events-config", EVENTS.replace("*", "router") % 5560], "for TCP"),
         (["--router", "vllm", "--kv-events-config", EVENTS % 5558], "put the two at least 2 apart"),
     ],
 )
