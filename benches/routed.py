@@ -180,7 +180,10 @@ async def _converse(
 def predicted(
     served: Served, tokenizer: Tokenizer, policy: RouterPolicy, replicas: int, blocks: int
 ) -> float:
-    """The share of prompt tokens that simulated engines find, given the same prompts at the same times."""
+    """The share of prompt tokens that simulated engines find, given the same prompts at the same times.
+
+    vllm-router's kv_aware chooses by a cost of its own, for which the longest known prefix stands here.
+    """
     routers: dict[RouterPolicy, Router] = {
         "round_robin": RoundRobin(),
         "cache_aware": CacheAware(balance_abs_threshold=SCHEDULER.max_num_seqs),

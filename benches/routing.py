@@ -46,7 +46,7 @@ Shared = Annotated[
 ]
 Blocks = Annotated[int, typer.Option(min=1, help="Blocks of 16 tokens in each engine's pool.")]
 Measured = Annotated[
-    bool, typer.Option("--measured", help="Serve them by vllm-router and real servers, and predict that.")
+    bool, typer.Option("--measured", help="Serve them by real servers behind vllm-router (Linux only).")
 ]
 Model = Annotated[str, typer.Option(help="With --measured, which model is served.")]
 Repeats = Annotated[int, typer.Option(min=1, help="With --measured, runs of each policy.")]

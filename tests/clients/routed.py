@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from string import ascii_letters
@@ -49,15 +49,18 @@ class Routed:
         *self.urls, self.url = found
         self.prompts = (letter * 20 for letter in ascii_letters)  # none begins like another
         self.members = psutil.Process(process.pid).children(recursive=True)
+        by_number = {each.environ().get(REPLICA): each for each in self.members}
+        self.replicas = [by_number[str(number)] for number in (1, 2)]
 
     @property
     def text(self) -> str:
         """What all processes have printed."""
         return self.log.read_text()
 
-    def replica(self, number: int) -> psutil.Process:
-        """A replica by its number, from 1."""
-        return next(each for each in self.members if each.environ().get(REPLICA) == str(number))
+    def lose(self, number: int) -> None:
+        """Kill a replica by its number, from 1, unless it is gone."""
+        with suppress(psutil.NoSuchProcess):
+            self.replicas[number - 1].kill()
 
     def load(self, number: int) -> int:
         """How many requests a replica has, by its number."""
