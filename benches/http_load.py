@@ -41,6 +41,7 @@ class Sent:
         chunks: when each piece of the answer came.
         num_tokens: tokens of the answer, as the server counts them.
         ended: when the response ended.
+        text: of the answer.
         retry_after: seconds that the server asks to wait; 0 if it doesn't.
         error: why it has no proper end; empty if it has.
     """
@@ -53,6 +54,7 @@ class Sent:
     ended: float = 0.0
     retry_after: float = 0.0
     error: str = ""
+    text: str = ""
 
     @property
     def is_answered(self) -> bool:
@@ -161,7 +163,7 @@ async def _send_all(
         start = time.perf_counter()
         last = max((each.arrival for each in requests), default=0.0)
         tasks = [
-            asyncio.create_task(_send_one(client, _body(model, request, bias, stream), each, start))
+            asyncio.create_task(send_one(client, body_of(model, request, bias, stream), each, start))
             for request, each in zip(requests, sent, strict=True)
         ]
         _, late = await asyncio.wait(tasks, timeout=last + patience) if tasks else ((), ())
@@ -171,7 +173,8 @@ async def _send_all(
     return sent
 
 
-def _body(model: str, request: HttpRequest, bias: dict[str, float], stream: bool) -> dict[str, Any]:
+def body_of(model: str, request: HttpRequest, bias: dict[str, float], stream: bool) -> dict[str, Any]:
+    """The body of a request, with the logits of some tokens changed."""
     body = {
         "model": model,
         "prompt": request.prompt,
@@ -183,7 +186,8 @@ def _body(model: str, request: HttpRequest, bias: dict[str, float], stream: bool
     return {**body, "stream_options": {"include_usage": True}} if stream else body
 
 
-async def _send_one(client: httpx2.AsyncClient, body: dict[str, Any], sent: Sent, start: float) -> None:
+async def send_one(client: httpx2.AsyncClient, body: dict[str, Any], sent: Sent, start: float) -> None:
+    """Send a request at its time, counted from `start`, and note what becomes of it."""
     await asyncio.sleep(max(0.0, sent.arrival - (time.perf_counter() - start)))
     try:
         async with client.stream("POST", "/v1/completions", json=body) as response:
@@ -207,6 +211,7 @@ def _note(data: str, sent: Sent, now: float) -> None:
         sent.error = str(piece["error"])
     if piece.get("choices"):
         sent.chunks.append(now)
+        sent.text += piece["choices"][0].get("text", "")
     if piece.get("usage"):
         sent.num_tokens = piece["usage"]["completion_tokens"]
 

@@ -1,15 +1,21 @@
-"""Conversations behind each routing policy, by the simulator: what caches find, and how long users wait.
+"""Conversations behind each routing policy: what caches find, and how long users wait.
 
-pdm run bench routing --shared
+pdm run bench routing --shared          by the simulator
+pdm run bench routing --measured        by vllm-router and real servers too
 """
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from benches.load import token_stream
+from benches.routed import Talk, predicted, routed
+from benches.routed import converse as converse_with
+from scripts.checkpoints.files import SHIPPED_MODEL
+from scripts.run.routers import RouterPolicy, require_router
 from tiny_llm import (
     CacheAware,
     CostModel,
@@ -39,6 +45,12 @@ Shared = Annotated[
     bool, typer.Option("--shared/--own", help="One introduction for all, or one for each user.")
 ]
 Blocks = Annotated[int, typer.Option(min=1, help="Blocks of 16 tokens in each engine's pool.")]
+Measured = Annotated[
+    bool, typer.Option("--measured", help="Serve them by real servers behind vllm-router (Linux only).")
+]
+Model = Annotated[str, typer.Option(help="With --measured, which model is served.")]
+Repeats = Annotated[int, typer.Option(min=1, help="With --measured, runs of each policy.")]
+Policy = Annotated[RouterPolicy | None, typer.Option(help="With --measured, only this one.")]
 Balance = Annotated[int, typer.Option(min=0, help="balance-abs-threshold of the last policy.")]
 
 
@@ -52,14 +64,25 @@ def main(
     shared: Shared = False,
     blocks: Blocks = 500,
     balance: Balance = 4,
+    measured: Measured = False,
+    model: Model = SHIPPED_MODEL,
+    repeats: Repeats = 1,
+    policy: Policy = None,
 ) -> None:
     """Serve conversations on paper behind each policy, and print what they make of the same machines.
 
-    Nothing is measured: the engines are simulated, so the output is the same everywhere.
+    Unless --measured, the engines are simulated, so the output is the same everywhere. With it, `pdm run
+    serve` starts real ones behind vllm-router, for each of its policies anew. Their caches count what they
+    find, and the simulator predicts that from the prompts and from when they came.
 
     Example: pdm run bench routing --shared --balance 2
     """
-    policies: dict[str, Callable[[], Router]] = {
+    if measured:
+        talk = Talk(users, turns, system, question, answer, shared, PAUSE, EVERY)
+        policies = get_args(RouterPolicy) if policy is None else (policy,)
+        measure(talk, model, policies, replicas, blocks, repeats)
+        return
+    simulated: dict[str, Callable[[], Router]] = {
         "round robin": RoundRobin,
         "least loaded": LeastLoaded,
         "cache-aware": CacheAware,
@@ -69,7 +92,7 @@ def main(
     table = Table("policy", box=None, pad_edge=False)
     for title in ("requests", "found", "TTFT p50", "TTFT p99", "tokens/s"):
         table.add_column(title, justify="right")
-    for name, make in policies.items():
+    for name, make in simulated.items():
         fleet = Fleet(
             [
                 Simulator(SchedulerConfig(512, 16), COST, PrefixCachingBlockManager(blocks, 16))
@@ -86,10 +109,43 @@ def main(
             *(f"{1e3 * (seconds or 0):.0f} ms" for seconds in (metrics.ttft_p50, metrics.ttft_p99)),
             f"{metrics.output_tokens_per_s or 0:,.0f}",
         )
+    show(table, users, turns, system, shared, f"{replicas} simulated engines")
+
+
+def measure(
+    talk: Talk, model: str, policies: Sequence[RouterPolicy], replicas: int, blocks: int, repeats: int
+) -> None:
+    """Serve conversations by real engines behind each policy of vllm-router, and print what was measured."""
+    from scripts.checkpoints.models import load_by_name
+
+    require_router("vllm")
+    _, tokenizer = load_by_name(model)
+    stream = token_stream(model, tokenizer)
+    table = Table("policy", box=None, pad_edge=False)
+    for name in ("requests", "found", "predicted", "TTFT p50", "answers/s"):
+        table.add_column(name, justify="right")
+    for policy in policies:
+        with routed(model, policy, replicas, blocks) as servers:
+            for number in range(repeats):
+                served = converse_with(servers, talk, tokenizer, stream, number)
+                table.add_row(
+                    policy,
+                    " + ".join(map(str, served.counts)),
+                    f"{served.found:.1%}",
+                    f"{predicted(served, tokenizer, policy, replicas, blocks):.1%}",
+                    f"{1e3 * served.ttft:.0f} ms",
+                    f"{served.rate:.2f}",
+                )
+    engines = f"{replicas} servers of {model} behind vllm-router"
+    show(table, talk.num_users, talk.num_turns, talk.system, talk.shared, engines)
+
+
+def show(table: Table, users: int, turns: int, system: int, shared: bool, engines: str) -> None:
+    """Print what was served by which engines, and a table."""
     kind = "one introduction for all" if shared else "an introduction of their own each"
     console = Console(width=100)
     console.print(
-        f"{users} users, {turns} turns each, {system} tokens as {kind}; {replicas} simulated engines",
+        f"{users} users, {turns} turns each, {system} tokens as {kind}; {engines}",
         highlight=False,
     )
     console.print(table)

@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 import httpx2
 import psutil
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 STOP_SECONDS = 30.0
 GAUGE = r"^{}{{.*}} (\S+)$"
 

@@ -20,14 +20,12 @@ import zmq
 from tiny_llm.scheduling.cache_events import BlockRemoved, BlockStored, CacheEvent, CacheEvents
 
 from .kv_event_log import EventBatch, EventLog
-from .kv_events_config import KvEventsConfig
+from .kv_events_config import KvEventsConfig, listens
 
 log = logging.getLogger("tiny_llm.server")
 DATA_PARALLEL_RANK = 0
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 WAKE = "inproc://wake"
-HERE = ("*", "127.0.0.1", "localhost", "[::1]", "[::]", "0.0.0.0")
-"""Hosts at which a socket listens."""
 MEDIUM = "GPU"
 """Where blocks are, in vLLM's words: not on the host, in a cache elsewhere, or on disk."""
 
@@ -162,15 +160,6 @@ class KvEventPublisher:
         for batch in self._log.since(int.from_bytes(request[1], "big")):
             requests.send_multipart([client, b"", self._topic, *frames_of(batch)])
         requests.send_multipart([client, b"", b"", END_OF_REPLAY, b""])
-
-
-def listens(endpoint: str) -> bool:
-    """Whether subscribers come to an endpoint. Otherwise something there collects the events of many servers.
-
-    vLLM connects to an address of this machine, unless it is `*` or `::`.
-    """
-    scheme, _, address = endpoint.partition("://")
-    return scheme in ("ipc", "inproc") or address.rpartition(":")[0] in HERE
 
 
 def address_of(socket: "zmq.Socket[bytes]") -> str:

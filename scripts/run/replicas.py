@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from http_server.kv_events_config import written
 from http_server.run_server import listen
 from scripts.errors import SIGNALLED, USAGE_EXIT_CODE, handled
 from scripts.run.child_process import ChildProcess
@@ -70,14 +71,15 @@ def run_replicas(options: ServeOptions, command: Sequence[str]) -> int:
 
     Args:
         options: how many replicas, which router, and where that listens.
-        command: starts a server. It gets a --host and a --port more.
+        command: starts a server. It gets a --host and a --port more, and a --kv-events-config if it has one.
 
     Returns:
         The exit code: 0 after a signal; 128 more than the second one's number; 2 if a replica refused its
         options; 1 if one didn't start for another reason, if the router ended, or if all replicas did.
 
     Raises:
-        ValueError: the router is not installed, or it can't listen at the address.
+        ValueError: the router is not installed, can't listen at the address, or can't follow the events; or
+            the replicas can't have an endpoint each for them.
     """
     plan = members(options, command)
     headers = {} if options.api_key is None else {"Authorization": f"Bearer {options.api_key}"}
@@ -121,19 +123,21 @@ def members(options: ServeOptions, command: Sequence[str]) -> list[Member]:
     names = (f"[{own}]" if ":" in own else own, "localhost")
     origins = [*(f"http://{each}:{port}" for each in names), *(options.allowed_origins or ())]
     allowed = [word for origin in origins for word in ("--allowed-origins", origin)]
+    events = [] if options.kv_events is None else options.kv_events.of_replicas(options.replicas)
+    published = [["--kv-events-config", written(each)] for each in events] or [[]] * options.replicas
     replicas = [
         Member(
             f"replica {number}",
-            [*command, "--host", LOCAL, "--port", str(replica_port), *allowed],
+            [*command, "--host", LOCAL, "--port", str(replica_port), *allowed, *publishing],
             env | {REPLICA: str(number)},
             LOCAL,
             replica_port,
             "/ready",
         )
-        for number, replica_port in enumerate(ports, 1)
+        for number, (replica_port, publishing) in enumerate(zip(ports, published, strict=True), 1)
     ]
     urls = [f"http://{LOCAL}:{replica_port}" for replica_port in ports]
-    start = router_command(name, host, port, metrics_port, urls, origins, options.max_num_seqs)
+    start = router_command(name, host, port, metrics_port, urls, origins, events, options)
     tethered = [sys.executable, "-I", str(TETHERED), *start]
     return [*replicas, Member("router", tethered, router_environment(), own, port, "/readiness")]
 

@@ -9,7 +9,7 @@ import typer
 
 from http_server.kv_events_config import KvEventsConfig, parse_kv_events_config
 from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
-from scripts.run.routers import RouterName
+from scripts.run.routers import RouterName, RouterPolicy
 
 KV_CACHE_GB = 10
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
@@ -79,6 +79,14 @@ NumReplicas = Annotated[
 Router = Annotated[
     RouterName | None,
     typer.Option(help="Whose router that is. [default: vllm on Linux, sglang on macOS]"),
+]
+Policy = Annotated[
+    RouterPolicy | None,
+    typer.Option(
+        "--router-policy",
+        help="How it chooses a server: in turn, by the texts that it sent, or by KV events. "
+        "[default: kv_aware if vllm-router can follow events, otherwise cache_aware]",
+    ),
 ]
 StepTimeout = Annotated[
     float | None,
@@ -150,6 +158,7 @@ class ServeOptions:
     step_timeout: StepTimeout = None
     replicas: NumReplicas = 1
     router: Router = None
+    router_policy: Policy = None
     scheduling_policy: SchedulingPolicy = "fcfs"
     speculation: Speculation = "off"
     num_speculative_tokens: NumSpeculativeTokens = None
@@ -160,10 +169,9 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if self.num_speculative_tokens is not None and self.speculation == "off":
             raise ValueError("--num-speculative-tokens needs --speculation lookup or draft-model")
-        if self.router is not None and self.replicas == 1:
-            raise ValueError("--router needs --replicas 2 or more")
-        if self.replicas > 1 and self.kv_events_config is not None:
-            raise ValueError("--kv-events-config has the address of one server: leave out --replicas")
+        for name in ("router", "router_policy"):
+            if getattr(self, name) is not None and self.replicas == 1:
+                raise ValueError(f"--{name.replace('_', '-')} needs --replicas 2 or more")
         if self.draft_model is not None and self.speculation != "draft-model":
             raise ValueError("--draft-model needs --speculation draft-model")
         if self.kv_events is not None and self.no_enable_prefix_caching:

@@ -2,7 +2,10 @@
 
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
@@ -11,7 +14,7 @@ import openai
 import pytest
 
 from tests.clients import SAMPLED
-from tests.clients.routed import SECONDS, Routed, routed
+from tests.clients.routed import ENVIRONMENT, ROOT, SECONDS, Routed, replica_at, routed, wait_for
 from tests.clients.serving import MODEL, expected
 
 pytestmark = SAMPLED
@@ -109,6 +112,39 @@ def test_both_replicas_work(fleet: Routed) -> None:
         assert fleet.load(2) >= 1
 
 
+def healthy(fleet: Routed) -> int:
+    """How many replicas a router counts as healthy."""
+    found: int = httpx2.get(f"{fleet.url}/readiness", timeout=SECONDS).json()["healthy_workers"]
+    return found
+
+
+def test_a_replica_that_is_lost_costs_only_what_it_streamed(fleet: Routed) -> None:
+    """A router repeats what had not begun to stream. The rest of a stream is lost, and its client notices."""
+    with fleet.streaming(1, 2000) as stream, ThreadPoolExecutor() as pool:
+        answers = [pool.submit(fleet.complete, stream.prompt, 500) for _ in range(2)]
+        wait_for(lambda: fleet.load(1) >= 3)
+        fleet.lose(1)
+        assert [answer.result() for answer in answers] == [200, 200]
+        with pytest.raises(httpx2.RemoteProtocolError):
+            list(stream.lines)
+    wait_for(lambda: "error: replica 1 was ended by SIGKILL; the others go on\n" in fleet.text)
+    assert [fleet.complete(stream.prompt) for _ in range(8)] == [200] * 8
+
+
+def test_a_replica_that_comes_back_and_is_drained(fleet: Routed) -> None:
+    """It gets requests again, and after SIGTERM no more, while its answer goes on to the end."""
+    fleet.lose(1)
+    wait_for(lambda: healthy(fleet) == 1)
+    with replica_at(fleet.urls[0]) as process:
+        wait_for(lambda: healthy(fleet) == 2)
+        with fleet.streaming(1, 1000) as stream:
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: httpx2.get(f"{fleet.urls[0]}/ready", timeout=SECONDS).status_code == 503)
+            assert [fleet.complete(stream.prompt) for _ in range(8)] == [200] * 8
+            assert "data: [DONE]" in stream.lines
+        assert process.wait(SECONDS) == 0
+
+
 def test_the_end(fleet: Routed) -> None:
     """It is orderly after a signal; and if the launcher is killed, all end."""
     number = signal.SIGTERM if fleet.router == "vllm" else signal.SIGKILL
@@ -116,3 +152,15 @@ def test_the_end(fleet: Routed) -> None:
     assert fleet.process.wait(SECONDS) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
     assert not fleet.left()
     assert "Traceback" not in fleet.text
+
+
+def test_conversations_stay_where_their_events_come_from() -> None:
+    """vllm-router follows the events: each turn finds all that was said, as the simulator predicts."""
+    command = [sys.executable, "-m", "benches", "routing", "--measured", "--policy", "kv_aware"]
+    result = subprocess.run(
+        [*command, "--users", "2", "--turns", "3"], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    found, predicted = map(float, re.findall(r"([0-9.]+)%", result.stdout))
+    assert found > 60  # with turns here and there, less than 30
+    assert predicted == pytest.approx(found, rel=0.1)

@@ -1,5 +1,6 @@
 """KV events over ZeroMQ: what subscribers get, also those that come late, and what the option refuses."""
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ import zmq
 from http_server.app import create_app
 from http_server.config import ServerConfig
 from http_server.engine_factory import EngineFactory
-from http_server.kv_events import KvEventPublisher, listens
-from http_server.kv_events_config import KvEventsConfig, parse_kv_events_config
+from http_server.kv_events import KvEventPublisher
+from http_server.kv_events_config import KvEventsConfig, listens, parse_kv_events_config, seen_from_here
 from tests.server.servers import MODEL, in_memory
 from tests.support.batching import small_model
 from tests.support.prefixes import live, manager
@@ -255,6 +256,45 @@ def test_an_endpoint_that_is_none(endpoint: str) -> None:
 )
 def test_where_it_listens(endpoint: str, does: bool) -> None:
     assert listens(endpoint) == does
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address"),
+    [
+        ("tcp://*:5557", "tcp://127.0.0.1:5557"),
+        ("tcp://[::]:5557", "tcp://[::1]:5557"),
+        ("tcp://localhost:5557", "tcp://localhost:5557"),
+        ("ipc:///tmp/events", "ipc:///tmp/events"),
+    ],
+)
+def test_where_a_subscriber_on_this_machine_finds_it(endpoint: str, address: str) -> None:
+    assert seen_from_here(endpoint) == address
+
+
+def test_each_replica_has_endpoints_of_its_own() -> None:
+    config = KvEventsConfig(True, endpoint="tcp://*:5557", replay_endpoint="ipc:///tmp/replay", topic="kv")
+    assert config.of_replicas(3) == [
+        KvEventsConfig(True, endpoint="tcp://*:5557", replay_endpoint="ipc:///tmp/replay-1", topic="kv"),
+        KvEventsConfig(True, endpoint="tcp://*:5558", replay_endpoint="ipc:///tmp/replay-2", topic="kv"),
+        KvEventsConfig(True, endpoint="tcp://*:5559", replay_endpoint="ipc:///tmp/replay-3", topic="kv"),
+    ]
+    without = KvEventsConfig(True, endpoint="tcp://[::1]:65534")
+    assert [each.replay_endpoint for each in without.of_replicas(2)] == [None, None]
+    apart = KvEventsConfig(True, endpoint="tcp://*:5557", replay_endpoint="tcp://127.0.0.1:5559")
+    assert [each.replay_endpoint for each in apart.of_replicas(2)] == [
+        "tcp://127.0.0.1:5559",
+        "tcp://127.0.0.1:5560",
+    ]
+    with pytest.raises(ValueError, match="put the two at least 3 apart"):
+        apart.of_replicas(3)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://*:0", "tcp://*:*", "tcp://127.0.0.1"])
+def test_replicas_need_the_port_of_the_first(endpoint: str) -> None:
+    with pytest.raises(
+        ValueError, match=re.escape(f"the port of the first one, got the endpoint {endpoint}")
+    ):
+        KvEventsConfig(True, endpoint=endpoint).of_replicas(2)
 
 
 def test_the_option_has_the_names_and_defaults_of_vllm() -> None:

@@ -98,6 +98,7 @@ def serving(*options: str, **environment: str) -> Iterator[tuple[subprocess.Pope
         (["--kv-events-config", '{"endpont": ""}'], "unknown field `endpont`"),
         (["--kv-events-config", KV_EVENTS, "--no-enable-prefix-caching"], "leave out --no-enable-prefix"),
         (["--router", "vllm"], "--router needs --replicas 2 or more"),
+        (["--router-policy", "round_robin"], "--router-policy needs --replicas 2 or more"),
     ],
 )
 def test_what_it_refuses(options: list[str], sentence: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from http_server.kv_events_config import parse_kv_events_config
 from scripts.run import ranks, replicas
 from scripts.run.ranks import free_ports
 from scripts.run.replicas import LOCAL, REPLICA, TETHERED, Member, run_members
@@ -183,6 +184,57 @@ def test_a_router_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     result = run(SERVE, "--replicas", "2", "--router", "sglang", "--port", "0")
     assert result.returncode == 2
     assert result.stderr == "error: sglang-router is not installed: run `pdm run setup --group routers`\n"
+
+
+EVENTS = '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:%d"}'
+
+
+@pytest.mark.parametrize(("router", "policy"), [("vllm", "kv_aware"), ("sglang", "cache_aware")])
+def test_each_replica_publishes_events_and_vllm_router_follows_them(
+    router: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Sequence[Member]] = []
+
+    def run_plan(plan: Sequence[Member], *_: object) -> int:
+        plans.append(plan)
+        return 0
+
+    monkeypatch.setattr(replicas, "require_router", lambda _: None)
+    monkeypatch.setattr(replicas, "run_members", run_plan)
+    options = ["--replicas", "2", "--router", router, "--port", "0", "--kv-events-config", EVENTS % 5560]
+    assert run(SERVE, *options).returncode == 0
+    *servers, front = plans[0]
+    followed = [word for word in front.command if "=tcp://" in word]
+    told = []
+    for number, server in enumerate(servers):
+        *_, option, value = server.command
+        config = parse_kv_events_config(value)
+        assert option == "--kv-events-config"
+        assert config.is_on
+        assert config.endpoint == f"tcp://*:{5557 + number}"
+        assert config.replay_endpoint == f"tcp://*:{5560 + number}"
+        told += [f"http://{LOCAL}:{server.port}=tcp://{LOCAL}:{port + number}" for port in (5557, 5560)]
+    assert followed == (told if router == "vllm" else [])
+    assert front.command[front.command.index("--policy") + 1] == policy
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--router", "sglang", "--kv-events-config", EVENTS % 5560], "needs --router vllm"),
+        (["--router", "vllm"], "and --kv-events-config with an endpoint at which the servers listen"),
+        (["--router", "vllm", "--kv-events-config", EVENTS.replace("tcp://*", "ipc://file") % 1], "for TCP"),
+        (["--router", "vllm", "--kv-events-config", EVENTS.replace("*", "router") % 5560], "for TCP"),
+        (["--router", "vllm", "--kv-events-config", EVENTS % 5558], "put the two at least 2 apart"),
+    ],
+)
+def test_events_that_a_router_cannot_follow(
+    options: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "require_router", lambda _: None)
+    result = run(SERVE, "--replicas", "2", "--port", "0", "--router-policy", "kv_aware", *options)
+    assert result.returncode == 2
+    assert sentence in result.stderr
 
 
 def test_ranks_are_passed_on_to_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
