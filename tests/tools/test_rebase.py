@@ -35,6 +35,11 @@ LINE = {"symbol": "Shelf.put", "find": "for place in range(count):", "replace": 
 APPEND = "self.books.append((book, place))"
 
 
+def test_the_report_that_an_entry_is_like_is_carried_over() -> None:
+    fields = {"seen_in": "https://github.com/a/b/issues/1", **TEXT}
+    assert carried(SOURCE, SOURCE, fields)["seen_in"] == fields["seen_in"]
+
+
 @pytest.mark.parametrize(("fields", "after"), [(PUT, PUT), (TEXT, LINE)])
 def test_an_edit_is_carried_over_whatever_its_form(fields: Mapping[str, str], after: dict[str, str]) -> None:
     assert carried(SOURCE, SOURCE, fields) == after
