@@ -94,7 +94,12 @@ class Course:
 @cache
 def load_course(path: Path = COURSE / "course.toml") -> Course:
     """Read the map."""
-    content = load_toml(path.read_text(encoding="utf-8"))
+    return read_course(path.read_text(encoding="utf-8"))
+
+
+def read_course(text: str) -> Course:
+    """The map that a text in TOML is."""
+    content = load_toml(text)
     return Course(
         tuple(
             Day(

@@ -41,6 +41,8 @@ SECONDS_PER_RUN = 100
 """That a run may compute; whatever else a machine does, a test is not said to fail for it."""
 SECONDS_TO_WAIT = 300
 """After which a run waits for what never comes."""
+STILL_RUNNING = "still running after"
+"""Begins the error of a run that has taken too long."""
 StartMethod = Literal["fork", "spawn"]
 START_METHOD: StartMethod = "spawn" if sys.platform == "darwin" else "fork"
 IN_MEMORY = Path("/dev/shm")  # of Linux; on a disk, to write a package takes a third of a short run
@@ -218,7 +220,7 @@ def write_bytecode(run: Run, package: Path) -> None:
 def give_up(signal_number: int, frame: FrameType | None) -> None:
     """End a test that loops or waits for ever."""
     limit = SECONDS_PER_RUN if signal_number == signal.SIGPROF else SECONDS_TO_WAIT
-    raise TimeoutError(f"still running after {limit} s")
+    raise TimeoutError(f"{STILL_RUNNING} {limit} s")
 
 
 def text_of(excinfo: "pytest.ExceptionInfo[BaseException]") -> str:

@@ -19,16 +19,18 @@ from scripts.author.messages import (
 )
 from scripts.bank.chosen import chosen_since
 from scripts.bank.entries import BANK, RIGHT, Solution, bank_file, load_bank, read_package
+from scripts.bank.numbers import course_at
 from scripts.bank.rebase import Rebase, package_at, rebase_file, rebase_survivors
 from scripts.course import Day
 from scripts.errors import usage_errors
 from scripts.learn.progress import DayNumber, Week, chosen_days
-from scripts.sandbox import Outcome, Run, run_all
+from scripts.sandbox import STILL_RUNNING, Outcome, Run, run_all
 from scripts.sources.files import REFERENCE
 
 SURVIVORS = "survivors.toml"
 CONSOLE = Console(stderr=True)
-NO_MISCONCEPTION = ("is not written yet", "NameError", "BuildError")  # a message with this shows nothing
+NO_MISCONCEPTION = ("is not written yet", "NameError", "BuildError", STILL_RUNNING)
+"""What is in messages that show nothing. A learner whose test never ends reads no message at all."""
 
 Folder = Annotated[Path, typer.Option("--bank", help="The folder with the entries.", show_default=False)]
 Old = Annotated[
@@ -78,12 +80,12 @@ def main(
 
 def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
     """Rewrite the entries of some days for the reference as it is; exit code 1 if some need a human."""
-    way = Rebase(package_at(commit), read_package())
+    way, old = Rebase(package_at(commit), read_package()), course_at(commit)
     folders = (BANK, RIGHT) if bank == BANK else (bank,)
     files = [(bank_file(day, folder), day) for day in days for folder in folders]
     files = [(path, day) for path, day in files if path.exists()]
     bar = track(files, "rebase", console=CONSOLE)
-    left = [line for path, day in bar for line in rebase_file(path, day, way)]
+    left = [line for path, day in bar for line in rebase_file(path, day, way, old)]
     if (bank / SURVIVORS).exists():
         left += rebase_survivors(bank / SURVIVORS, way)
     print("\n".join([*left, f"{len(left)} entries need a human"]))
@@ -91,7 +93,7 @@ def carry(commit: str, days: Sequence[Day], bank: Path) -> None:
 
 
 def catch(solutions: Sequence[Solution], days: Sequence[Day]) -> tuple[dict[str, str], dict[str, str]]:
-    """Run the solutions, and the starter on each of the days.
+    """Run the solutions, and the starter on each of the days. Print which run did not end, and in which test.
 
     Returns:
         caught: the test that catches each solution, by the solution's id; none for one that nothing catches.
@@ -118,6 +120,9 @@ def catch(solutions: Sequence[Solution], days: Sequence[Day]) -> tuple[dict[str,
             progress.advance(bar)
             if outcome.name in with_message:
                 messages[outcome.name] = message_of(outcome)
+            for name, message in outcome.failed.items():
+                if STILL_RUNNING in message:
+                    print(f"no end: {outcome.name} in {name}")
             test = catcher(outcome)
             if test is not None and outcome.name in tasks:
                 caught[outcome.name] = test

@@ -16,7 +16,8 @@ from typing import Any
 
 from scripts.bank.edits import Edit, make_edit, texts, toml_text
 from scripts.bank.entries import check_source, read_entry
-from scripts.course import ROOT, Day
+from scripts.bank.numbers import number_now
+from scripts.course import ROOT, Course, Day
 from scripts.setup import load_toml
 from scripts.sources.files import REFERENCE, SHARED, SUFFIXES
 from scripts.sources.symbols import Package, Symbol, symbols_of
@@ -50,15 +51,22 @@ def package_at(commit: str, root: Path = ROOT) -> Package:
     return Package(sources)
 
 
-def rebase_file(path: Path, day: Day, rebase: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> list[str]:
-    """Carry the entries of a file over, and say which need a human and why; they stay as they were."""
+def rebase_file(
+    path: Path, day: Day, rebase: Callable[[Mapping[str, Any]], Mapping[str, Any]], old: Course
+) -> list[str]:
+    """Carry the entries of a file over, and say which need a human and why; they stay as they were.
+
+    Args:
+        rebase: carries an entry over, but for the number of its task.
+        old: the map of the course as of the entries.
+    """
     text = path.read_text(encoding="utf-8")
     header, *blocks = HEADS.split(text)
     left = []
     for index, block in enumerate(blocks):
         entry = load_toml(block)
         try:
-            carried = rebase(entry)
+            carried = {**rebase(entry), "task": number_now(day, entry["task"], old)}
             if carried != entry:
                 blocks[index] = entry_text(carried) + ("\n" if block.endswith("\n\n") else "")
                 read_entry(day, load_toml(blocks[index]))

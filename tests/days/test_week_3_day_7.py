@@ -449,14 +449,26 @@ def test_task_3_a_refusal_is_posted_although_nothing_is_computed() -> None:
     check_equal(refused, [[5]], "tickets refused, by report", mistakes)
 
 
-def run_to_end(make: Callable[[], Engine], *batches: Items[Command]) -> list[Report]:
+def run_to_end(
+    make: Callable[[], Engine], *batches: Items[Command], is_to_fail: bool = False
+) -> list[Report]:
     """Start a thread with scripted commands, wait until it has ended, and return what it posted.
+
+    Args:
+        is_to_fail: whether an error in the thread is no fault of the learner's.
 
     Raises:
         NotImplementedError: the thread met a function that is not written yet.
+        pytest.fail.Exception: an error that nothing in the thread has caught, or one that it should not have.
     """
     reports: list[Report] = []
-    errors: list[BaseException | None] = []
+    escaped: list[BaseException | None] = []
+    told: list[BaseException] = []
+    explained = engine_thread.explained
+
+    def noted(error: BaseException) -> str:
+        told.append(error)
+        return explained(error)
 
     def post(report: Report) -> None:
         check_plain(report)
@@ -465,12 +477,17 @@ def run_to_end(make: Callable[[], Engine], *batches: Items[Command]) -> list[Rep
     thread = EngineThread(make, post)
     thread.commands = CommandsByScript(*batches)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading, "excepthook", lambda args: errors.append(args.exc_value))
+        patch.setattr(threading, "excepthook", lambda args: escaped.append(args.exc_value))
+        patch.setattr(engine_thread, "explained", noted)
         thread.start()
         assert thread.join(SECONDS), "the thread does not end"
-    for error in errors:
+    for error in [*escaped, *told]:
         if isinstance(error, NotImplementedError):
             raise error
+        if error in escaped or not is_to_fail:
+            what = "an error that `run` does not catch" if error in escaped else "an error"
+            sentence = f"{what} ends the engine's thread: {type(error).__name__}: {error}".removesuffix(": ")
+            raise pytest.fail.Exception(sentence) from error
     return reports
 
 
@@ -502,7 +519,7 @@ def test_task_3_the_last_report_tells_why_it_ended(error: BaseException) -> None
     def make() -> Engine:
         raise error
 
-    reports = run_to_end(make, [submit(1)])
+    reports = run_to_end(make, [submit(1)], is_to_fail=True)
     kinds = [type(report).__name__ for report in reports]
     mistakes = {"those who wait are never told": []}
     check_equal(kinds, ["Stopped"], f"reports if {error!r} is raised while loading", mistakes)
@@ -556,7 +573,7 @@ def test_task_3_stopped_is_posted_although_the_streams_end_with_an_error(
         return make_engine()
 
     monkeypatch.setattr(engine_thread, "end_streams", fail)
-    reports = run_to_end(make, [Stop()])
+    reports = run_to_end(make, [Stop()], is_to_fail=True)
     expected = "RuntimeError: the device is lost" if is_loaded else "no such model"
     mistakes = {"those who wait are never told": ["Loaded"] if is_loaded else []}
     kinds = [type(report).__name__ for report in reports]
@@ -572,7 +589,7 @@ def test_task_3_a_model_of_another_thread_is_explained() -> None:
         mx.eval(lazy)
         return Engine(model, IdTokenizer())
 
-    last = run_to_end(make, [Stop()])[-1]
+    last = run_to_end(make, [Stop()], is_to_fail=True)[-1]
     assert isinstance(last, Stopped)
     says = "let the engine's thread load the model" in str(last.error)
     check_equal(says, True, f"whether the last report explains the law of threads; it says: {last.error}")

@@ -119,7 +119,10 @@ def ends_within(seconds: float = 20) -> Iterator[None]:
     """Fail, instead of hanging, when the block computes for longer; other programs do not count."""
 
     def give_up(number: int, frame: FrameType | None) -> None:
-        pytest.fail(f"no end after {seconds} s: a loop makes no progress")
+        pytest.fail(
+            f"no end after {seconds} s of computing: "
+            "a loop makes no progress, or each turn takes longer than the one before"
+        )
 
     before = signal.signal(signal.SIGPROF, give_up)
     # Again and again: the first error may be raised inside a callback that drops it.

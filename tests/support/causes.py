@@ -163,7 +163,8 @@ def is_a_multiple(comparison: Comparison) -> str | None:
     if large.sum() < 3:
         return None
     factor = float(np.median(comparison.actual[large] / comparison.expected[large]))
-    if factor == 0 or not comparison.same(comparison.actual, factor * comparison.expected):
+    is_trivial = factor == 0 or number(factor) == "1"
+    if is_trivial or not comparison.same(comparison.actual, factor * comparison.expected):
         return None
     return f"It is {number(factor)} times the expected result."
 

@@ -9,18 +9,29 @@ import functools
 import inspect
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import mlx.core as mx
 import numpy as np
+import pytest
 
 from tests.support.check import fail
-from tests.support.evaluations import EARLY_READS, EVALUATES, evaluations, num_operations
+from tests.support.evaluations import (
+    EARLY_READS,
+    EVALUATES,
+    MUST_ASK,
+    AskedError,
+    Evaluations,
+    evaluations,
+    is_waiting,
+    let_wait,
+    num_operations,
+)
 from tests.support.state import MUTABLE, attributes_of, is_of_package, is_packages_own, state_of
 
 CALLERS = ("tests.days.", "tests.support.", "tests.tools.test_contracts")
@@ -36,6 +47,8 @@ LAZY = (
     "engine.batch_sampler",
 )
 """Parts of the package whose functions wait for no number."""
+LAZY_CALLS = ("to_message", "send", "ModelRunner.compute")
+"""Functions of other parts that promise the same."""
 WAITING: dict[str, Callable[[Any, Any], int]] = {
     "Request.try_prefill": lambda request, num_tokens: 1,
     "BatchGenerator.decode_phase": lambda generator, is_done: len(generator.slots),
@@ -131,12 +144,21 @@ def guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
         given = [*args, *kwargs.values()]
         owner = args[0] if "." in function.__qualname__ else None
         before = [None if each is owner else state_given(each) for each in given]
+        numbers = numbers_in(given) if is_lazy(function.__module__, label) else []
+        for x in numbers:
+            let_wait(x)
         with evaluations() as counts:
             try:
                 result = function(*args, **kwargs)
+                were_read = not counts.is_asked_by_others and not all(map(is_waiting, numbers))
             finally:
                 check_unchanged(function, label, given, before)
         check_waits(function.__module__, label, args, result, counts)
+        if were_read:
+            fail(
+                f"{label} waits until the numbers that it was given are computed, and it should not.",
+                "np.array(x), memoryview(x), print(x) and mx.save wait, too: use operations of MLX alone.",
+            )
         if label in LEAVES_NOTHING and result is not False:
             check_evaluated(label, args[0])
         check_own(label, owner, result)
@@ -146,7 +168,22 @@ def guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
     return call
 
 
-def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, counts: Counter[str]) -> None:
+def is_lazy(module: str, label: str) -> bool:
+    """Whether a function waits for no number at all."""
+    if label in WAITING or label in LOOPS or label.rpartition(".")[2] in MUST_ASK:
+        return False
+    return label in LAZY_CALLS or module.partition(".")[2].startswith(LAZY)
+
+
+def numbers_in(given: Iterable[Any]) -> list[mx.array]:
+    """The arrays that a function is given, and the floats in objects: an object's integers may be read."""
+    listed = [each if isinstance(each, list | tuple) else [each] for each in given]
+    direct = [x for each in listed for x in each if isinstance(x, mx.array)]
+    held = [x for x in arrays_of([*given], set()) if mx.issubdtype(x.dtype, mx.floating)]
+    return [*{id(x): x for x in (*direct, *held)}.values()]
+
+
+def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, counts: Evaluations) -> None:
     """Fail if a function waits for numbers more often than it must."""
     __tracebackhide__ = True
     num_early_reads = counts.pop(EARLY_READS, 0)
@@ -159,18 +196,27 @@ def check_waits(module: str, label: str, args: tuple[Any, ...], result: Any, cou
             return  # overlapped steps and drafts wait at other places
         most_evaluations, most_reads = 1, WAITING[label](args[0], result)
         if num_early_reads > 1:
-            fail(f"{label} should evaluate before it reads a number: otherwise it waits for each by itself.")
-    elif not module.partition(".")[2].startswith(LAZY):
+            what = "evaluate before it reads a number: otherwise it waits for each by itself"
+            fail_at(counts.asked[False][0], f"{label} should {what}.")
+    elif not is_lazy(module, label):
         return
     if num_evaluations > most_evaluations:
         what = at_most("evaluate", most_evaluations)
-        fail(
+        fail_at(
+            counts.asked[True][most_evaluations],
             f"{label} should {what}, but it does so {times(num_evaluations)}.",
             "Each evaluation waits until everything in it is computed.",
         )
     if counts.total() > most_reads:
-        what = at_most("read a number out of an array", most_reads)
-        fail(f"{label} should {what}, but it does so {times(counts.total())}.")
+        asked = counts.asked[False][most_reads]
+        what = at_most("read numbers out of an array", most_reads)
+        fail_at(asked, f"{label} should {what}, but it does so {times(counts.total())}, by {asked}.")
+
+
+def fail_at(asked: AskedError, *sentences: str) -> NoReturn:
+    """Fail with these sentences, and the learner's line that asked for numbers."""
+    __tracebackhide__ = True
+    raise pytest.fail.Exception("\n".join(sentences)) from asked
 
 
 def check_evaluated(label: str, owner: Any) -> None:

@@ -15,6 +15,7 @@ from scripts.learn.crashes import Crash
 from scripts.sources.c_source import line_of_function
 from scripts.sources.chunks import HOLE
 from scripts.sources.files import is_python
+from tests.support.calls import call_in_block
 from tests.support.definitions import MAX_DEFINITIONS, definitions
 from tests.support.places import (
     Place,
@@ -32,6 +33,9 @@ MAX_COLUMNS = 110
 MAX_PRINTED = 3
 MAX_OWN_LINES = 2
 NOT_WRITTEN = "is not written yet"
+NOT_RAISED = "DID NOT RAISE"
+MISFITS = (LookupError, TypeError, AttributeError, ValueError)
+"""What Python raises where a thing has another form than the line needs."""
 KERNEL = re.compile(r"\b(\w+\.(?:cpp|metal|cuh?|h))(?::(\d+)|.* in line (\d+))?")
 
 
@@ -108,11 +112,13 @@ class Told:
     def message(self) -> str:
         """What is said first."""
         text = str(self.error)
-        if self.is_from_a_check:
+        if text.startswith(NOT_RAISED):
+            text = self._not_raised(text)
+        elif self.is_from_a_check:
             text = text.split("\nassert ")[0]
         elif not self.is_hole and not self.is_of_a_kernel:
             text = f"{type(self.error).__name__}: {text}" if text else type(self.error).__name__
-        return "\n".join([text, *self._example()])
+        return "\n".join([text, *self._in_helper(), *self._example()])
 
     @property
     def test_places(self) -> list[Place]:
@@ -140,6 +146,24 @@ class Told:
         """The frames of the exception that a check speaks of, else of the one that the test ended with."""
         cause = self.error.__cause__ if isinstance(self.error, pytest.fail.Exception) else None
         return pytest.ExceptionInfo.from_exception(cause).traceback if cause else self.frames
+
+    def _not_raised(self, text: str) -> str:
+        """What `pytest.raises` finds missing, with the call that should have raised it."""
+        frame = next(frame for frame in self.frames[::-1] if Path(frame.path) == self.test_file)
+        call = call_in_block(frame.frame.raw, frame.lineno + 1) or ""
+        kind = re.findall(r"\w+", text)[-1]
+        said = f"expected {kind} to reach the caller, nothing was raised"
+        return f"{call}: {said}" if "(" in call else said
+
+    def _in_helper(self) -> list[str]:
+        """The line of a test's helper that could not do with what came from the learner's code."""
+        helpers = [frame for frame in self.frames if ROOT / "tests" in Path(frame.path).parents]
+        is_told = self.is_from_a_check or self.learner_frames or not isinstance(self.error, MISFITS)
+        if is_told or not helpers or helpers[-1].name == self.test_name:
+            return []
+        return [
+            f"What your code returned doesn't fit what the test does with it: {place_of(helpers[-1]).source}"
+        ]
 
     def _example(self) -> list[str]:
         """The arguments with which hypothesis made the test fail."""

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from tests.support.causes import result
 from tests.support.check import check_close, fail
 from tests.support.oracles import Array, Mistakes, exact
 
@@ -82,12 +83,20 @@ def check_rounded_once(
     check_close(actual, expected, what, STEP[actual.dtype], mistakes)
     rounded = mx.array(expected.astype(np.float32)).astype(actual.dtype)
     sizes = np.maximum(np.abs(expected), smallest * np.abs(expected).max())
-    error, rounding = (np.sqrt(np.mean(((exact(x) - expected) / sizes) ** 2)) for x in (actual, rounded))
-    if error > most * rounding:
+
+    def error(x: mx.array, exact_result: Array) -> float:
+        return float(np.sqrt(np.mean(((exact(x) - exact_result) / sizes) ** 2)))
+
+    allowed = most * error(rounded, expected)
+    if error(actual, expected) > allowed:
+        wrong = {name: result(each) for name, each in (mistakes or {}).items() if not isinstance(each, tuple)}
+        same = [name for name, each in wrong.items() if each is not None and error(actual, each) <= allowed]
         fail(
-            f"{what}: the error is {error / rounding:.1f} times that of rounding the exact result to "
-            f"{short_name(actual.dtype)}, at most {most} times is allowed",
-            f"Something before the result is rounded, as when part of it is computed in "
+            f"{what}: the error is {most * error(actual, expected) / allowed:.1f} times that of rounding the "
+            f"exact result to {short_name(actual.dtype)}, at most {most} times is allowed",
+            f"It equals {same[0]}."
+            if same
+            else "Something before the result is rounded, as when part of it is computed in "
             f"{short_name(actual.dtype)}: cast to float32 first, and back once, at the end.",
         )
 

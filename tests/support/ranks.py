@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from tests.support.check import check_close, fail
+from tests.support.evaluations import is_waiting, let_wait
 from tiny_llm import Engine, Follower, LeadingModel, Qwen3Model, SchedulerConfig, Watchdog
 from tiny_llm.model.ranks import Ranks
 from tiny_llm.ranks.message import Kind
@@ -41,11 +42,13 @@ class Meeting:
 
     Attributes:
         errors: what ranks have failed with, the first one first.
+        evaluated: of each rank that has ended, what it exchanged and whether it evaluated what came of it.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.errors: list[BaseException] = []
+        self.evaluated: dict[int, list[tuple[str, bool]]] = {}
         self._changed = threading.Condition()
         self._rounds: defaultdict[int, dict[int, Brought]] = defaultdict(dict)
         self._num_rounds = [0] * size
@@ -88,6 +91,20 @@ class Meeting:
             f"but rank {rank} waits in {brought[rank]} for rank {missing}, which {why}"
         )
 
+    def check_evaluated(self) -> None:
+        """Fail if a rank has evaluated an exchange and rank 0 has not, or the other way round."""
+        __tracebackhide__ = True
+        for rank, exchanges in self.evaluated.items():
+            pairs = enumerate(zip(exchanges, self.evaluated[0], strict=False), 1)
+            for number, ((what, is_evaluated), (_, is_by_first)) in pairs:
+                if is_evaluated != is_by_first:
+                    waits, other = (rank, 0) if is_evaluated else (0, rank)
+                    fail(
+                        f"rank {waits} evaluates exchange {number}, an {what}, "
+                        f"and rank {other} doesn't: in a process of its own, rank {waits} would wait forever",
+                        "MLX exchanges nothing before it is evaluated: evaluate the same on every rank.",
+                    )
+
     def end(self, rank: int, error: BaseException | None = None) -> None:
         """Let the others know that a rank exchanges nothing more, and what it failed with."""
         with self._changed:
@@ -98,10 +115,11 @@ class Meeting:
 
 
 class ThreadRanks:
-    """A rank in a thread. It evaluates what it exchanges, unlike `MlxRanks`.
+    """A rank in a thread. It evaluates what it exchanges, unlike `MlxRanks`, but what comes of it is lazy.
 
     Attributes:
         exchanged: the operation and the array's shape of each exchange.
+        results: what each was, and what came of it.
     """
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
@@ -109,12 +127,24 @@ class ThreadRanks:
         self.size = meeting.size
         self.meeting = meeting
         self.exchanged: list[tuple[str, tuple[int, ...]]] = []
+        self.results: list[tuple[str, mx.array]] = []
 
     def all_sum(self, x: mx.array) -> mx.array:
-        return mx.array(sum(self._exchange("all_sum", x)))
+        return self._lazily(f"all_sum of {list(x.shape)}", sum(self._exchange("all_sum", x)))
 
     def all_gather(self, x: mx.array) -> mx.array:
-        return mx.array(np.stack(self._exchange("all_gather", x)))
+        return self._lazily(f"all_gather of {list(x.shape)}", np.stack(self._exchange("all_gather", x)))
+
+    def _lazily(self, what: str, numbers: Any) -> mx.array:
+        result = mx.array(numbers)
+        let_wait(result)
+        self.results.append((what, result))
+        return result
+
+    def end(self) -> None:
+        """Say that this rank has succeeded, and what it has evaluated."""
+        self.meeting.evaluated[self.rank] = [(what, not is_waiting(x)) for what, x in self.results]
+        self.meeting.end(self.rank)
 
     def _exchange(self, operation: str, x: mx.array) -> list[Numbers]:
         self.exchanged.append((operation, x.shape))
@@ -133,12 +163,13 @@ class FirstOfThreads(ThreadRanks):
 def run_rank(rank: int, meeting: Meeting, function: Callable[[ThreadRanks], T]) -> T | None:
     """Call a function on a rank, in a thread of its own. None if it failed."""
     try:
-        result = function(ThreadRanks(rank, meeting))
+        ranks = ThreadRanks(rank, meeting)
+        result = function(ranks)
+        ranks.end()
     except BaseException as error:
         meeting.end(rank, error)
         return None
     else:
-        meeting.end(rank)
         return result
     finally:
         mx.synchronize()
@@ -164,6 +195,7 @@ def on_ranks(size: int, function: Callable[[ThreadRanks], T]) -> list[T]:
         thread.join()
     if meeting.errors:
         raise meeting.errors[0]
+    meeting.check_evaluated()
     return results
 
 
@@ -218,8 +250,11 @@ class LedEngine:
                 close()
                 if sys.exc_info()[0] is None:  # otherwise the others may be in the middle of a step
                     leading.tell(Kind.STOP)
+                    ranks.end()
             finally:
                 end()
+            if 0 in meeting.evaluated:
+                meeting.check_evaluated()
 
         engine.close = close_all  # type: ignore[method-assign]
         return engine

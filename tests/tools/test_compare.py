@@ -273,7 +273,15 @@ def test_what_never_ends_is_given_up(package: Path, monkeypatch: pytest.MonkeyPa
     write_changed(package, "ops/basics.py", LINEAR, "    while True:\n        pass\n")
     result = compare(package, "1.1", "--task", "1")
     assert result.exit_code == 1
-    assert re.search(r"no end still running after 0.5 s, in \S+basics.py, line \d+", words(result))
+    sentence = r"no end still running after 0.5 s: a loop that makes no progress\? In \S+basics.py, line \d+"
+    assert re.search(sentence, words(result))
+
+
+def test_what_waits_forever_is_given_up(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "SECONDS_TO_END", 0.05)
+    write_changed(package, "ops/basics.py", LINEAR, "    import threading\n    threading.Event().wait()\n")
+    result = compare(package, "1.1", "--task", "1")
+    assert re.search(r"no end still waiting after 1.5 s In \S+basics.py, line \d+", words(result))
 
 
 def test_ctrl_c_ends_with_one_line(package: Path) -> None:

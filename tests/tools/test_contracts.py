@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from tests.support import contracts
@@ -35,11 +36,24 @@ def evaluates(x):
 def reads(x):
     return x.item()
 
+def reads_by_numpy(x):
+    return np.array(x)
+
+def reads_memory(x):
+    memoryview(x)
+    return x
+
+def prints(x):
+    return f"{x + 1}"
+
 def makes(scale):
     return lambda x: x.tolist()
 
 def lazy(x):
     return x * 2
+
+def passes_on(function, x):
+    return function(x)
 
 def steps(rows):
     return [row.item() for row in rows] + [mx.eval(rows)]
@@ -79,10 +93,13 @@ BROKEN: dict[str, tuple[Callable[[Any], object], str]] = {
     "evaluates": (lambda f: f(mx.zeros(3)), "evaluates should not evaluate, but it does so once"),
     "reads": (
         lambda f: f(mx.array(3)),
-        "should not read a number out of an array, but it does so once",
+        r"should not read numbers out of an array, but it does so once, by \.item\(\)",
     ),
+    "reads_by_numpy": (lambda f: f(mx.zeros(3)), r"but it does so once, by np\.array"),
+    "reads_memory": (lambda f: f(mx.zeros(3)), "waits until the numbers that it was given are computed"),
+    "prints": (lambda f: f(mx.zeros(3)), "prints should not read|prints waits"),
     "steps": (lambda f: f(mx.zeros(3)), "steps should evaluate before it reads a number"),
-    "makes": (lambda f: f(2)(mx.zeros(3)), "what makes returns should not read a number"),
+    "makes": (lambda f: f(2)(mx.zeros(3)), "what makes returns should not read numbers .*, by .tolist"),
 }
 
 
@@ -92,7 +109,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(contracts, "shared", [])
     monkeypatch.setattr(contracts, "names_of_classes", {})
     monkeypatch.setitem(contracts.WAITING, "steps", lambda rows, result: 3)
-    namespace: dict[str, Any] = {"__name__": "tiny_llm.ops.made_up", "mx": mx}
+    namespace: dict[str, Any] = {"__name__": "tiny_llm.ops.made_up", "mx": mx, "np": np}
     exec(SOURCE, namespace)
     return SimpleNamespace(**namespace)
 
@@ -102,6 +119,20 @@ def test_a_broken_contract_fails_the_test_that_called(made_up: SimpleNamespace, 
     call, sentence = BROKEN[name]
     with pytest.raises(pytest.fail.Exception, match=sentence):
         call(guarded(getattr(made_up, name), name))
+
+
+def test_the_line_that_reads_numbers_is_told(made_up: SimpleNamespace) -> None:
+    with pytest.raises(pytest.fail.Exception) as failure:
+        guarded(made_up.makes, "makes")(2)(mx.zeros(3))
+    frames = pytest.ExceptionInfo.from_exception(failure.value.__cause__).traceback
+    assert [frame.name for frame in frames] == ["<lambda>"]
+
+
+def test_what_a_test_itself_reads_is_no_fault_of_the_package(made_up: SimpleNamespace) -> None:
+    def read(x: mx.array) -> mx.array:
+        return mx.array(np.array(x))
+
+    assert guarded(made_up.passes_on, "passes_on")(read, mx.zeros(3)).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from scripts.bank.entries import load_bank
 from scripts.course import ROOT, load_course
 from tests.support.causes import NANS, result
 from tests.support.check import check_close, check_equal, check_value_error, normal
-from tests.support.failures import MAX_COLUMNS, MAX_LINES, Failure, cut, narrowed
+from tests.support.failures import MAX_COLUMNS, MAX_LINES, Failure, cut, narrowed, tell
 from tests.support.heads import head_mistakes
 from tests.support.oracles import (
     Mistakes,
@@ -44,6 +44,34 @@ def message_of(check: Callable[..., None], *arguments: Any, **options: Any) -> l
     with pytest.raises(pytest.fail.Exception) as failure:
         check(*arguments, **options)
     return str(failure.value).splitlines()
+
+
+def told(test: Callable[[], object]) -> str:
+    """What is said of the error that a test ends with."""
+    with pytest.raises((LookupError, pytest.fail.Exception)) as failure:
+        test()
+    return tell(failure.value, Where(1, 1, 1), "test", Path(__file__), test).message
+
+
+def test_an_error_that_is_missing_is_told_with_its_call() -> None:
+    def test() -> None:
+        with pytest.raises(KeyError):
+            str(3)
+
+    assert told(test) == "str(3): expected KeyError to reach the caller, nothing was raised"
+
+
+def test_a_helper_s_error_is_told_with_its_line() -> None:
+    def helper(seen: list[int]) -> int:
+        return seen[1]
+
+    def test() -> None:
+        helper([])
+
+    assert told(test).splitlines() == [
+        "IndexError: list index out of range",
+        "What your code returned doesn't fit what the test does with it: return seen[1]",
+    ]
 
 
 # --- the messages that are kept ----------------------------------------------------------------------------

@@ -3,14 +3,16 @@
 import re
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scripts.bank.edits import make_edit
 from scripts.bank.matching import find_matches
+from scripts.bank.numbers import course_at, number_now
 from scripts.bank.rebase import Rebase, entry_text, package_at, rebase_file, rebase_survivors
-from scripts.course import load_course
+from scripts.course import COURSE, load_course
 from scripts.sources.files import write
 from tests.support.shelves import FILE, KERNEL, SOURCE, package_of
 
@@ -108,10 +110,24 @@ def test_entries_that_need_a_human_stay_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "week_1_day_1.toml"
     texts = [entry_text({**EDIT, **fields}) for fields in (TEXT, {**PUT, "symbol": "gone"}, PUT)]
     file.write_text("# Head.\n\n" + "\n".join(f"[[wrong]]\n{text}" for text in texts), encoding="utf-8")
-    left = rebase_file(file, DAYS[0], Rebase(package_of(SOURCE), package_of(SOURCE)))
+    left = rebase_file(file, DAYS[0], Rebase(package_of(SOURCE), package_of(SOURCE)), load_course())
     assert left == ["week_1_day_1.toml: 1.1.1 name: there is no symbol gone"]
     texts[0] = entry_text({**EDIT, **LINE})
     assert file.read_text() == "# Head.\n\n" + "\n".join(f"[[wrong]]\n{text}" for text in texts)
+
+
+def test_an_entry_follows_its_task_to_another_number(tmp_path: Path) -> None:
+    day, other = DAYS[0], DAYS[1].tasks[0]
+    tasks = [replace(task, number=number) for number, task in enumerate((other, *day.tasks), 1)]
+    tasks[1] = replace(tasks[1], title="Renamed")
+    file = tmp_path / "week_1_day_1.toml"
+    file.write_text(f"[[wrong]]\n{entry_text({**EDIT, **PUT})}")
+    way = Rebase(package_of(SOURCE), package_of(SOURCE))
+    assert rebase_file(file, replace(day, tasks=tuple(tasks)), way, load_course()) == []
+    assert "task = 2" in file.read_text()
+    assert number_now(replace(day, tasks=tuple(tasks)), 3, load_course()) == 4
+    (line,) = rebase_file(file, replace(day, tasks=(other,)), way, load_course())
+    assert line.endswith("'Scaled dot-product attention', which 0 tasks of the day look like now: choose one")
 
 
 def test_survivors_follow_their_functions(tmp_path: Path) -> None:
@@ -149,6 +165,15 @@ def test_the_reference_of_a_commit_is_read_by_git(tmp_path: Path) -> None:
     }
     with pytest.raises(ValueError, match="'gone' is no commit with tiny_llm_ref"):
         package_at("gone", tmp_path)
+
+
+def test_the_map_of_a_commit_is_read_by_git(tmp_path: Path) -> None:
+    write({Path("course/course.toml"): (COURSE / "course.toml").read_text(encoding="utf-8")}, tmp_path)
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=b commit -qm x"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    assert course_at("HEAD", tmp_path) == load_course()
+    with pytest.raises(ValueError, match=r"'gone' is no commit with course/course\.toml"):
+        course_at("gone", tmp_path)
 
 
 def test_the_smallest_edit_still_fits_when_all_variables_are_renamed() -> None:

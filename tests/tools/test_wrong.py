@@ -212,6 +212,7 @@ def test_what_fails_without_being_tested_is_not_caught() -> None:
     assert catcher(outcome()) is None
     assert catcher(outcome(file="it cannot be imported")) is None
     assert catcher(outcome(file__test_a="softmax is not written yet")) is None
+    assert catcher(outcome(file__test_a="TimeoutError: still running after 100 s")) is None
     assert catcher(outcome(file__test_a="NameError: name 'x'", file__test_b="expected 1")) == "file::test_b"
 
 
