@@ -19,7 +19,7 @@ from rich.table import Table
 
 from benches.http_load import NEVER, Felt, HttpRequest, arriving, requests_of, send, write_trace
 from benches.load import Load, mixed_load, token_stream
-from benches.rounds import Repeats, Rounds
+from benches.rounds import Repeats, Rounds, written
 from benches.server_process import ServerProcess, serving
 from benches.speed import machine
 from benches.watched import Results
@@ -137,18 +137,24 @@ def main(
         bench = Bench(checkpoint, tokenizer, stream, seconds, limits, traces)
         console, rounds = Console(highlight=False), Rounds(repeats)
         console.print(", ".join(map(str, machine().values())), soft_wrap=True)
-        console.print(overhead(bench, loaded, mixed_load(stream, num_requests, SEED), rounds))
         sides = [check_side(each) for each in side or SIDES]
-        capacity: dict[str, Capacity] = {}
-        rate = None
-        for each in sides:
-            capacity[each] = capacity_of(bench, each, highest, rate)
-            rate = capacity[sides[0]].rate
-        console.print(capacities(capacity))
-        if mlx_lm:
-            console.print(beside_mlx_lm(bench, capacity[sides[0]].rate / 10))
-        if hold:
-            console.print(held(bench, 2 * capacity[sides[0]].rate, hold, queue))
+
+        def print_overhead() -> None:
+            console.print(overhead(bench, loaded, mixed_load(stream, num_requests, SEED), rounds))
+
+        def print_rates() -> None:
+            capacity: dict[str, Capacity] = {}
+            rate = None
+            for each in sides:
+                capacity[each] = capacity_of(bench, each, highest, rate)
+                rate = capacity[sides[0]].rate
+            console.print(capacities(capacity))
+            if mlx_lm:
+                console.print(beside_mlx_lm(bench, capacity[sides[0]].rate / 10))
+            if hold:
+                console.print(held(bench, 2 * capacity[sides[0]].rate, hold, queue))
+
+        written({"the cost of HTTP": print_overhead, "the highest rate": print_rates})
     return Results(rounds)
 
 
@@ -230,6 +236,8 @@ def overhead(bench: Bench, model: Qwen3Model, load: Load, rounds: Rounds) -> Tab
             if side == alone:
                 return rate_alone(model, bench.tokenizer, prompts, lengths)
             felt = bench.send(server, side, requests, stream=side == streamed)
+            if felt.num_answered < len(requests):
+                raise ValueError(f"the server answered {felt.num_answered} of {len(requests)} requests")
             return felt.num_tokens / felt.seconds
 
         runs = rounds.in_turns((alone, whole, streamed), run, lambda rate: {"tokens per second": rate})

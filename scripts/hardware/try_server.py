@@ -50,11 +50,14 @@ def main(options: ServeOptions = None) -> None:
 
 
 @contextmanager
-def served(options: list[str], log: Path) -> Iterator[str]:
-    """The address of a server within the block; exits with what it printed if it fails or ends badly."""
+def served(options: list[str], log: Path, folder: Path = ROOT) -> Iterator[str]:
+    """The address of a server within the block; exits with what it printed if it fails or ends badly.
+
+    It starts in the folder, where --mine finds the package.
+    """
     command = [sys.executable, "-m", "scripts.run.serve", "--port", "0", *options]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out)
     try:
         yield address(process, log)
         process.send_signal(signal.SIGTERM)

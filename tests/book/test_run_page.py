@@ -21,6 +21,7 @@ print(2 * three)
 
 ```python
 raise NotImplementedError("week 1 day 1 task 1: softmax is not written yet")
+x = 1
 ```
 
 ```python,shown
@@ -30,6 +31,10 @@ print("not run")
 ```python
 print(three**2)
 ```
+
+```python
+print(x)
+```
 """
 
 
@@ -38,11 +43,12 @@ def test_blocks_run_in_one_namespace_and_on_after_one_that_fails(
 ) -> None:
     monkeypatch.setattr(run_fences, "start", lambda mine: {})
     folders = book_in(tmp_path, {DAY: PAGE})
-    with pytest.raises(ValueError, match="1 of 3 blocks stopped"):
+    with pytest.raises(ValueError, match="2 of 4 blocks stopped"):
         run_page(folders, "week-2/day-7", mine=True)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines.count("6") == lines.count("9") == 1
     assert "stops at line 9: week 1 day 1 task 1: softmax is not written yet" in lines
+    assert "stops at line 22: x is missing, since the block of line 9 stopped" in lines
     assert not any("not run" in line for line in lines)
     with pytest.raises(ValueError, match="no page week-2/day-8"):
         run_page(folders, "week-2/day-8", mine=True)
