@@ -51,6 +51,10 @@ class ModelConfig:
 def check_supported(config: ConfigDict) -> None:
     """Refuse a checkpoint whose config.json asks for something that this model doesn't compute.
 
+    A sliding window is asked for by an entry of layer_types other than full_attention, or by a sliding_window
+    that is on: in a mistral always, in others if use_sliding_window says so. Accept one that changes nothing:
+    it has no size, is as long as the context, or starts above all layers (max_window_layers, 0 if missing).
+
     Raises:
         ValueError: the `model_type` is none of SUPPORTED_MODEL_TYPES, which is checked first; a `key` is
             missing; its value is of the wrong kind, or the `mode` of a quantization is not affine
@@ -63,9 +67,14 @@ def check_supported(config: ConfigDict) -> None:
 
 
 def rope_scaling(kind: str, rope: ConfigDict) -> RopeScaling:
-    """The scaling of this kind that RoPE's settings describe.
+    """The scaling of this kind that RoPE's settings describe: linear, llama3 or yarn.
+
+    Its fields are under keys of the same names. For yarn, the betas default to 32 and 1, and `truncate` to
+    True. Its amplitude is attention_factor. Without that, it is the default amplitude of mscale divided by
+    that of mscale_all_dim; with neither of these, it is the default amplitude of the factor.
 
     Raises:
-        ValueError: a `key` is missing, or the kind, `rope_type`, is not supported.
+        ValueError: a `key` is missing, such as one of mscale and mscale_all_dim beside the other; or the
+            kind, `rope_type`, is not supported.
     """
     raise NotImplementedError("week 1 day 5 task 7: rope_scaling is not written yet")
