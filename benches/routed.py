@@ -41,7 +41,7 @@ STARTED = "vllm:time_to_first_token_seconds_count"
 
 @dataclass(frozen=True)
 class Talk:
-    """What users say: so many conversations of so many turns, each with an introduction of its own."""
+    """What users say, in conversations of several turns. All begin with the same introduction if `shared`."""
 
     num_users: int
     num_turns: int
