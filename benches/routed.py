@@ -1,6 +1,7 @@
 """Conversations with real servers behind vllm-router, and what the simulator makes of the same requests."""
 
 import asyncio
+import json
 import os
 import socket
 import time
@@ -15,9 +16,8 @@ import httpx2
 from benches.http_load import NEVER, HttpRequest, Sent, body_of, send_one
 from benches.load import take
 from benches.server_process import ServerProcess, free_port, serving
-from http_server.kv_events_config import KvEventsConfig, written
 from scripts.packages import OF_LEARNER
-from scripts.run.routers import RouterPolicy
+from scripts.run.serve_options import RouterPolicy
 from tiny_llm import (
     CacheAware,
     CostModel,
@@ -112,8 +112,9 @@ def routed(model: str, policy: RouterPolicy, replicas: int, blocks: int) -> Iter
     options = ["--replicas", str(replicas), "--router", "vllm", "--router-policy", policy]
     options += ["--num-gpu-blocks-override", str(blocks), "--block-size", str(BLOCK_SIZE)]
     if policy == "kv_aware":
-        config = KvEventsConfig(True, endpoint=f"tcp://127.0.0.1:{first_of_free_ports(replicas)}")
-        options += ["--kv-events-config", written(config)]
+        endpoint = f"tcp://127.0.0.1:{first_of_free_ports(replicas)}"
+        config = {"enable_kv_cache_events": True, "endpoint": endpoint}
+        options += ["--kv-events-config", json.dumps(config)]
     options += ["--mine"] if os.environ.get(OF_LEARNER) else []
     with serving(SERVE, model, options, "/readiness") as router:
         yield Servers(router, [ServerProcess(url, model, router.process) for url in urls_of(router)])

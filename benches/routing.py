@@ -15,7 +15,8 @@ from benches.load import token_stream
 from benches.routed import Talk, predicted, routed
 from benches.routed import converse as converse_with
 from scripts.checkpoints.files import SHIPPED_MODEL
-from scripts.run.routers import RouterPolicy, require_router
+from scripts.run.routers import require_router
+from scripts.run.serve_options import RouterPolicy
 from tiny_llm import (
     CacheAware,
     CostModel,

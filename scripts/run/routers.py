@@ -4,15 +4,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
 
 from http_server.kv_events_config import KvEventsConfig, listens, seen_from_here
+from scripts.run.serve_options import RouterName, RouterPolicy, ServeOptions
 
-if TYPE_CHECKING:
-    from scripts.run.serve_options import ServeOptions
-
-RouterName = Literal["vllm", "sglang"]
-RouterPolicy = Literal["round_robin", "cache_aware", "kv_aware"]
 LOG_LEVELS = {"vllm": "error", "sglang": "warn"}
 """What a router logs. vllm-router takes its own word "warning" for "info"."""
 HEALTH_SECONDS = 2
@@ -35,7 +30,7 @@ def require_router(name: RouterName) -> None:
         raise ValueError(f"{name}-router is not installed: run `pdm run setup --group routers`")
 
 
-def choose_policy(options: "ServeOptions", name: RouterName) -> RouterPolicy:
+def choose_policy(options: ServeOptions, name: RouterName) -> RouterPolicy:
     """How a router chooses: as the options say, or by KV events where it can follow them.
 
     Raises:
@@ -55,9 +50,7 @@ def can_reach(endpoint: str) -> bool:
     return endpoint.startswith("tcp://") and listens(endpoint)
 
 
-def event_options(
-    urls: Sequence[str], events: Sequence[KvEventsConfig], options: "ServeOptions"
-) -> list[str]:
+def event_options(urls: Sequence[str], events: Sequence[KvEventsConfig], options: ServeOptions) -> list[str]:
     """What tells vllm-router where each replica's events are, and what is in them."""
     words = ["--kv-event-block-size", str(options.block_size), "--kv-event-model", options.names[0]]
     for url, config in zip(urls, events, strict=True):
@@ -75,7 +68,7 @@ def router_command(
     urls: Sequence[str],
     origins: Sequence[str],
     events: Sequence[KvEventsConfig],
-    options: "ServeOptions",
+    options: ServeOptions,
 ) -> list[str]:
     """What starts a router.
 

@@ -9,9 +9,10 @@ import typer
 
 from http_server.kv_events_config import KvEventsConfig, parse_kv_events_config
 from scripts.checkpoints.files import DRAFT_MODEL, SHIPPED_MODEL
-from scripts.run.routers import RouterName, RouterPolicy
 
 KV_CACHE_GB = 10
+RouterName = Literal["vllm", "sglang"]
+RouterPolicy = Literal["round_robin", "cache_aware", "kv_aware"]
 Model = Annotated[str, typer.Option(help="A checkpoint folder, or a name for `pdm run get-model`.")]
 Names = Annotated[
     list[str] | None, typer.Option("--served-model-name", help="What clients call it; repeat for more names.")
