@@ -25,15 +25,21 @@ class ChildProcess(subprocess.Popen[bytes]):
         lifeline: the end of a pipe to read from, whose other end this process keeps open.
         name: of the process. If given, all that it prints goes to standard error, with the name before each
             line. Otherwise only its errors pass through here, as they are.
+        pipes: ends of other pipes that it gets.
     """
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], lifeline: int, name: str | None = None
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        lifeline: int,
+        name: str | None = None,
+        pipes: Sequence[int] = (),
     ) -> None:
         super().__init__(
             command,
             env={**env, LAUNCHER: str(lifeline)},
-            pass_fds=[lifeline],
+            pass_fds=[lifeline, *pipes],
             start_new_session=True,
             stdout=None if name is None else subprocess.PIPE,
             stderr=subprocess.PIPE if name is None else subprocess.STDOUT,

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from types import FrameType
 from scripts.errors import SIGNALLED, USAGE_EXIT_CODE, say_interrupted
 from scripts.run.child_process import ChildProcess
 from tiny_llm.ranks.run_rank import LOST_EXIT_CODE, LOST_SIGNAL
+from tiny_llm.ranks.sleeping_ranks import WAKE_PIPES
 
 POLL_SECONDS = 0.02
 CAUSE_SECONDS = 30.0
@@ -37,7 +39,8 @@ def run_ranks(command: Sequence[str], num_ranks: int) -> int:
     """Run a command once per rank on this machine, and wait until all have ended.
 
     The environment is the one in which `mlx.launch` starts the ranks of its ring. Unlike it, this notices
-    which rank fails, doesn't keep a core busy, and doesn't exit with 0 after a failure.
+    which rank fails, doesn't keep a core busy, and doesn't exit with 0 after a failure. It also connects the
+    ranks by pipes, so that they can sleep when there is nothing to do.
 
     SIGINT, SIGTERM and SIGHUP go to rank 0 alone, which lets the others end. If another rank fails, rank 0
     gets `LOST_SIGNAL`, and answers what it can. If this process ends, all ranks do.
@@ -55,9 +58,10 @@ def run_ranks(command: Sequence[str], num_ranks: int) -> int:
         lifeline() as pipe,
     ):
         env = environment(Path(folder) / "hosts.json", num_ranks)
-        for rank in range(num_ranks):
-            mine = env | {"MLX_RANK": str(rank)}
-            ranks.append(ChildProcess(command, mine, pipe))
+        with wake_pipes(num_ranks) as ends:
+            for rank, pipes in enumerate(ends):
+                mine = env | {"MLX_RANK": str(rank), WAKE_PIPES: ",".join(map(str, pipes))}
+                ranks.append(ChildProcess(command, mine, pipe, pipes=pipes))
         for number in signals:  # that came before rank 0 had started
             ranks[0].send_signal(number)
         stopped = wait_for_first(ranks)
@@ -80,6 +84,17 @@ def lifeline() -> Iterator[int]:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+@contextmanager
+def wake_pipes(num_ranks: int) -> Iterator[list[list[int]]]:
+    """A pipe from rank 0 to each other rank: the ends of each rank, which are closed here after the block."""
+    pipes = [os.pipe() for _ in range(num_ranks - 1)]
+    try:
+        yield [[writing for _, writing in pipes], *([reading] for reading, _ in pipes)]
+    finally:
+        for end in chain.from_iterable(pipes):
+            os.close(end)
 
 
 def environment(hostfile: Path, num_ranks: int) -> dict[str, str]:

@@ -45,6 +45,13 @@ def test_a_turn_comes_after_the_answer_before_it() -> None:
     assert (second.arrival, second.tokens) == (5.375, [5.375 + 0.875])
 
 
+def test_an_idle_replica_is_not_set_back() -> None:
+    """A request that arrives during a step waits for its end, even if nothing else is left then."""
+    fleet = Fleet(simulators(1), RoundRobin())
+    fleet.run([[SimulatedRequest((1, 2), 1)], [SimulatedRequest((3, 4, 5), 1, arrival=0.25)]])
+    assert [times.tokens for times in fleet.times] == [[0.75], [0.75 + 0.875]]
+
+
 @pytest.mark.parametrize("num_blocks", [60, 12])
 @pytest.mark.parametrize("from_events", [True, False])
 def test_what_a_router_is_told_is_what_replicas_hold(num_blocks: int, from_events: bool) -> None:

@@ -1,5 +1,9 @@
 """An engine on several ranks: every law holds, and each request gets what it gets alone in one process."""
 
+import os
+import select
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,8 @@ from tiny_llm.engine.execution import Computed
 from tiny_llm.model.loader import load_model
 from tiny_llm.model.ranks import OneRank
 from tiny_llm.ranks import run_rank
-from tiny_llm.ranks.guarded import Guarded, RankLost
+from tiny_llm.ranks.guarded import Guarded, RankLost, losses_noticed
+from tiny_llm.ranks.sleeping_ranks import SleepingRanks
 from tiny_llm.ranks.warm_up import AloneFirst
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -94,3 +99,40 @@ def test_a_rank_alone_takes_its_part_for_all() -> None:
     alone.size = 3
     assert alone.all_sum(x).tolist() == [1, 2]
     assert alone.all_gather(x).tolist() == [[1, 2]] * 3
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """The ends of a pipe, to read from and to write to. A test may close them."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        with suppress(OSError):
+            os.close(end)
+
+
+def sleeping(rank: int, *pipes: int) -> SleepingRanks:
+    """A rank whose exchanges, once it is awake, are those of a process that is alone."""
+    ranks = OneRank()
+    ranks.rank = rank
+    return SleepingRanks(ranks, pipes)
+
+
+@pytest.mark.parametrize("operation", ["all_sum", "all_gather"])
+def test_each_exchange_of_rank_0_wakes_the_others_once(operation: str, pipe: tuple[int, int]) -> None:
+    reading = pipe[0]
+    x = mx.array([1, 2])
+    first, other = (getattr(sleeping(rank, pipe[1 - rank]), operation) for rank in range(2))
+    for _ in range(3):
+        first(x)
+    for _ in range(3):
+        assert select.select([reading], [], [], 0)[0]
+        assert other(x).flatten().tolist() == [1, 2]
+    assert not select.select([reading], [], [], 0)[0]  # so it would sleep now
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_sleeping_rank_notices_a_lost_one(lost: int, pipe: tuple[int, int]) -> None:
+    os.close(pipe[1 - lost])
+    with pytest.raises(RankLost), losses_noticed():
+        sleeping(1 - lost, pipe[lost]).all_sum(mx.array([1]))

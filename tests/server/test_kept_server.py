@@ -1,17 +1,21 @@
 """A server whose blocks are kept in files: what it finds there, and what it keeps while it is idle."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from starlette.testclient import TestClient
 
+from http_server.idle_thread import IdleThread
 from tests.server.servers import MODEL, app_of, in_memory, wait_for
 from tests.support.fakes import FakeModel, prompt_of
-from tests.support.server_engines import BLOCK_SIZE, MAX_SEQ_LEN, NUM_BLOCKS, ChatFake
-from tiny_llm import Engine, SchedulerConfig, overlapped
+from tests.support.server_engines import BLOCK_SIZE, MAX_SEQ_LEN, NUM_BLOCKS, SECONDS, ChatFake, make_engine
+from tiny_llm import Engine, SamplingParams, SchedulerConfig, overlapped
 from tiny_llm.engine.kept_blocks import KeptBlocks
 from tiny_llm.paging.kv_files import KvFiles
 from tiny_llm.scheduling.tiered_blocks import TieredBlockManager
+from tiny_llm.server.mailbox import Report, StepReport, Stopped
 
 PROMPT = prompt_of(5 * BLOCK_SIZE + 1)
 
@@ -59,3 +63,26 @@ def test_a_server_keeps_everything_before_it_ends(tmp_path: Path) -> None:
     kept.files.close()
     with client_with(kept_in(tmp_path)) as client:
         assert ask(client) == (text, 5 * BLOCK_SIZE)
+
+
+def test_a_request_interrupts_what_an_idle_server_does() -> None:
+    """It waits for one piece of that work, and the rest is done later."""
+    left, done = [3, 2, 1], SimpleQueue[Report | int]()
+
+    def work() -> Iterator[None]:
+        while left:
+            if len(left) == 3:
+                thread.submit(0, tuple(PROMPT), SamplingParams(max_tokens=1))
+            done.put(left.pop())
+            yield
+
+    thread = IdleThread(make_engine, done.put, work)
+    thread.start()
+    seen = [done.get(timeout=SECONDS) for _ in range(3)]
+    assert seen[1] == 1
+    assert isinstance(seen[2], StepReport)
+    thread.stop()
+    assert thread.join(SECONDS)
+    rest = [done.get_nowait() for _ in range(done.qsize())]
+    assert [each for each in rest if isinstance(each, int)] == [2, 3]
+    assert isinstance(rest[-1], Stopped)

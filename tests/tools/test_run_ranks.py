@@ -129,6 +129,14 @@ seen = [hosts, os.environ["TINY_LLM_THREADS"], os.environ["OWN"]]
     assert len({port for _, _, port in addresses}) == 3
 
 
+def test_rank_0_can_wake_each_other_rank(tmp_path: Path) -> None:
+    """And a pipe ends with rank 0: no other process has its end."""
+    pipes = 'pipes = [int(each) for each in os.environ["TINY_LLM_WAKE_PIPES"].split(",")]\n'
+    waking = pipes + "for number, each in enumerate(pipes): os.write(each, bytes([number + 1]))"
+    woken = pipes + 'assert [os.read(pipes[0], 1) for _ in range(2)] == [bytes([rank]), b""]'
+    assert run_ranks(command(tmp_path, waking, woken, woken), 3) == 0
+
+
 RUN = """
 import signal, sys
 from scripts.run.ranks import run_ranks

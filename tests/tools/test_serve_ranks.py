@@ -103,6 +103,21 @@ def test_only_rank_0_logs(server: RankServer) -> None:
     assert server.text.count("ready: ") == 1
 
 
+def test_idle_ranks_sleep(server: RankServer) -> None:
+    """MLX alone would let rank 1 spin, with all that the machine's other processes leave of a core."""
+    server.complete("And", **GREEDY)
+    seconds = 2.0
+
+    def used() -> list[float]:
+        return [sum(each.cpu_times()[:2]) for each in server.ranks]
+
+    time.sleep(0.2)  # the last lines of the answer may still be on their way
+    before = used()
+    time.sleep(seconds)
+    for after, start in zip(used(), before, strict=True):
+        assert after - start < 0.05 * seconds
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_rank_that_is_killed_while_idle(lost: int, tmp_path: Path) -> None:
     with rank_server(tmp_path / "log") as server:

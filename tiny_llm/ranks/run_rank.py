@@ -17,6 +17,7 @@ from .follower import Follower
 from .guarded import RankLost, is_loss, losses_noticed
 from .leading_model import LeadingModel
 from .message import Kind, send, to_message
+from .sleeping_ranks import SleepingRanks, inherited_pipes
 from .warm_up import AloneFirst, warm_up
 from .watchdog import Watchdog
 
@@ -67,13 +68,14 @@ class Leader:
         """
         self._stop_others = lambda: None
         part = load_together(path, self.ranks, dtype, self._load_part)
-        self._stop_others = lambda: mx.eval(send(to_message([mx.array([Kind.STOP])]), self.ranks))
+        others = SleepingRanks(self.ranks, inherited_pipes())
+        self._stop_others = lambda: mx.eval(send(to_message([mx.array([Kind.STOP])]), others))
         longest = max_seq_len or part.config.max_position_embeddings
         watchdog = Watchdog(config, longest)
         if step_timeout is not None:
             watchdog = FixedWatchdog(config, longest)
             watchdog.limit = step_timeout
-        return LeadingModel(part, self.ranks, watchdog)
+        return LeadingModel(part, others, watchdog)
 
     @contextmanager
     def stopping_others(self) -> Iterator[None]:
@@ -111,7 +113,8 @@ def follow(path: Path, ranks: Ranks, dtype: mx.Dtype | None, load_part: LoadPart
     """
     try:
         with losses_noticed():
-            Follower(load_together(path, ranks, dtype, load_part), ranks).run()
+            part = load_together(path, ranks, dtype, load_part)
+            Follower(part, SleepingRanks(ranks, inherited_pipes())).run()
     except RankLost:
         return LOST_EXIT_CODE
     return 0
