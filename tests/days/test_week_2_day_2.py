@@ -358,7 +358,7 @@ def test_task_2_short_weights_are_packed_as_mlx_packs_them(
         fail(f"scales and biases of {num_other} of {groups.shape[1] * OUT} groups are not MLX's", cause)
     codes = [codes_of(words, bits) for words in (found.weight, expected[0])]
     num_other = int((codes[0] != codes[1]).sum())
-    if num_other:
+    if num_other > w.size / 200:  # in the middle between two codes, division and product round differently
         fail(f"{num_other} of {w.size} codes of {dtype} weights are not MLX's, though the scales are", cause)
 
 
