@@ -170,6 +170,8 @@ class Scheduler:
     def complete_drafted(self, output: SchedulerOutput, accepted: Mapping[int, Items[int]]) -> None:
         """Record that a step with drafts was computed, and return the room that rejected drafts took.
 
+        Sequences that were removed since it was scheduled are skipped, even if another has their id by now.
+
         Args:
             output: the result of the last call of `schedule`, without drafts.
             accepted: new tokens of each final entry, by sequence id: the accepted drafts and the token
