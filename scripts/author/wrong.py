@@ -29,7 +29,7 @@ from scripts.sources.files import REFERENCE
 
 SURVIVORS = "survivors.toml"
 CONSOLE = Console(stderr=True)
-NO_MISCONCEPTION = ("is not written yet", "NameError", "BuildError", STILL_RUNNING)
+NO_MISCONCEPTION = ("is not written yet", "NameError", "ModuleNotFoundError", "BuildError", STILL_RUNNING)
 """What is in messages that show nothing. A learner whose test never ends reads no message at all."""
 
 Folder = Annotated[Path, typer.Option("--bank", help="The folder with the entries.", show_default=False)]
