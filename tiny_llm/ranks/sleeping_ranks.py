@@ -1,6 +1,8 @@
 """Let ranks sleep until rank 0 has something to say. While MLX waits for a message, it keeps a core busy."""
 
 import os
+import select
+import time
 from collections.abc import Sequence as Items
 
 import mlx.core as mx
@@ -10,6 +12,8 @@ from ..model.ranks import Ranks
 WAKE_PIPES = "TINY_LLM_WAKE_PIPES"
 """In a rank's environment, its ends of pipes, separated by commas: rank 0 has one to write to for each other
 rank, which has the other end."""
+AWAKE_SECONDS = 0.1
+"""How long a rank looks for the next message before it sleeps: to wake up between two steps takes too long."""
 
 
 class SleepingRanks:
@@ -50,8 +54,16 @@ class SleepingRanks:
         for pipe in self._pipes:
             if self.rank == 0:
                 os.write(pipe, b"\0")
-            elif not os.read(pipe, 1):
+            elif not read_byte(pipe):
                 raise ConnectionError("rank 0 has ended: its pipe is closed")
+
+
+def read_byte(pipe: int) -> bytes:
+    """Read from a pipe; nothing if its other end is closed."""
+    end = time.monotonic() + AWAKE_SECONDS
+    while time.monotonic() < end and not select.select([pipe], [], [], 0)[0]:
+        pass
+    return os.read(pipe, 1)
 
 
 def inherited_pipes() -> list[int]:
