@@ -13,7 +13,7 @@ WAKE_PIPES = "TINY_LLM_WAKE_PIPES"
 """In a rank's environment, its ends of pipes, separated by commas: rank 0 has one to write to for each other
 rank, which has the other end."""
 AWAKE_SECONDS = 0.1
-"""How long a rank looks for the next message before it sleeps: to wake up between two steps takes too long."""
+"""How long a rank looks for the next message before it sleeps: waking up between steps takes too long."""
 
 
 class SleepingRanks:
