@@ -34,9 +34,10 @@ ASKS: tuple[tuple[Any, dict[str, str]], ...] = (
     ),
 )
 """What makes MLX compute, and how a learner would call it: functions, and methods of an array."""
-MUST_ASK = {"remove_request", "load_model", "filled_beside", "tell", "follow"}
-"""Functions with a reason to evaluate: a row is copied before it is written over, weights are joined, masks
-are filled while the model computes, a message has to leave, and another rank computes in its own thread."""
+MUST_ASK = {"remove_request", "read_blocks", "load_model", "filled_beside", "tell", "follow"}
+"""Functions with a reason to evaluate: a row or a block is copied before it is written over, weights are
+joined, masks are filled while the model computes, a message has to leave, and another rank computes in its
+own thread."""
 
 
 class AskedError(Exception):
