@@ -105,8 +105,9 @@ class EngineThread:
         """Make the engine, post `loaded` of it, and serve until `stop`; the body of the thread.
 
         However it ends, even by SystemExit or KeyboardInterrupt, the engine is closed, then `end_streams` is
-        called, and the last report is `Stopped`, with the first error `explained`. Post it even if
-        `end_streams` fails, as it does after an error of the device. So no one waits for an answer forever.
+        called, and the last report is `Stopped`, with the first error `explained` (in `thread_law`). Post it
+        even if `end_streams` fails, as it does after an error of the device. So no one waits for an answer
+        forever.
         """
         raise NotImplementedError("week 3 day 7 task 3: EngineThread.run is not written yet")
 

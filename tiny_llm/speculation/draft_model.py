@@ -49,15 +49,16 @@ class DraftModel:
     def missing(self, entry: ScheduledTokens, num_stored: int, is_granted: bool) -> ScheduledTokens:
         """Find what the smaller model must compute of a sequence in this step: all up to `entry.end`.
 
-        It begins after the tokens that it has stored. If it has stored the entry's tokens too, it computes
-        them again: the first draft is drawn after the last of them.
+        It begins at `num_stored` or at `entry.start`, whichever is smaller. So it computes the entry's tokens
+        again if it has stored them: the first draft is drawn after the last of them.
 
         Args:
             entry: what the step computes, without drafts.
             num_stored: number of the sequence's leading tokens that the smaller model has stored. They may
                 end before `entry.start`, since the engine's model also computes tokens in steps without
                 drafts.
-            is_granted: whether drafts follow. If not, a decode can wait: then nothing is missing.
+            is_granted: whether drafts follow. If not, a decode, which is a final entry of one token, can
+                wait: then nothing is missing.
 
         Returns:
             An entry that is final if `is_granted`. If nothing is missing, it has no tokens.
