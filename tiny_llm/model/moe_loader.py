@@ -129,7 +129,8 @@ def take_experts(
 ) -> ExpertProjection:
     """The product of rows with the weights of their experts.
 
-    Packed weights stay packed, for `tensors.operations.grouped_matmul`. All others are multiplied by
+    Packed weights stay packed, for `tensors.operations.grouped_matmul`, even if there is no
+    `tensors.operations.matmul` and other projections are expanded. Plain weights are multiplied by
     `mx.gather_mm`, which takes [R, 1, in] and [X, in, out], and the number of a matrix for each row.
 
     Args:

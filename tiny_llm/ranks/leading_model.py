@@ -40,6 +40,9 @@ class LeadingModel(Qwen3Model):
 
         A pool that the last step did not use is announced first: the others make an empty one like it.
 
+        The caches of a batch are `RaggedKvCache` or `QuantizedKvCache`. Each has the `batch` and its `pool`,
+        but only a quantized pool has `kv_bits`.
+
         Raises:
             ValueError: as for `Qwen3Model`; or the caches are not those of a batch in a pool.
         """

@@ -38,8 +38,8 @@ def from_message(numbers: Ints) -> list[Ints]:
 def send(numbers: mx.array, ranks: Ranks) -> mx.array:
     """Send a message from rank 0, without evaluating anything.
 
-    The others know only that `FRAME` integers will come, and add zeros. The first is the length of the
-    message. What doesn't fit in the frame follows in a second array.
+    The others know only that `FRAME` integers (see `model/ranks.py`) will come, and add zeros. The first is
+    the length of the message. What doesn't fit in the frame follows in a second array.
 
     Args:
         numbers: [n], int32.

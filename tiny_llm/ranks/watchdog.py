@@ -46,7 +46,11 @@ class Watchdog:
         raise NotImplementedError("week 4 day 3 task 6: Watchdog.record is not written yet")
 
     def largest_seconds(self, cost: CostModel) -> float:
-        """Predicted seconds of the largest step: all tokens that it may have, each at the longest context."""
+        """Predicted seconds of the largest step: all tokens that it may have, each at the longest context.
+
+        If the config has `max_num_prefill_only_tokens`, a step may have that many; otherwise, it may have
+        `max_num_batched_tokens`.
+        """
         raise NotImplementedError("week 4 day 3 task 6: Watchdog.largest_seconds is not written yet")
 
     @staticmethod

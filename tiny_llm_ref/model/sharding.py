@@ -1,4 +1,7 @@
-"""Split a checkpoint among ranks, by the outputs of every projection and the rows of the embedding."""
+"""Split a checkpoint among ranks, by the outputs of every projection and the rows of the embedding.
+
+The names of what is split, `SPLIT_LAYERS`, `DIVIDED_SIZES` and `JOINED_SIZES`, are in `shards.py`.
+"""
 
 from collections.abc import Mapping
 from typing import Any

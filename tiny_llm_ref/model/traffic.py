@@ -51,7 +51,7 @@ def step_seconds(
     """Predicted seconds of a step on N equal machines, each with its part of the weights.
 
     The computing is shared evenly. No exchange begins before the one that it depends on has ended, and no
-    rank computes meanwhile.
+    rank computes meanwhile. `EXCHANGES_PER_LAYER` and `EXCHANGES_OF_ENDS` of `shards.py` count the exchanges.
 
     Args:
         config: of the whole model.

@@ -71,7 +71,7 @@ class Follower:
 
 
 def batch_of(arrays: list[Ints]) -> ForwardBatch:
-    """Return the batch whose fields these are."""
+    """Return the batch whose fields these are: `positions` as a list, all others as MLX arrays."""
     tables, starts, lengths, token_ids, positions, *rest = arrays
     kind = ForwardBatch if len(rest) == 2 else QuantizedBatch
     places = mx.array(tables), mx.array(starts), mx.array(lengths)

@@ -55,7 +55,11 @@ class Watchdog:
             self.limit = min(FIRST_SECONDS, max(self.at_least, learned))
 
     def largest_seconds(self, cost: CostModel) -> float:
-        """Predicted seconds of the largest step: all tokens that it may have, each at the longest context."""
+        """Predicted seconds of the largest step: all tokens that it may have, each at the longest context.
+
+        If the config has `max_num_prefill_only_tokens`, a step may have that many; otherwise, it may have
+        `max_num_batched_tokens`.
+        """
         num_tokens = max(self.config.max_num_batched_tokens, self.config.max_num_prefill_only_tokens or 0)
         return cost.per_step + num_tokens * (cost.per_token + self.max_seq_len * cost.per_context)
 
