@@ -34,7 +34,8 @@ class Quantization:
     ) -> tuple[int, int]:
         """Return the bits and the group size of a layer: the pair that fits its shapes.
 
-        Each layer may have its own pair, and config.json doesn't name them all.
+        Each layer may have its own pair, and config.json doesn't name them all. So take only the mode from
+        the settings, and the pair from the shapes.
 
         Args:
             layer: its name, without .weight.

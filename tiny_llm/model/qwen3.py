@@ -161,7 +161,7 @@ class Qwen3Model:
     Attributes:
         config, embedding, layers, norm: as passed in.
         head: as passed in, or the embedding's `as_linear`.
-        operations: what an engine computes its steps with; `load` sets it.
+        operations: what an engine computes its steps with; the given `load_checkpoint` sets it.
     """
 
     config: ModelConfig
