@@ -21,8 +21,8 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
     Token p is in block block_ids[p // block_size]. Block b has the slots from b x block_size on.
 
     Raises:
-        ValueError: start or num_tokens is negative, or the blocks have too few slots. In all cases it shows
-            `start`, `end`, which is start + num_tokens, and `len(block_ids)`.
+        ValueError: start or num_tokens is negative, or the blocks have too few slots. Any of these errors
+            shows `start`, `end` (which is start + num_tokens) and `len(block_ids)`.
     """
     end, room = start + num_tokens, len(block_ids) * block_size
     if start < 0 or num_tokens < 0 or end > room:
