@@ -60,7 +60,7 @@ class PagedKvPool:
     Args:
         num_layers: number of layers of the model.
         num_blocks, block_size: as for the block manager.
-        store_rows: writes rows of an array in place.
+        store_rows: writes rows of an array in place, and returns the array to keep instead.
 
     Raises:
         ValueError: `num_layers`, `num_blocks` or `block_size` is below 1.
