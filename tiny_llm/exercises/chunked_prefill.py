@@ -32,7 +32,8 @@ def chunked_attention_mask(chunk_start: int, chunk_size: int, total_length: int)
         [L, S] in float32, 0 where query i may see key j (j <= chunk_start + i), -inf elsewhere.
 
     Raises:
-        ValueError: `chunk_start` or `chunk_size` is negative, or the chunk ends after `total_length`.
+        ValueError: `chunk_start` or `chunk_size` is negative, or their sum is above `total_length`. Any of
+            these errors shows all three.
     """
     raise NotImplementedError("week 2 day 7 task 1: chunked_attention_mask is not written yet")
 

@@ -21,8 +21,8 @@ def slot_mapping(block_ids: Items[int], block_size: int, start: int, num_tokens:
     Token p is in block block_ids[p // block_size]. Block b has the slots from b x block_size on.
 
     Raises:
-        ValueError: start or num_tokens is negative, or the blocks have too few slots. In all cases it shows
-            `start`, `end`, which is start + num_tokens, and `len(block_ids)`.
+        ValueError: start or num_tokens is negative, or the blocks have too few slots. Any of these errors
+            shows `start`, `end` (which is start + num_tokens) and `len(block_ids)`.
     """
     raise NotImplementedError("week 3 day 2 task 1: slot_mapping is not written yet")
 
@@ -52,7 +52,7 @@ class PagedKvPool:
     Args:
         num_layers: number of layers of the model.
         num_blocks, block_size: as for the block manager.
-        store_rows: writes rows of an array in place.
+        store_rows: writes rows of an array in place, and returns the array to keep instead.
 
     Raises:
         ValueError: `num_layers`, `num_blocks` or `block_size` is below 1.

@@ -40,7 +40,8 @@ def chunked_attention_mask(chunk_start: int, chunk_size: int, total_length: int)
         [L, S] in float32, 0 where query i may see key j (j <= chunk_start + i), -inf elsewhere.
 
     Raises:
-        ValueError: `chunk_start` or `chunk_size` is negative, or the chunk ends after `total_length`.
+        ValueError: `chunk_start` or `chunk_size` is negative, or their sum is above `total_length`. Any of
+            these errors shows all three.
     """
     if chunk_start < 0 or chunk_size < 0 or chunk_start + chunk_size > total_length:
         raise ValueError(
