@@ -51,8 +51,8 @@ class Tails:
         tail_of: [num_blocks + 1], the block of floats of each block that the last step stored tokens in; any
             number for other blocks. The last entry stands for the block of the null slot, which has block of
             floats 0 to itself.
-        num_tails: number of blocks of floats that have ever been needed at once, including block 0. All
-            that are given are below it.
+        num_tails: one more than the highest number of a block of floats that has ever been given, so the
+            pool needs that many; 1 at first, for block 0.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -63,9 +63,9 @@ class Tails:
     def assign(self, entries: Items[ScheduledTokens], tables: Items[BlockTable]) -> None:
         """Give blocks of floats to the blocks that a step stores tokens in.
 
-        A sequence that continues in the middle of a block keeps its block of floats. All others but block 0
-        are free, since every running sequence is in every step. No two blocks that a step stores tokens in
-        get the same.
+        A sequence that continues in the middle of a block keeps its block of floats. All other blocks of
+        floats but number 0 are free, since every running sequence is in every step. No two blocks that a step
+        stores tokens in get the same. The numbers go into `tail_of`, and `num_tails` grows with them.
 
         Args:
             entries, tables: the step's entries, and the block table of each.
@@ -81,9 +81,10 @@ class Tails:
 
 
 def stored_tokens(entry: ScheduledTokens, table: BlockTable) -> tuple[int, int]:
-    """Positions of the tokens that a step stores for an entry: from the first to before the last.
+    """Return the first position that a step stores for an entry, and the position after the last.
 
-    Tokens that were stored when the sequence was admitted are left out. There may be no others.
+    The step doesn't store the table's `num_stored_tokens` again, which were stored when the sequence was
+    admitted. If no other tokens are left, both numbers are equal.
     """
     raise NotImplementedError("week 4 day 1 task 3: stored_tokens is not written yet")
 
@@ -165,6 +166,9 @@ class QuantizedKvPool:
         full_tails: mx.array,
     ) -> None:
         """Store the keys and values of T tokens as floats, then quantize the blocks that are full.
+
+        The first call for a layer makes its arrays of quantized blocks, `_keys[layer]` and `_values[layer]`,
+        each [num_blocks, block_size, H, words per head], even if no block is full yet.
 
         Args:
             layer: counted from 0.

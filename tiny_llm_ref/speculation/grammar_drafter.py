@@ -53,8 +53,9 @@ class GrammarDrafter:
         tokens. What it returns is not changed.
 
         Its drafts without probabilities are cut before the first that the sequence's grammar forbids. The
-        tokens that are forced at that place follow, as far as granted. Its drafts with probabilities stay as
-        they are, since rejecting a forbidden draft is part of sampling exactly.
+        tokens that are forced after the remaining drafts follow, as far as granted, even if no draft was cut.
+        Its drafts with probabilities stay as they are, since rejecting a forbidden draft is part of sampling
+        exactly.
         """
         others = {id: number for id, number in granted.items() if id not in self.forced}
         drafts = self.drafter.propose(output, others, params)

@@ -57,8 +57,9 @@ def fill_masks(rows: Items[MaskedRow]) -> Bits:
     """Compute the masks of all rows: one call for constraints without drafts, another for those with drafts.
 
     The calls are `fill_next_token_bitmask_par` and `fill_next_token_bitmask_par_with_draft_tokens` of
-    llguidance.numpy, with `executor()`. Each spreads its matchers over all threads. So a call per row would
-    leave threads idle, and a matcher that appears twice in a call raises "Already borrowed".
+    llguidance.numpy, with `executor()`. Each matcher comes with the number of its first mask. Each call
+    spreads its matchers over all threads. So a call per row would leave threads idle, and a matcher that
+    appears twice in a call raises "Already borrowed".
 
     Among the rows of a constraint, the drafts of each are a prefix of the next row's. So the matcher reads
     the longest drafts only, and the call writes a mask before the first draft and one after each. It rolls
