@@ -26,7 +26,7 @@ class Quantization:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Quantization | None":
-        """The packing that config.json describes under `quantization`, or None for plain weights."""
+        """What config.json has under `quantization`, even an empty object; None if it has nothing or null."""
         raise NotImplementedError("week 1 day 5 task 6: Quantization.from_config is not written yet")
 
     def layout(

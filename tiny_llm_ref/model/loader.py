@@ -32,7 +32,7 @@ class Quantization:
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> "Quantization | None":
-        """The packing that config.json describes under `quantization`, or None for plain weights."""
+        """What config.json has under `quantization`, even an empty object; None if it has nothing or null."""
         quantization = config.get("quantization")
         return None if quantization is None else Quantization(quantization)
 
