@@ -564,7 +564,7 @@ def test_task_3_stopped_is_posted_although_the_streams_end_with_an_error(
     monkeypatch: pytest.MonkeyPatch, is_loaded: bool
 ) -> None:
     def fail() -> None:
-        engine_thread.mx.clear_streams()
+        mx.clear_streams()
         raise RuntimeError("the device is lost")
 
     def make() -> Engine:

@@ -59,11 +59,12 @@ def page_of(day: Day) -> str:
 
 
 def own_commands(day: Day) -> list[str]:
-    """What a chapter shows with --mine; a benchmark as short as it can be."""
+    """What runs a chapter's Python, and what it shows with --mine; a benchmark as short as it can be."""
     text = (ROOT / "book/src" / page_of(day)).with_suffix(".md").read_text(encoding="utf-8")
+    blocks = [f"pdm run book run {page_of(day)} {MINE}"] if "```python" in text else []
     fences = [each for each in split_page(text) if isinstance(each, Fence)]
     shown = [each.command for fence in fences for each in commands_of(fence) if MINE in each.command]
-    return list(dict.fromkeys(map(shortened, shown)))
+    return list(dict.fromkeys([*blocks, *map(shortened, shown)]))
 
 
 def shortened(command: str) -> str:
@@ -86,7 +87,7 @@ def check_serves(options: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("day", COURSE.days, ids=page_of)
 def test_what_a_chapter_shows_runs_with_the_core(day: Day, folder: Path) -> None:
     write(core_after(day.week, day.day), folder / "tiny_llm")
-    for command in [f"pdm run book run {page_of(day)} {MINE}", *own_commands(day)]:
+    for command in own_commands(day):
         module, *options = arguments_of(command)[1:]
         if module == "scripts.run.serve":
             if "--replicas" not in options:  # whose router is installed on its own
