@@ -31,6 +31,7 @@ from tests.support.pages import (
     sequence_of,
     state_of,
 )
+from tests.support.state import is_of_package
 from tiny_llm import (
     BlockManager,
     CostModel,
@@ -123,13 +124,13 @@ def test_task_1_no_block_has_no_slot() -> None:
 
 
 def num_instructions(compute: Callable[[], object]) -> int:
-    """How many instructions of Python a computation takes; what NumPy does is one."""
+    """How many instructions of the package's Python a computation takes; what NumPy does is one."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
         nonlocal count
         frame.f_trace_opcodes = True
-        count += event == "opcode"
+        count += event == "opcode" and is_of_package(frame.f_globals.get("__name__", ""))
         return trace
 
     before = sys.gettrace()

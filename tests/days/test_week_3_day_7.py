@@ -54,7 +54,7 @@ from tiny_llm.server.mailbox import (
 )
 from tiny_llm.server.recovery import RecoveringEngine
 from tiny_llm.server.text_increments import TextIncrements, cut_off, num_held_back
-from tiny_llm.server.thread_law import check_plain
+from tiny_llm.server.thread_law import check_plain, explained
 
 # Task 1: text as it comes
 
@@ -464,7 +464,6 @@ def run_to_end(
     reports: list[Report] = []
     escaped: list[BaseException | None] = []
     told: list[BaseException] = []
-    explained = engine_thread.explained
 
     def noted(error: BaseException) -> str:
         told.append(error)
@@ -478,7 +477,7 @@ def run_to_end(
     thread.commands = CommandsByScript(*batches)  # type: ignore[assignment]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", lambda args: escaped.append(args.exc_value))
-        patch.setattr(engine_thread, "explained", noted)
+        patch.setattr(engine_thread, "explained", noted, raising=False)
         thread.start()
         assert thread.join(SECONDS), "the thread does not end"
     for error in [*escaped, *told]:
