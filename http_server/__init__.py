@@ -1,4 +1,4 @@
 """The server's protocols over HTTP."""
 
-VERSION = "0.3.3"
+VERSION = "0.3.4"
 """Of the project."""
