@@ -748,23 +748,6 @@ def test_task_4_what_is_written_is_fetched() -> None:
         check_close(values, value[mx.array(rows)], f"values of the slots {slots}", 0)
 
 
-def test_task_4_what_store_rows_returns_is_kept() -> None:
-    def store_in_a_copy(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
-        copy = held + 0
-        copy[slots] = new
-        return copy
-
-    pool = PagedKvPool(1, 5, 3, store_in_a_copy)
-    first, second = tokens_of(2, 1), tokens_of(1, 2)
-    pool.write(0, *first, mx.array([4, 9]))
-    pool.write(0, *second, mx.array([9]))
-    for held, old, new, name in zip(
-        pool.fetch(0, mx.array([4, 9])), first, second, ("keys", "values"), strict=True
-    ):
-        mistakes = {"the arrays as they were: keep those that `store_rows` returns": mx.zeros_like(old)}
-        check_close(held, mx.concatenate([old[:1], new]), f"{name} of slots 4 and 9", 0, mistakes)
-
-
 def test_task_4_slots_of_any_shape_are_fetched() -> None:
     pool = PagedKvPool(1, 7, 3)
     key, value = tokens_of(4, seed=1)
@@ -788,6 +771,23 @@ def test_task_4_a_write_leaves_everything_else() -> None:
         check_close(held, expected, f"{('keys', 'values')[index]} of layer 0 after a second write", 0)
     for held, new in zip(pool.fetch(2, mx.array([0, 5, 14])), third, strict=True):
         check_close(held, new, "what layer 2 holds", 0)
+
+
+def test_task_4_what_store_rows_returns_is_kept() -> None:
+    def store_in_a_copy(held: mx.array, slots: mx.array, new: mx.array) -> mx.array:
+        copy = held + 0
+        copy[slots] = new
+        return copy
+
+    pool = PagedKvPool(1, 5, 3, store_in_a_copy)
+    first, second = tokens_of(2, 1), tokens_of(1, 2)
+    pool.write(0, *first, mx.array([4, 9]))
+    pool.write(0, *second, mx.array([9]))
+    for held, old, new, name in zip(
+        pool.fetch(0, mx.array([4, 9])), first, second, ("keys", "values"), strict=True
+    ):
+        mistakes = {"the arrays as they were: keep those that `store_rows` returns": mx.zeros_like(old)}
+        check_close(held, mx.concatenate([old[:1], new]), f"{name} of slots 4 and 9", 0, mistakes)
 
 
 def test_task_4_a_layer_s_arrays_are_made_once_and_have_a_null_slot() -> None:
